@@ -1,0 +1,103 @@
+"""Names of topics and groups, and the one door from a name to a path.
+
+RocketMQ takes topic names from the network and makes directories of them; a name such as `../../etc` has been a
+published vulnerability there. Here a name is either valid (`check_topic`, `check_group`) or it is nothing, and no
+other module of this project joins a name to a path: they call `path_component`.
+"""
+
+import re
+from enum import Enum
+from typing import Final
+
+from gantry_wire.limits import GROUP_BYTES_MAX, RETRY_TOPIC_BYTES_MAX, TOPIC_BYTES_MAX
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+AUTO_CREATE_TOPIC: Final = "TBW102"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+WHEEL_TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        HALF_TOPIC,
+        TRACE_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+"""Topics that an administrator may neither create nor delete."""
+
+NOT_SENDABLE_TOPICS: Final = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+"""Topics that only the broker itself writes."""
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+
+
+class NameFault(Enum):
+    """Why a name is refused, as a text for the one who sent it."""
+
+    EMPTY = "the name is blank"
+    CHARACTERS = "the name may hold only the characters %|a-zA-Z0-9_-"
+    LENGTH = "the name is too long"
+
+
+def _fault(name: str, bytes_max: int) -> NameFault | None:
+    if not name or not name.strip():
+        return NameFault.EMPTY
+    if len(name) > bytes_max:
+        return NameFault.LENGTH
+    if _NAME.fullmatch(name) is None:
+        return NameFault.CHARACTERS
+    return None
+
+
+def topic_fault(topic: str) -> NameFault | None:
+    """None when `topic` is a valid topic name."""
+    derived = topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    return _fault(topic, RETRY_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX)
+
+
+def group_fault(group: str) -> NameFault | None:
+    """None when `group` is a valid producer or consumer group name."""
+    return _fault(group, GROUP_BYTES_MAX)
+
+
+def path_component(name: str) -> str:
+    """`name` as one safe file name. Raises ValueError for a name that is not a valid topic or group.
+
+    The allowed characters hold neither a dot nor a separator nor a NUL, so what comes back is never `.`, `..`, absolute,
+    or more than one component. File systems take 255 bytes, and so do we.
+    """
+    fault = _fault(name, RETRY_TOPIC_BYTES_MAX)
+    if fault is not None:
+        raise ValueError(f"{name[:64]!r} cannot name a file: {fault.value}")
+    return name
+
+
+def retry_topic(group: str) -> str:
+    """Where messages go that a consumer of `group` failed to consume."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Where messages go that `group` failed to consume too often."""
+    return DEAD_LETTER_PREFIX + group
+
+
+def is_retry_or_dead_letter(topic: str) -> bool:
+    return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))

@@ -1,0 +1,70 @@
+"""Message properties: `name 0x01 value 0x02`, repeated.
+
+The names that the broker itself reads or writes are constants here, in RocketMQ's spelling. Parsing is lenient as
+Java's is (a last pair may lack its 0x02, a pair without 0x01 is skipped); writing is strict.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gantry_wire.errors import LocalProtocolError
+from gantry_wire.limits import PROPERTIES_BYTES_MAX
+
+KEY_END: Final = "\x01"
+VALUE_END: Final = "\x02"
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+WAIT_STORE: Final = "WAIT"
+DELAY_LEVEL: Final = "DELAY"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+TRANSACTION_PREPARED: Final = "TRAN_MSG"
+PRODUCER_GROUP: Final = "PGROUP"
+MIN_OFFSET: Final = "MIN_OFFSET"
+MAX_OFFSET: Final = "MAX_OFFSET"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME: Final = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES: Final = "MAX_RECONSUME_TIMES"
+MESSAGE_REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+UNIQUE_KEY: Final = "UNIQ_KEY"
+CLUSTER: Final = "CLUSTER"
+RECORD_CRC: Final = "__CRC32#"
+TIMER_DELAY_SECONDS: Final = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
+POP_CHECKPOINT: Final = "POP_CK"
+BORN_HOST: Final = "__BORNHOST"
+INSTANCE_ID: Final = "INSTANCE_ID"
+
+KEY_SEPARATOR: Final = " "
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The pairs of a property string. The last of two equal names wins, as in Java's map."""
+    pairs: dict[str, str] = {}
+    for pair in text.split(VALUE_END):
+        name, separator, value = pair.partition(KEY_END)
+        if separator and name:
+            pairs[name] = value
+    return pairs
+
+
+def format_properties(pairs: Mapping[str, str]) -> str:
+    """The property string of `pairs`; raises LocalProtocolError for names or values that it cannot carry."""
+    parts: list[str] = []
+    for name, value in pairs.items():
+        if not name or KEY_END in name or VALUE_END in name or KEY_END in value or VALUE_END in value:
+            raise LocalProtocolError(f"property {name[:64]!r} has an empty name or a control separator in it")
+        parts.append(f"{name}{KEY_END}{value}{VALUE_END}")
+    return "".join(parts)
+
+
+def encode_properties(pairs: Mapping[str, str]) -> bytes:
+    """`format_properties` as bytes, at most 32767 of them."""
+    data = format_properties(pairs).encode()
+    if len(data) > PROPERTIES_BYTES_MAX:
+        raise LocalProtocolError(f"properties take {len(data)} bytes, the format allows {PROPERTIES_BYTES_MAX}")
+    return data
