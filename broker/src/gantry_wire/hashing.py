@@ -21,7 +21,8 @@ def _utf16_units(text: str) -> bytes | tuple[int, ...]:
 
 def java_string_hash(text: str) -> int:
     """`text.hashCode()` as Java computes it, a signed 32-bit value."""
-    units = _utf16_units(text)
+    units: bytes | tuple[int, ...] = _utf16_units(text)
+    value: int
     count = len(units)
     if count <= _POWERS_COUNT:
         value = sum(map(mul, units, _POWERS[_POWERS_COUNT - count :])) & _MASK

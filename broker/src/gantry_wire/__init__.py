@@ -1,0 +1,33 @@
+"""RocketMQ's wire protocol and record format: bytes to meaning and back.
+
+No socket, no file, no clock: everything takes bytes or values and returns them. The two ends of a connection, the
+commit log, the command line and the data pipelines all read and write through this package.
+"""
+
+from gantry_wire.codes import Language, RequestCode, ResponseCode
+from gantry_wire.command import Command, decode_command, next_opaque, oneway
+from gantry_wire.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from gantry_wire.frame import Frame, FrameReader, Serialization
+from gantry_wire.limits import WireLimits
+from gantry_wire.message import StoredMessage, decode_record, decode_records, encode_record
+
+__all__ = [
+    "Command",
+    "Frame",
+    "FrameReader",
+    "Language",
+    "LocalProtocolError",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "RequestCode",
+    "ResponseCode",
+    "Serialization",
+    "StoredMessage",
+    "WireLimits",
+    "decode_command",
+    "decode_record",
+    "decode_records",
+    "encode_record",
+    "next_opaque",
+    "oneway",
+]

@@ -1,0 +1,60 @@
+"""Batches: several messages of one topic in one send.
+
+    | total 4 | magic 4 = 0 | crc 4 = 0 | flag 4 | body length 4 | body | properties length 2 | properties |   repeated
+
+The lengths come from the network; every one is checked against what is left before it is believed.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
+from gantry_wire.limits import PROPERTIES_BYTES_MAX
+
+_HEAD: Final = struct.Struct(">iiiii")
+_SHORT: Final = struct.Struct(">h")
+ENTRY_BYTES_MIN: Final = _HEAD.size + _SHORT.size
+
+
+class BatchEntry(NamedTuple):
+    """One message of a batch."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def encode_batch(entries: Iterable[BatchEntry]) -> bytes:
+    """The body of a batch send."""
+    parts: list[bytes] = []
+    for entry in entries:
+        if len(entry.properties) > PROPERTIES_BYTES_MAX:
+            raise LocalProtocolError(f"properties take {len(entry.properties)} bytes, the format allows 32767")
+        total = ENTRY_BYTES_MIN + len(entry.body) + len(entry.properties)
+        parts += (_HEAD.pack(total, 0, 0, entry.flag, len(entry.body)), entry.body)
+        parts += (_SHORT.pack(len(entry.properties)), entry.properties)
+    return b"".join(parts)
+
+
+def decode_batch(data: bytes) -> list[BatchEntry]:
+    """The messages of a batch body. Raises RemoteProtocolError when a length lies, or when there is none."""
+    entries: list[BatchEntry] = []
+    position = 0
+    while position < len(data):
+        if len(data) - position < ENTRY_BYTES_MIN:
+            raise RemoteProtocolError(f"a batch ends inside a message at byte {position}")
+        total, _, _, flag, body_bytes = _HEAD.unpack_from(data, position)
+        end = position + total
+        body_start = position + _HEAD.size
+        body_end = body_start + body_bytes
+        if total < ENTRY_BYTES_MIN or end > len(data) or body_bytes < 0 or body_end + _SHORT.size > end:
+            raise RemoteProtocolError(f"a batch has a message with lengths that cannot be at byte {position}")
+        (properties_bytes,) = _SHORT.unpack_from(data, body_end)
+        if properties_bytes < 0 or body_end + _SHORT.size + properties_bytes != end:
+            raise RemoteProtocolError(f"a batch has a message with lengths that cannot be at byte {position}")
+        entries.append(BatchEntry(flag, data[body_start:body_end], data[body_end + _SHORT.size : end]))
+        position = end
+    if not entries:
+        raise RemoteProtocolError("a batch without a message")
+    return entries

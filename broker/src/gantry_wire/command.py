@@ -1,0 +1,93 @@
+"""Commands: one request or reply with its header fields and body, whichever way it was serialised."""
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+from gantry_wire.codes import PROTOCOL_VERSION, ResponseCode
+from gantry_wire.frame import Frame, Serialization, encode_frame
+from gantry_wire.header import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    Header,
+    decode_header,
+    encode_binary_header,
+    encode_json_header,
+)
+from gantry_wire.limits import DEFAULT_LIMITS, WireLimits
+
+_OPAQUES: Final = count(1)
+
+
+def next_opaque() -> int:
+    """A correlation number that this process has not used lately."""
+    return next(_OPAQUES) & 0x7FFFFFFF
+
+
+@dataclass(slots=True, kw_only=True)
+class Command:
+    """A request, or the reply to one. `opaque` ties the two together."""
+
+    code: int
+    opaque: int = field(default_factory=next_opaque)
+    flag: int = 0
+    ext: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    remark: str | None = None
+    language: str = "PYTHON"
+    version: int = PROTOCOL_VERSION
+
+    @property
+    def is_reply(self) -> bool:
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def reply(
+        self,
+        code: int = ResponseCode.SUCCESS,
+        remark: str | None = None,
+        *,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> "Command":
+        """The answer to this request."""
+        return Command(
+            code=int(code), opaque=self.opaque, flag=FLAG_RESPONSE, ext=ext or {}, body=body, remark=remark
+        )
+
+    def encode(self, serialization: Serialization = Serialization.JSON) -> bytes:
+        """The frame that carries this command."""
+        header = Header(
+            code=self.code,
+            opaque=self.opaque,
+            flag=self.flag,
+            language=self.language,
+            version=self.version,
+            remark=self.remark,
+            ext=self.ext,
+        )
+        encode = encode_json_header if serialization is Serialization.JSON else encode_binary_header
+        return encode_frame(encode(header), self.body, serialization)
+
+
+def oneway(code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+    """A request that nobody answers."""
+    return Command(code=code, ext=ext, body=body, flag=FLAG_ONEWAY)
+
+
+def decode_command(frame: Frame, limits: WireLimits = DEFAULT_LIMITS) -> Command:
+    """The command that `frame` carries. Raises RemoteProtocolError when its header is none."""
+    header = decode_header(frame.header, frame.serialization, limits)
+    return Command(
+        code=header.code,
+        opaque=header.opaque,
+        flag=header.flag,
+        ext=header.ext,
+        body=frame.body,
+        remark=header.remark,
+        language=header.language,
+        version=header.version,
+    )

@@ -1,0 +1,111 @@
+"""Requests that administer topics and groups, and the documents that describe them."""
+
+import msgspec
+
+from gantry_wire.commands.clients import Document
+from gantry_wire.commands.fields import Fields, Int32, Int64
+
+
+class DataVersion(Document):
+    """Which edition of a table this is."""
+
+    counter: Int64 = 0
+    state_version: Int64 = 0
+    timestamp: Int64 = 0
+
+
+class TopicConfig(Document):
+    """One topic as broker and name server keep it."""
+
+    topic_name: str
+    read_queue_nums: Int32 = 8
+    write_queue_nums: Int32 = 8
+    perm: Int32 = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int32 = 0
+    order: bool = False
+    attributes: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class TopicConfigTable(Document):
+    """The body of codes 21 and 103, and topics.json."""
+
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
+
+
+class GroupRetryPolicy(Document):
+    """How a group's retries are spaced. Only the delay levels (`CUSTOMIZED`) are acted upon."""
+
+    type: str = "CUSTOMIZED"
+
+
+class SubscriptionGroupConfig(Document):
+    """One consumer group as the broker keeps it."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: Int32 = 1
+    retry_max_times: Int32 = 16
+    group_retry_policy: GroupRetryPolicy | None = msgspec.field(default_factory=GroupRetryPolicy)
+    broker_id: Int64 = 0
+    which_broker_when_consume_slowly: Int64 = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: Int32 = 0
+    consume_timeout_minute: Int32 = 15
+    attributes: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class CreateTopic(Fields):
+    """Code 17."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    order: bool
+    topic_sys_flag: Int32 | None = None
+    attributes: str | None = None
+
+
+class TopicConfigList(Document):
+    """The body of code 18."""
+
+    topic_config_list: list[TopicConfig] = msgspec.field(default_factory=list)
+
+
+class TopicName(Fields):
+    """Codes 105, 202, 215, 216, 300 and 351: one topic."""
+
+    topic: str
+
+
+class GroupName(Fields, rename={"group_name": "groupName", "clean_offset": "cleanOffset"}):
+    """Code 207."""
+
+    group_name: str
+    clean_offset: bool | None = None
+
+
+class GroupField(Fields):
+    """Codes 343 and 352."""
+
+    group: str
+
+
+class ProducerGroup(Fields):
+    """Code 204."""
+
+    producer_group: str
+
+
+class TopicListing(Document):
+    """A list of topics; the reply to code 206 and its kin."""
+
+    topic_list: list[str]
+    broker_addr: str | None = None

@@ -1,0 +1,98 @@
+"""Requests by which clients make themselves known and share queues among themselves.
+
+Their bodies are JSON documents; the structs here are their shapes, in Java's key names.
+"""
+
+import msgspec
+
+from gantry_wire.commands.fields import Fields, Int32, Int64
+
+
+class Document(msgspec.Struct, kw_only=True, rename="camel"):
+    """Base of JSON bodies. Unknown keys are ignored, as Java ignores them."""
+
+
+class MessageQueue(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One queue of a topic on one broker."""
+
+    topic: str
+    broker_name: str
+    queue_id: Int32
+
+
+class SubscriptionData(Document):
+    """What a group wants of a topic."""
+
+    topic: str
+    sub_string: str | None = None
+    tags_set: list[str] = msgspec.field(default_factory=list)
+    code_set: list[Int32] = msgspec.field(default_factory=list)
+    sub_version: Int64 = 0
+    expression_type: str | None = "TAG"
+    class_filter_mode: bool = False
+
+
+class ProducerData(Document):
+    """One producer group of a client."""
+
+    group_name: str
+
+
+class ConsumerData(Document):
+    """One consumer group of a client."""
+
+    group_name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscription_data_set: list[SubscriptionData] = msgspec.field(default_factory=list)
+    unit_mode: bool = False
+
+
+class HeartbeatData(Document):
+    """The body of code 34."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_data_set: list[ProducerData] = msgspec.field(default_factory=list)
+    consumer_data_set: list[ConsumerData] = msgspec.field(default_factory=list)
+    heartbeat_fingerprint: Int32 = 0
+    without_sub: bool = msgspec.field(default=False, name="withoutSub")
+
+
+class UnregisterClient(Fields):
+    """Code 35."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class CheckClientConfig(Document):
+    """The body of code 46."""
+
+    client_id: str | None = None
+    group: str | None = None
+    namespace: str | None = None
+    subscription_data: SubscriptionData | None = None
+
+
+class ConsumerGroup(Fields):
+    """Codes 38, 40, 203 and 208: one group."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class LockBatch(Document):
+    """The body of codes 41 and 42."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[MessageQueue] = msgspec.field(default_factory=list)
+    only_this_broker: bool = False
+
+
+class LockBatchResult(Document):
+    """The reply to code 41."""
+
+    lock_ok_mq_set: list[MessageQueue] = msgspec.field(default_factory=list, name="lockOKMQSet")

@@ -1,0 +1,45 @@
+"""How a header's map becomes a typed value and back.
+
+A request type is a struct whose attributes carry RocketMQ's names as aliases. `read` converts strings to numbers and
+booleans in one native pass, ignores fields it does not know (newer clients send more), and names the field that is
+missing or wrong. `write` is its mirror: absent optional fields are left out.
+"""
+
+from typing import Annotated, Any, Self, final
+
+import msgspec
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+@final
+class FieldError(ValueError):
+    """A request lacks a field or carries a wrong one. The caller should answer code 1 with this text."""
+
+
+class Fields(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True, rename="camel"):
+    """Base of every typed request and reply header."""
+
+    @classmethod
+    def read(cls, ext: dict[str, str]) -> Self:
+        """The typed value of a header's map. Raises FieldError."""
+        try:
+            return msgspec.convert(ext, cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise FieldError(f"the custom field is wrong or missing: {error}") from error
+
+    def write(self) -> dict[str, str]:
+        """This value as a header's map."""
+        ext: dict[str, str] = {}
+        for info in msgspec.structs.fields(self):
+            value = getattr(self, info.name)
+            if value is not None:
+                ext[info.encode_name] = _text(value)
+        return ext
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

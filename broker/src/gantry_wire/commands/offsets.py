@@ -1,0 +1,49 @@
+"""Requests about positions: of queues, of consumers, in time."""
+
+from gantry_wire.commands.fields import Fields, Int32, Int64
+
+
+class QueueAddress(Fields):
+    """Codes 30, 31 and 32: one queue."""
+
+    topic: str
+    queue_id: Int32
+
+
+class OffsetResult(Fields):
+    """A reply that is one offset."""
+
+    offset: Int64
+
+
+class TimestampResult(Fields):
+    """The reply to code 32."""
+
+    timestamp: Int64
+
+
+class QueryConsumerOffset(Fields):
+    """Code 14: how far a group has consumed a queue."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffset(Fields):
+    """Code 15: a group has consumed a queue up to here."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+class SearchOffset(Fields):
+    """Code 29: the offset at a store time."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+    boundary_type: str | None = None

@@ -1,0 +1,61 @@
+"""Requests that read messages, and what they are answered with."""
+
+from typing import Final
+
+from gantry_wire.commands.fields import Fields, Int32, Int64
+
+PULL_COMMIT_OFFSET: Final = 0x1
+PULL_SUSPEND: Final = 0x2
+PULL_SUBSCRIPTION: Final = 0x4
+PULL_CLASS_FILTER: Final = 0x8
+PULL_LITE: Final = 0x10
+
+
+class PullMessage(Fields):
+    """Codes 11 and 361: messages of one queue from an offset on, perhaps later."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64
+    suspend_timeout_millis: Int64
+    sub_version: Int64
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: Int32 | None = None
+
+
+class PullResult(Fields):
+    """The reply to a pull. Its `remark` names the status in RocketMQ's words."""
+
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
+
+
+class QueryMessage(Fields):
+    """Code 12: messages by key."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+
+
+class QueryMessageResult(Fields):
+    """The reply to code 12."""
+
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
+
+
+class ViewMessage(Fields):
+    """Code 33: the one message at a physical offset."""
+
+    offset: Int64
+    topic: str | None = None
