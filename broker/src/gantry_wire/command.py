@@ -54,9 +54,7 @@ class Command:
         body: bytes = b"",
     ) -> "Command":
         """The answer to this request."""
-        return Command(
-            code=int(code), opaque=self.opaque, flag=FLAG_RESPONSE, ext=ext or {}, body=body, remark=remark
-        )
+        return Command(code=int(code), opaque=self.opaque, flag=FLAG_RESPONSE, ext=ext or {}, body=body, remark=remark)
 
     def encode(self, serialization: Serialization = Serialization.JSON) -> bytes:
         """The frame that carries this command."""

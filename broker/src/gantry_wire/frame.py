@@ -39,9 +39,7 @@ def encode_frame(header: bytes, body: bytes = b"", serialization: int = 0) -> by
     """The bytes of one frame."""
     if len(header) > HEADER_LENGTH_MASK:
         raise LocalProtocolError(f"a header of {len(header)} bytes does not fit a frame")
-    return b"".join(
-        (FRAME_HEAD.pack(4 + len(header) + len(body), (serialization << 24) | len(header)), header, body)
-    )
+    return b"".join((FRAME_HEAD.pack(4 + len(header) + len(body), (serialization << 24) | len(header)), header, body))
 
 
 def check_frame_head(total: int, type_and_header: int, limits: WireLimits) -> None:

@@ -220,12 +220,19 @@ def check_record(
     if size == 0 and magic == 0:
         return _END
     if magic == BLANK_MAGIC:
-        return RecordCheck(RecordFault.BLANK, size) if BLANK_BYTES <= size <= remaining else RecordCheck(RecordFault.LENGTH)
+        return (
+            RecordCheck(RecordFault.BLANK, size)
+            if BLANK_BYTES <= size <= remaining
+            else RecordCheck(RecordFault.LENGTH)
+        )
     if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2):
         return RecordCheck(RecordFault.MAGIC)
     if not RECORD_BYTES_MIN <= size <= remaining:
         return RecordCheck(RecordFault.LENGTH)
-    if physical_offset is not None and LONG.unpack_from(data, position + PHYSICAL_OFFSET_POSITION)[0] != physical_offset:
+    if (
+        physical_offset is not None
+        and LONG.unpack_from(data, position + PHYSICAL_OFFSET_POSITION)[0] != physical_offset
+    ):
         return RecordCheck(RecordFault.OFFSET)
     layout = _layout(data, position, size)
     if layout is None:

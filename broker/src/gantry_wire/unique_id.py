@@ -1,6 +1,6 @@
 """The id that a client gives a message: 32 hex digits that no other message has.
 
-    | address 4 (or 16) | process 2 | salt 4 | ms since the start of the month 4 | counter 2 |
+| address 4 (or 16) | process 2 | salt 4 | ms since the start of the month 4 | counter 2 |
 """
 
 import os
@@ -16,8 +16,10 @@ class UniqueIds:
     def __init__(self, address: bytes, *, salt: int, process: int | None = None) -> None:
         process_number = os.getpid() if process is None else process
         self._prefix = (
-            address + (process_number & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")
-        ).hex().upper()
+            (address + (process_number & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big"))
+            .hex()
+            .upper()
+        )
         self._counter = count()
         self._month_start_ms = 0
         self._month_end_ms = 0

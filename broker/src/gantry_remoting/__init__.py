@@ -1,0 +1,22 @@
+"""RocketMQ's remoting over sockets: listeners for broker and name server, channels for whoever calls them."""
+
+from gantry_remoting.client import Channel, split_address
+from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingError, RemotingTimeout
+from gantry_remoting.server import CommandService, Connection, Listener, Service
+from gantry_remoting.settings import ListenerSettings, TlsMode, TlsSettings
+
+__all__ = [
+    "CannotConnect",
+    "Channel",
+    "CommandService",
+    "Connection",
+    "ConnectionClosed",
+    "Listener",
+    "ListenerSettings",
+    "RemotingError",
+    "RemotingTimeout",
+    "Service",
+    "TlsMode",
+    "TlsSettings",
+    "split_address",
+]

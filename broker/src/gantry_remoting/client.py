@@ -1,0 +1,165 @@
+"""The calling end of remoting: one connection, many requests under way, replies matched by number."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import cast, final
+
+from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingTimeout
+from gantry_wire.command import Command, decode_command
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.frame import FrameReader
+from gantry_wire.limits import DEFAULT_LIMITS, WireLimits
+
+log = logging.getLogger(__name__)
+
+OnRequest = Callable[[Command, "Channel"], Command | None]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`. Raises ValueError with a remedy."""
+    host, separator, port = address.strip().rpartition(":")
+    if not separator or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r} is no address: write host:port, for example 127.0.0.1:9876")
+    return host.strip("[]"), int(port)
+
+
+@final
+class Channel(asyncio.Protocol):
+    """One connection to a broker or name server. Belongs to the loop that made it."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        on_request: OnRequest | None = None,
+        on_close: Callable[["Channel"], None] | None = None,
+        limits: WireLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self.address = address
+        self._on_request = on_request
+        self._on_close = on_close
+        self._limits = limits
+        self._reader = FrameReader(limits)
+        self._transport: asyncio.Transport | None = None
+        self._waiters: dict[int, asyncio.Future[Command]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._closed = self._loop.create_future()
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.address} {'open' if self.is_open else 'closed'} waiting={len(self._waiters)}>"
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str,
+        *,
+        timeout_ms: int = 3000,
+        tls: ssl.SSLContext | None = None,
+        on_request: OnRequest | None = None,
+        on_close: Callable[["Channel"], None] | None = None,
+    ) -> "Channel":
+        """A connection to `address`. Raises CannotConnect, or ValueError for what is no address."""
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                _, channel = await loop.create_connection(
+                    lambda: cls(address, on_request=on_request, on_close=on_close), host, port, ssl=tls
+                )
+        except TimeoutError as error:
+            raise CannotConnect(f"{address} did not answer in {timeout_ms} ms") from error
+        except (OSError, ssl.SSLError) as error:
+            raise CannotConnect(f"cannot connect to {address}: {error}") from error
+        return channel
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Our own address as this connection sees it."""
+        assert self._transport is not None, "a channel is made by connect"
+        return tuple(self._transport.get_extra_info("sockname")[:2])
+
+    async def request(self, command: Command, timeout_ms: int) -> Command:
+        """Send and wait for the reply. Raises ConnectionClosed or RemotingTimeout."""
+        if not self.is_open:
+            raise ConnectionClosed(f"the connection to {self.address} is closed")
+        waiter: asyncio.Future[Command] = self._loop.create_future()
+        self._waiters[command.opaque] = waiter
+        self._write(command)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await waiter
+        except TimeoutError as error:
+            raise RemotingTimeout(f"{self.address} gave no reply to code {command.code} in {timeout_ms} ms") from error
+        finally:
+            self._waiters.pop(command.opaque, None)
+
+    def send_oneway(self, command: Command) -> None:
+        """Send without waiting for anything. Raises ConnectionClosed."""
+        if not self.is_open:
+            raise ConnectionClosed(f"the connection to {self.address} is closed")
+        command.flag |= 2
+        self._write(command)
+
+    async def writable(self) -> None:
+        """Wait until the peer has taken enough of what was written."""
+        await self._writable.wait()
+
+    async def close(self) -> None:
+        """End the connection and wait until it is gone."""
+        if self._transport is not None:
+            self._transport.close()
+            await self._closed
+
+    def _write(self, command: Command) -> None:
+        assert self._transport is not None, "a channel is made by connect"
+        self._transport.write(command.encode())
+
+    # ------- asyncio calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._reader.feed(data):
+                self._take(decode_command(frame, self._limits))
+        except RemoteProtocolError as error:
+            log.warning("peer broke the protocol", extra={"peer": self.address, "reason": str(error)})
+            if self._transport is not None:
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._writable.set()
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_exception(ConnectionClosed(f"the connection to {self.address} was lost"))
+        if not self._closed.done():
+            self._closed.set_result(None)
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def _take(self, command: Command) -> None:
+        if command.is_reply:
+            waiter = self._waiters.get(command.opaque)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(command)
+            return
+        if self._on_request is None:
+            return
+        answer = self._on_request(command, self)
+        if answer is not None and not command.is_oneway and self.is_open:
+            self._write(answer)
