@@ -28,6 +28,31 @@ class RegisterBrokerBody(Document):
     filter_server_list: list[str] = msgspec.field(default_factory=list)
 
 
+class TopicQueueMapping(Document):
+    """Which queues of a static topic one broker holds. We pass it on; clients join the pieces."""
+
+    topic: str
+    bname: str
+    total_queues: Int32 = 0
+    epoch: Int64 = 0
+    dirty: bool = False
+    curr_id_map: dict[int, int] = msgspec.field(default_factory=dict)
+    scope: str | None = None
+
+
+class RegisteredTopics(TopicConfigTable):
+    """A broker's topics as the name server reads them: with the mappings of static topics."""
+
+    topic_queue_mapping_info_map: dict[str, TopicQueueMapping] = msgspec.field(default_factory=dict)
+
+
+class Registration(Document):
+    """The body of code 103 as the name server reads it."""
+
+    topic_config_serialize_wrapper: RegisteredTopics = msgspec.field(default_factory=RegisteredTopics)
+    filter_server_list: list[str] | None = None
+
+
 class RegisterBrokerResult(Fields):
     """The reply to code 103: for a slave, where its master is."""
 
@@ -53,6 +78,12 @@ class QueryDataVersion(Fields):
     broker_id: Int64
 
 
+class QueryDataVersionResult(Fields):
+    """The reply to code 322."""
+
+    changed: bool
+
+
 class BrokerHeartbeat(Fields):
     """Code 904."""
 
@@ -68,18 +99,72 @@ class ClusterAndBroker(Fields):
     broker_name: str
 
 
+class BrokerMemberGroup(Document):
+    """The addresses that share one broker name, by broker id."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: dict[int, str] = msgspec.field(default_factory=dict)
+
+
+class BrokerMemberGroupResult(Document):
+    """The reply to code 901."""
+
+    broker_member_group: BrokerMemberGroup
+
+
 class BrokerName(Fields):
     """Codes 205 and 327."""
 
     broker_name: str
 
 
+class WipeWritePermResult(Fields):
+    """The reply to code 205."""
+
+    wipe_topic_count: Int32
+
+
+class AddWritePermResult(Fields):
+    """The reply to code 327."""
+
+    add_topic_count: Int32
+
+
+class QueryRoute(Fields):
+    """Code 105."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class DeleteTopicFromNameServer(Fields):
+    """Code 216: from one cluster, or from all of them."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
 class KeyValueAddress(Fields):
-    """Codes 100, 101 and 102."""
+    """Codes 101 and 102."""
 
     namespace: str
     key: str
     value: str | None = None
+
+
+class PutKeyValue(Fields):
+    """Code 100."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class KeyValueResult(Fields):
+    """The reply to code 101."""
+
+    value: str
 
 
 class Namespace(Fields):
@@ -111,6 +196,7 @@ class BrokerData(Document):
     broker_name: str
     broker_addrs: dict[int, str] = msgspec.field(default_factory=dict)
     enable_acting_master: bool = False
+    zone_name: str | None = None
 
 
 class TopicRoute(Document):
@@ -120,6 +206,7 @@ class TopicRoute(Document):
     broker_datas: list[BrokerData] = msgspec.field(default_factory=list)
     filter_server_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
     order_topic_conf: str | None = None
+    topic_queue_mapping_by_broker: dict[str, TopicQueueMapping] | None = None
 
 
 class ClusterInfo(Document):
@@ -133,3 +220,9 @@ class KeyValueTable(Document):
     """A table of strings."""
 
     table: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class KeyValueConfig(Document):
+    """The file kvConfig.json: tables of strings by namespace."""
+
+    config_table: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
