@@ -1,0 +1,51 @@
+# Every target says what it does (`make help`) and calls a script of the same name, which works without make.
+.DEFAULT_GOAL := help
+.PHONY: help setup up down test check format lock interop interop-bench crash fuzz bench-send image image-test clean
+
+help: ## Show every target and what it does.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv and install the locked runtime packages and Gantry itself.
+	@scripts/setup runtime
+
+up: ## Start a name server and a broker, send a message through them, stay until Ctrl-C.
+	@scripts/up
+
+down: ## Stop what `make up` started.
+	@scripts/down
+
+test: ## Check, then run every test this machine can run, and say which it could not.
+	@scripts/test
+
+check: ## Format, lint, types, import contracts and the docs test; runs no broker.
+	@scripts/check
+
+format: ## Put every file into the one form.
+	@scripts/format
+
+lock: ## Write requirements/*.txt again, with hashes.
+	@scripts/lock
+
+interop: ## Run Apache's Java clients 4.9.8 and 5.3.3 against our processes (needs Java and Maven).
+	@scripts/interop
+
+interop-bench: ## Run Apache's own benchmark Producer and Consumer against our processes (needs Java and Maven).
+	@scripts/interop-bench
+
+crash: ## Kill the broker under load, 20 rounds, and look for every acknowledged message.
+	@scripts/crash
+
+fuzz: ## Send two million mutated frames to a broker and see that it still serves.
+	@scripts/fuzz
+
+bench-send: ## Measure sends: rate, latency, and broker CPU per message beside an echo server.
+	@scripts/bench-send
+
+image: ## Build the broker image with buildah (needs root).
+	@scripts/image
+
+image-test: ## Build the broker image on a base made here, and run `gantry` in it (needs root and buildah).
+	@scripts/image-test
+
+clean: ## Remove environments, caches and build products; messages in .gantry stay.
+	@scripts/clean

@@ -1,0 +1,205 @@
+"""A pytest plugin: what a test needs of the machine, and a loud account of what could not run.
+
+A test says what it needs with a marker (`needs_root`, `needs_java`, ...). Each need has a probe that looks at
+the machine once per session. When something is missing the test is skipped with the remedy in the reason, and
+the summary ends with a "not run here" table that counts such tests, so that a green run on a bare laptop is
+never mistaken for a full one.
+
+The rule it guards: where a need was promised, a skip is a failure. `GANTRY_REQUIRE=root,java` promises root and
+Java; a test that wants one of them and does not find it then fails instead of disappearing. A name that is
+no need at all stops the run at once, because a typing error there would silently promise nothing.
+
+It refuses to know what the tests do, and it never installs anything. Tests marked `slow` are skipped unless
+`--slow` is given, and are counted in the same table.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+REQUIRE_VARIABLE = "GANTRY_REQUIRE"
+PROBE_TIMEOUT_S = 10
+
+Probe = Callable[[], str | None]
+"""Looks at the machine: None when the need is met, else a few words on what is missing."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """One thing that a test may need of the machine, how to look for it, and how to get it."""
+
+    name: str
+    probe: Probe
+    remedy: str
+
+    @property
+    def marker(self) -> str:
+        """The marker that tests carry."""
+        return f"needs_{self.name}"
+
+
+@dataclass
+class Account:
+    """What was not run: per need, the reason and how many tests. Owned by the session's only thread."""
+
+    promised: frozenset[str]
+    is_slow_wanted: bool
+    answers: dict[str, str | None] = field(default_factory=dict)
+    not_run: dict[tuple[str, str, str], int] = field(default_factory=dict)
+
+    def missing(self, need: Need) -> str | None:
+        """The probe's answer, asked once."""
+        if need.name not in self.answers:
+            self.answers[need.name] = need.probe()
+        return self.answers[need.name]
+
+    def count(self, name: str, reason: str, remedy: str) -> None:
+        """One more test did not run."""
+        row = (name, reason, remedy)
+        self.not_run[row] = self.not_run.get(row, 0) + 1
+
+
+def missing_commands(*names: str) -> str | None:
+    """The first command that is not on PATH."""
+    for name in names:
+        if shutil.which(name) is None:
+            return f"no {name} on PATH"
+    return None
+
+
+def command_fails(*words: str) -> str | None:
+    """What is wrong with a command that should succeed quickly; a hanging one counts as failing."""
+    try:
+        result = subprocess.run(words, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"`{' '.join(words)}`: {type(error).__name__}"
+    return None if result.returncode == 0 else f"`{' '.join(words)}` exits {result.returncode}"
+
+
+def probe_root() -> str | None:
+    """Root is a property of the process."""
+    return None if os.geteuid() == 0 else f"running as user {os.geteuid()}"
+
+
+def probe_java() -> str | None:
+    """A compiler, a runtime that starts, and Maven."""
+    return missing_commands("java", "javac", "mvn") or command_fails("java", "-version")
+
+
+def probe_go() -> str | None:
+    """A Go toolchain that starts."""
+    return missing_commands("go") or command_fails("go", "version")
+
+
+def probe_spark() -> str | None:
+    """PySpark in this environment and a Java runtime for it."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "pyspark is not installed"
+    return missing_commands("java")
+
+
+def probe_cluster() -> str | None:
+    """A Kubernetes API server that answers."""
+    return missing_commands("kubectl") or command_fails("kubectl", "version", "--request-timeout=3s")
+
+
+def probe_browser() -> str | None:
+    """A headless browser."""
+    names = ("chromium", "chromium-browser", "google-chrome", "firefox")
+    return None if any(shutil.which(name) for name in names) else "no chromium, google-chrome or firefox on PATH"
+
+
+def probe_buildah() -> str | None:
+    """buildah, to build images without a daemon."""
+    return missing_commands("buildah")
+
+
+NEEDS: dict[str, Need] = {
+    need.name: need
+    for need in (
+        Need("root", probe_root, "run again with sudo"),
+        Need("java", probe_java, "apt-get install openjdk-17-jdk-headless maven"),
+        Need("go", probe_go, "apt-get install golang-go"),
+        Need("spark", probe_spark, "scripts/setup spark, and apt-get install openjdk-17-jre-headless"),
+        Need("cluster", probe_cluster, "point KUBECONFIG at a cluster; `kind create cluster` makes one"),
+        Need("browser", probe_browser, "apt-get install chromium"),
+        Need("buildah", probe_buildah, "apt-get install buildah"),
+    )
+}
+
+ACCOUNT = pytest.StashKey[Account]()
+SKIP_PREFIX = "not run here: "
+
+
+def parse_promises(text: str) -> frozenset[str]:
+    """The needs named in a comma list; a name that is no need is refused."""
+    names = frozenset(word for word in (part.strip() for part in text.split(",")) if word)
+    unknown = names - NEEDS.keys()
+    if unknown:
+        raise pytest.UsageError(
+            f"{REQUIRE_VARIABLE} names {', '.join(sorted(unknown))}; known: {', '.join(sorted(NEEDS))}"
+        )
+    return names
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One switch: the tests that take minutes."""
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers and read what was promised."""
+    for need in NEEDS.values():
+        config.addinivalue_line("markers", f"{need.marker}: skipped, and counted, without it ({need.remedy})")
+    config.addinivalue_line("markers", "slow: takes minutes; runs only with --slow")
+    promised = parse_promises(os.environ.get(REQUIRE_VARIABLE, ""))
+    config.stash[ACCOUNT] = Account(promised, bool(config.getoption("--slow")))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture: skip, or fail where the need was promised."""
+    account = item.config.stash[ACCOUNT]
+    if item.get_closest_marker("slow") is not None and not account.is_slow_wanted:
+        account.count("slow", "takes minutes", "run pytest with --slow")
+        pytest.skip(f"{SKIP_PREFIX}slow; run pytest with --slow")
+    needs = [need for need in NEEDS.values() if item.get_closest_marker(need.marker) is not None]
+    missing = [(need, reason) for need in needs if (reason := account.missing(need)) is not None]
+    for need, reason in missing:
+        if need.name in account.promised:
+            pytest.fail(f"{REQUIRE_VARIABLE} promises {need.name}, but {reason} (remedy: {need.remedy})", pytrace=False)
+    if missing:
+        need, reason = missing[0]
+        account.count(need.name, reason, need.remedy)
+        pytest.skip(f"{SKIP_PREFIX}needs {need.name}, {reason} (remedy: {need.remedy})")
+
+
+def other_skips(reporter: pytest.TerminalReporter) -> dict[str, int]:
+    """Reasons of the skips that this plugin did not cause; they did not run here either."""
+    counts: dict[str, int] = {}
+    for report in reporter.stats.get("skipped", ()):
+        details = report.longrepr
+        reason = str(details[2] if isinstance(details, tuple) else details).removeprefix("Skipped: ")
+        if not reason.startswith(SKIP_PREFIX) and not hasattr(report, "wasxfail"):
+            counts[reason] = counts.get(reason, 0) + 1
+    return counts
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The table; printed even when it is empty, so that its absence never has to be interpreted."""
+    rows = [(name, count, reason, remedy) for (name, reason, remedy), count in config.stash[ACCOUNT].not_run.items()]
+    rows += [("(skip)", count, reason, "") for reason, count in other_skips(terminalreporter).items()]
+    terminalreporter.section("not run here")
+    if not rows:
+        terminalreporter.line("nothing: every selected test ran on this machine")
+        return
+    terminalreporter.line(f"{'needs':<9} {'tests':>5}  why, and the remedy")
+    for name, count, reason, remedy in sorted(rows):
+        terminalreporter.line(f"{name:<9} {count:>5}  {reason}{f' -- {remedy}' if remedy else ''}")

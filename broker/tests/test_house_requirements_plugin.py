@@ -1,0 +1,159 @@
+"""The requirements plugin, run on small test files in a pytest of their own.
+
+Every promise has its failing twin: the same file with the need met, missing, and missing though promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gantry_broker.testing import requirements_plugin
+from gantry_broker.testing.requirements_plugin import NEEDS, Need, parse_promises
+
+pytest_plugins = ["pytester"]
+
+RunInside = Callable[..., pytest.RunResult]
+
+ONE_TEST = """
+    import pytest
+
+    @pytest.mark.needs_go
+    def test_with_go():
+        pass
+"""
+
+
+def answer(name: str, reason: str | None) -> dict[str, Need]:
+    """The needs, with one of them answering as told instead of looking at the machine."""
+    return {**NEEDS, name: Need(name, lambda: reason, f"install {name}")}
+
+
+@pytest.fixture
+def run_inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> RunInside:
+    """Run one test file under the plugin, with a probe's answer and a GANTRY_REQUIRE of our choice."""
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
+
+    def run(source: str, *arguments: str, missing: str | None = None, promised: str = "") -> pytest.RunResult:
+        monkeypatch.setenv("GANTRY_REQUIRE", promised)
+        monkeypatch.setattr(requirements_plugin, "NEEDS", answer("go", missing))
+        pytester.makepyfile(source)
+        return pytester.runpytest_inprocess(
+            "-p", "gantry_broker.testing.requirements_plugin", "--strict-markers", *arguments
+        )
+
+    return run
+
+
+def test_a_test_whose_need_is_met_runs(run_inside: RunInside) -> None:
+    """A marked test runs when the probe finds what it needs, and the table says that nothing was left out."""
+    result = run_inside(ONE_TEST, missing=None, promised="go")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*not run here*", "nothing: every selected test ran*"])
+
+
+def test_a_missing_need_skips_loudly_and_is_counted(run_inside: RunInside) -> None:
+    """A marked test is skipped without its need, and the table gives count, reason and remedy."""
+    result = run_inside(ONE_TEST, missing="no go on PATH")
+
+    result.assert_outcomes(skipped=1)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["*not run here*", "go *1  no go on PATH -- install go"])
+
+
+def test_a_promised_need_turns_the_skip_into_a_failure(run_inside: RunInside) -> None:
+    """Where GANTRY_REQUIRE names the need, the same test fails the run and says why."""
+    result = run_inside(ONE_TEST, missing="no go on PATH", promised="root, go")
+
+    result.assert_outcomes(errors=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*GANTRY_REQUIRE promises go, but no go on PATH (remedy: install go)*"])
+
+
+def test_a_promise_of_another_need_leaves_the_skip_alone(run_inside: RunInside) -> None:
+    """A promise concerns the need it names and no other."""
+    result = run_inside(ONE_TEST, missing="no go on PATH", promised="root")
+
+    result.assert_outcomes(skipped=1)
+
+
+def test_the_promised_need_fails_even_behind_an_unpromised_one(
+    run_inside: RunInside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test with two missing needs fails when either was promised, in whatever order they are looked at."""
+    source = ONE_TEST.replace("@pytest.mark.needs_go", "@pytest.mark.needs_go\n    @pytest.mark.needs_root")
+    assert list(NEEDS).index("root") < list(NEEDS).index("go")
+    monkeypatch.setitem(NEEDS, "root", Need("root", lambda: "running as user 1", "sudo"))
+
+    result = run_inside(source, missing="no go on PATH", promised="go")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_an_unknown_promise_stops_the_run(run_inside: RunInside) -> None:
+    """A name in GANTRY_REQUIRE that is no need is an error, not a promise of nothing."""
+    result = run_inside(ONE_TEST, promised="jaba")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*GANTRY_REQUIRE names jaba; known: browser, buildah, *"])
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("", set()), ("root", {"root"}), (" root , java,", {"root", "java"})],
+    ids=["empty", "one", "spaces and a last comma"],
+)
+def test_promises_are_a_comma_list(text: str, names: set[str]) -> None:
+    """Spaces and empty parts mean nothing."""
+    assert parse_promises(text) == names
+
+
+def test_slow_tests_run_only_when_asked(run_inside: RunInside) -> None:
+    """A slow test is skipped and counted, and runs with --slow."""
+    source = """
+        import pytest
+
+        @pytest.mark.slow
+        def test_long():
+            pass
+    """
+
+    without = run_inside(source)
+    without.assert_outcomes(skipped=1)
+    without.stdout.fnmatch_lines(["slow *1  takes minutes -- run pytest with --slow"])
+
+    run_inside(source, "--slow").assert_outcomes(passed=1)
+
+
+def test_other_skips_are_in_the_table_too(run_inside: RunInside) -> None:
+    """A skip that names no need was not run here either."""
+    source = """
+        import pytest
+
+        def test_odd():
+            pytest.skip("the moon is full")
+    """
+
+    run_inside(source).stdout.fnmatch_lines(["(skip) *1  the moon is full"])
+
+
+def test_a_probe_is_asked_once(run_inside: RunInside, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tests want a need, the machine is looked at once per session."""
+    asked: list[str] = []
+    source = ONE_TEST + "\n    @pytest.mark.needs_java\n    def test_a():\n        pass\n"
+    source += "\n    @pytest.mark.needs_java\n    def test_b():\n        pass\n"
+    java = Need("java", lambda: asked.append("java"), "install java")
+    monkeypatch.setitem(NEEDS, "java", java)
+
+    run_inside(source).assert_outcomes(passed=3)
+
+    assert asked == ["java"]
+
+
+def test_a_hanging_or_failing_command_counts_as_missing() -> None:
+    """The probe of a command that is there but does not work says so instead of passing."""
+    assert requirements_plugin.command_fails("true") is None
+    assert requirements_plugin.command_fails("false") == "`false` exits 1"
+    assert requirements_plugin.missing_commands("sh", "no-such-command-here") == "no no-such-command-here on PATH"

@@ -1,0 +1,40 @@
+# Sourced by the other scripts: where the clone is, and one-line refusals that name the remedy.
+# Nothing here writes outside the clone; only package managers keep their own caches.
+set -eu
+ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
+cd "$ROOT"
+VENV=$ROOT/.venv
+export PYTHONNOUSERSITE=1
+
+refuse() { # refuse WHAT REMEDY
+    printf '%s: %s -- %s\n' "$(basename "$0")" "$1" "$2" >&2
+    exit 2
+}
+
+need_command() { # need_command NAME REMEDY
+    command -v "$1" >/dev/null 2>&1 || refuse "$1 is missing" "$2"
+}
+
+need_root() {
+    [ "$(id -u)" = 0 ] || refuse "this needs root" "run it again with: sudo"
+}
+
+need_java() {
+    for tool in java javac mvn; do
+        need_command "$tool" "on Debian: apt-get install openjdk-17-jdk-headless maven"
+    done
+}
+
+need_go() {
+    need_command go "on Debian: apt-get install golang-go"
+}
+
+find_python() { # prints a Python 3.11 or newer; PYTHON chooses one
+    for candidate in ${PYTHON:-python3.11 python3 python3.12 python3.13 python3.14}; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    refuse "Python 3.11 or newer is missing" "on Debian 12: apt-get install python3.11 python3.11-venv"
+}
