@@ -1,0 +1,81 @@
+"""Everything that can go wrong in a broker, as one small tree.
+
+The leaves say who must act, and each ends with what the caller should do. Foreign exceptions (``OSError`` above all)
+are mapped to these where they enter, with ``raise ... from``, so that no caller ever has to know what an ``errno`` is.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+
+class BrokerError(Exception):
+    """Root of every error a broker raises on purpose. Never raised itself."""
+
+
+class StoreError(BrokerError):
+    """Root of what the store raises. Never raised itself."""
+
+
+@final
+class StoreFull(StoreError):
+    """No room for another file, or for the next stride of one.
+
+    Nothing of the refused batch was stored and reads go on. Answer with a code that makes the client go elsewhere,
+    and try again later: the store recovers by itself when space comes back.
+    """
+
+
+@final
+class LogReadOnly(StoreError):
+    """The log takes no more bytes, since a flush failed or the store is closing or closed.
+
+    Answer like a broker that is shutting down. It never becomes writable again in this process.
+    """
+
+
+@final
+class FlushFailed(StoreError):
+    """An fsync failed, so what the page cache says can no longer be believed.
+
+    Final: acknowledge nothing more and end the process with a non-zero code. Never try the sync again.
+    """
+
+
+@final
+class StoreCorrupt(StoreError):
+    """A record or a derived entry at ``offset`` is not what it must be.
+
+    Tell the operator, serve the neighbours. ``offset`` is physical: a position in the whole commit log.
+    """
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"the record at physical offset {offset} is damaged: {reason}")
+        self.offset = offset
+        self.reason = reason
+
+
+@final
+class StoreLocked(StoreError):
+    """Another process holds this store directory. Stop that one first; nothing here was touched."""
+
+
+@final
+class StoreMismatch(StoreError):
+    """The files on disk and the settings contradict each other. Change the setting that the text names."""
+
+
+@final
+class MessageTooLarge(StoreError):
+    """A record, or a batch that must stay in one file, does not fit into a file at all.
+
+    The sender's fault: answer "message illegal". Nothing was stored.
+    """
+
+
+@final
+class ConfigCorrupt(StoreError):
+    """A JSON settings file and its predecessor are both unreadable.
+
+    Do not start with empty offsets: put a good copy back, or remove both files on purpose.
+    """

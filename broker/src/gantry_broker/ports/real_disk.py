@@ -1,0 +1,228 @@
+"""The real disk: ``mmap``, ``posix_fallocate``, ``fdatasync``, ``flock``.
+
+Two choices that look odd and are not. ``mmap.flush`` is never called: it holds the interpreter's lock for the whole
+msync, and ``fdatasync`` writes pages dirtied through a map just as well, with the lock released. And ``close`` closes
+the descriptor at once but leaves the mapping to its last reader: unmapping under a live slice is an error in Python
+and would be a crash anywhere else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from typing import final
+
+from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
+
+ZERO_CHUNK = bytes(1 << 20)
+FALLOC_FL_KEEP_SIZE = 0x01
+FALLOC_FL_ZERO_RANGE = 0x10
+
+
+def _load_fallocate() -> ctypes._CFuncPtr | None:
+    """``fallocate(2)``, which Python does not wrap. None where the C library has none: zeros are written instead."""
+    try:
+        function = ctypes.CDLL(None, use_errno=True).fallocate
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    function.restype = ctypes.c_int
+    return function  # type: ignore[no-any-return]
+
+
+_FALLOCATE = _load_fallocate()
+
+
+@final
+class RealFile:
+    """One open file of a fixed size. Owned by whoever opened it; ``sync`` may run in another thread."""
+
+    def __init__(self, path: str, descriptor: int, size: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._size = size
+        self._reserved = 0
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+
+    def __repr__(self) -> str:
+        return f"<RealFile {self._path} size={self._size} reserved={self._reserved}>"
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def reserved(self) -> int:
+        return self._reserved
+
+    @property
+    def view(self) -> memoryview:
+        if self._view is None:
+            self._map = mmap.mmap(self._descriptor, self._size, mmap.MAP_SHARED)
+            self._view = memoryview(self._map)
+        return self._view
+
+    def reserve(self, end: int) -> None:
+        end = min(end, self._size)
+        if end > self._reserved:
+            os.posix_fallocate(self._descriptor, self._reserved, end - self._reserved)
+            self._reserved = end
+
+    def pread(self, length: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, length, position)
+        while len(data) < length:
+            more = os.pread(self._descriptor, length - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
+        return os.pwrite(self._descriptor, data, position)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def zero(self, start: int, end: int) -> None:
+        if start >= end:
+            return
+        if _FALLOCATE is not None:
+            mode = FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE
+            if _FALLOCATE(self._descriptor, mode, start, end - start) == 0:
+                return
+            code = ctypes.get_errno()
+            if code not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                raise OSError(code, os.strerror(code), self._path)
+        position = start
+        while position < end:
+            position += os.pwrite(self._descriptor, ZERO_CHUNK[: end - position], position)
+
+    def close(self) -> None:
+        if self._descriptor < 0:
+            return
+        os.close(self._descriptor)
+        self._descriptor = -1
+        view, self._view = self._view, None
+        mapping, self._map = self._map, None
+        if view is None or mapping is None:
+            return
+        try:
+            view.release()
+            mapping.close()
+        except BufferError:
+            # A slice of the map is still being read. Its owner keeps the mapping alive, and drops it with the slice.
+            return
+
+
+@final
+class RealLock:
+    """A ``flock`` on an open file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@final
+class RealDisk:
+    """The file system of this machine. Holds no state; any thread may use it."""
+
+    def create(self, path: str, size: int, *, reserve: int = 0) -> DiskFile:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            file = RealFile(path, descriptor, size)
+            os.ftruncate(descriptor, size)
+            file.reserve(reserve)
+        except BaseException:
+            os.close(descriptor)
+            os.unlink(path)
+            raise
+        return file
+
+    def open(self, path: str) -> DiskFile:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        return RealFile(path, descriptor, os.fstat(descriptor).st_size)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def file_size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def list(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read_file(self, path: str) -> bytes:
+        with open(path, "rb") as stream:
+            return stream.read()
+
+    def write_file(self, path: str, data: bytes) -> None:
+        temporary = f"{path}.tmp"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            with memoryview(data) as whole:
+                done = 0
+                while done < len(whole):
+                    done += os.write(descriptor, whole[done:])
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+        self.sync_directory(os.path.dirname(path))
+
+    def space(self, path: str) -> DiskSpace:
+        facts = os.statvfs(path)
+        return DiskSpace(total=facts.f_blocks * facts.f_frsize, free=facts.f_bavail * facts.f_frsize)
+
+    def lock(self, path: str) -> DiskLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # RocketMQ locks byte 0 with a record lock: take that one too, so that each sees the other.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            os.pwrite(descriptor, b"lock", 0)
+        except PermissionError as exc:
+            os.close(descriptor)
+            raise BlockingIOError(errno.EAGAIN, "locked by another process", path) from exc
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return RealLock(descriptor)

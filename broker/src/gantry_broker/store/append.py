@@ -1,0 +1,168 @@
+"""The append loop: drafts in, records in the log, units in the queues, entries in the index, in one pass.
+
+This is the hottest code of the broker, so it is one function on primitives: each draft is unpacked, its record packed
+by a precompiled struct, its queue unit packed straight into the mapped queue file; the pieces of all records are joined
+and written with one slice per log file. Nothing is visible before the last line: consumers see ``readable_end``, the
+flusher and replication see ``wrote``.
+
+All or nothing. Everything that can fail (room in the log, room in a queue, a value that does not fit its field) fails
+before the first byte of the log is written, and then the queues' cursors are put back.
+
+Later stages that need the whole record (a checksum property, say) have exactly one place: where ``parts`` grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from zlib import crc32
+
+from gantry_broker.errors import LogReadOnly, MessageTooLarge, StoreError
+from gantry_broker.store.commit_log import CommitLog, blank_record
+from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
+from gantry_broker.store.dispatcher import Dispatcher, HeldUnit, Indexed
+from gantry_broker.store.draft import Draft
+from gantry_broker.store.mapped_file import MappedFile
+from gantry_wire.message import CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4
+
+import struct
+
+BLANK_BYTES: Final = 8
+_PREFIX: Final = {
+    (born, store): struct.Struct(f">iiiiiqqiq{born}sq{store}siqi").pack for born in (8, 20) for store in (8, 20)
+}
+assert struct.Struct(">iiiiiqqiq8sq8siqi").size == RECORD_PREFIX_V4.size
+_SHORT: Final = tuple(struct.pack(">h", length) for length in range(4096))
+_pack_short: Final = struct.Struct(">h").pack
+_pack_unit: Final = UNIT.pack_into
+
+Span = tuple[memoryview, int, bytes]
+"""Bytes for one log file: the file's view, the position, the bytes."""
+
+
+def append_batch(
+    log: CommitLog, dispatcher: Dispatcher, store_host: bytes, drafts: Sequence[Draft], now_ms: int
+) -> tuple[list[int], list[int]]:
+    """Append ``drafts`` in order; (physical offsets, queue offsets). See the module for what it promises."""
+    if log.is_read_only:
+        raise LogReadOnly("the log takes no more messages")
+    file_size, base, start, view = log.file_size, log.base_offset, log.position, log.view
+    position = start
+    file_end = file_size - BLANK_BYTES
+    store_extra = len(store_host) - 8
+    store_flag = FLAG_STORE_HOST_V6 if store_extra else 0
+    pack_v4, pack_v6 = _PREFIX[8, 8 + store_extra], _PREFIX[20, 8 + store_extra]
+    held: list[HeldUnit] | None = [] if dispatcher.is_held else None
+    physical_offsets: list[int] = []
+    queue_offsets: list[int] = []
+    indexed: list[Indexed] = []
+    touched: dict[ConsumeQueue, int] = {}
+    parts: list[bytes | memoryview] = []
+    spans: list[Span] = []
+    file: MappedFile | None = None
+    try:
+        for draft in drafts:
+            (
+                queue, body, properties, sys_flag, flag, born_ms, born_host, reconsumed, prepared, tags_code, delay_ms,
+                keys,
+            ) = draft  # fmt: skip
+            body_bytes = len(body)
+            properties_bytes = len(properties)
+            total = queue.record_overhead + body_bytes + properties_bytes
+            if store_extra:
+                total += store_extra
+                sys_flag |= store_flag
+            pack = pack_v4
+            if sys_flag & 0x10:
+                pack = pack_v6
+                total += 12
+            if position + total > file_end:
+                if total > file_end:
+                    raise MessageTooLarge(f"a record of {total} bytes does not fit into a file of {file_size}")
+                parts.append(blank_record(file_size - position))
+                spans.append((view, start, b"".join(parts)))
+                parts = []
+                file = log.file_after(base)
+                base, view, start, position = file.base_offset, file.view, 0, 0
+            physical = base + position
+            if sys_flag & 0x4:
+                # Prepared (0x4) and rolled back (0xC): in the log, in no queue.
+                queue_offset = 0
+            else:
+                queue_offset = queue.end
+                if queue not in touched:
+                    touched[queue] = queue_offset
+                if delay_ms > 0:
+                    tags_code = now_ms + delay_ms
+                if held is None:
+                    cursor = queue.position
+                    if cursor == queue.limit:
+                        queue.extend(queue_offset)
+                        cursor = queue.position
+                    _pack_unit(queue.view, cursor, physical, total, tags_code)
+                    queue.position = cursor + 20
+                else:
+                    held.append((queue, queue_offset, physical, total, tags_code))
+                queue.end = queue_offset + 1
+            parts += (
+                pack(
+                    total, queue.magic, crc32(body) & CRC_MASK, queue.queue_id, flag, queue_offset, physical,
+                    sys_flag, born_ms, born_host, now_ms, store_host, reconsumed, prepared, body_bytes,
+                ),
+                body,
+                queue.topic_field,
+                _SHORT[properties_bytes] if properties_bytes < 4096 else _pack_short(properties_bytes),
+                properties,
+            )  # fmt: skip
+            if keys and sys_flag & 0xC != 0xC:
+                indexed.append((queue, keys, physical))
+            physical_offsets.append(physical)
+            queue_offsets.append(queue_offset)
+            position += total
+    except BaseException:
+        for queue, end in touched.items():
+            queue.rewind(end)
+        raise
+    for span_view, span_start, data in spans:
+        span_view[span_start : span_start + len(data)] = data
+    data = b"".join(parts)
+    assert start + len(data) == position, "a draft's sys_flag and born_host disagree"
+    view[start:position] = data
+    if file is not None:
+        log.use(file, position)
+    log.position = position
+    log.last_timestamp_ms = now_ms
+    log.wrote = base + position
+    if position > log.preallocate_at:
+        log.preallocate()
+    dispatcher.appended(log.wrote, now_ms, touched, held, indexed)
+    return physical_offsets, queue_offsets
+
+
+def append_contiguous(
+    log: CommitLog, dispatcher: Dispatcher, store_host: bytes, drafts: Sequence[Draft], now_ms: int
+) -> tuple[list[int], list[int]]:
+    """Append ``drafts`` so that all of them are in one file: a batch, which RocketMQ never splits."""
+    extra = len(store_host) - 8
+    total = sum(
+        draft.queue.record_overhead + len(draft.body) + len(draft.properties) + len(draft.born_host) - 8 + extra
+        for draft in drafts
+    )
+    if total + BLANK_BYTES > log.file_size:
+        raise MessageTooLarge(f"a batch of {total} bytes does not fit into a file of {log.file_size}")
+    if log.position + total + BLANK_BYTES > log.file_size:
+        if log.is_read_only:
+            raise LogReadOnly("the log takes no more messages")
+        roll(log)
+    return append_batch(log, dispatcher, store_host, drafts, now_ms)
+
+
+def roll(log: CommitLog) -> None:
+    """Close the current file with a blank record and go on in the next one. Raises ``StoreFull``."""
+    file = log.file_after(log.base_offset)
+    log.view[log.position : log.position + BLANK_BYTES] = blank_record(log.file_size - log.position)
+    log.use(file, 0)
+    log.wrote = file.base_offset
+
+
+__all__ = ["StoreError", "append_batch", "append_contiguous", "roll"]

@@ -1,0 +1,195 @@
+"""The consume queue: 20 bytes for each message of one queue of one topic, saying where in the log it is.
+
+    | physical offset 8 | size 4 | tags code 8 |        queue offset n is at byte 20 * n
+
+    [base ... min_offset ...... readable_end ...... end)
+                                  |                  `- the next queue offset that append hands out
+                                  `- what consumers may see; equal to end unless dispatch is held back
+
+Derived: everything here can be computed from the log, and is when it is missing, wrong or behind. A queue whose first
+known offset is not at the start of a file has the units before it filled with (0, 0x7FFFFFFF, 0), as RocketMQ does.
+
+``position``, ``limit`` and ``view`` are the write cursor: the append loop packs units itself, and calls ``extend`` when
+``position`` reaches ``limit``, the end of what has blocks. Owned by the loop's thread; the flush thread reads ``end``
+counters and syncs files.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, final
+
+from gantry_broker.store.file_queue import FileQueue
+from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.settings import CONSUME_UNIT_BYTES
+from gantry_wire.hashing import java_string_hash
+from gantry_wire.message import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, RECORD_BYTES_MIN
+
+UNIT: Final = struct.Struct(">qiq")
+assert UNIT.size == CONSUME_UNIT_BYTES
+FILLER_SIZE: Final = 0x7FFFFFFF
+FILLER_UNIT: Final = UNIT.pack(0, FILLER_SIZE, 0)
+_EMPTY_VIEW: Final = memoryview(bytearray(0))
+
+
+@final
+class ConsumeQueue:
+    """One queue of one topic, and what the append loop needs to know of it, computed once."""
+
+    __slots__ = (
+        "end", "files", "flushed_end", "is_corrupt", "key_seed", "key_seed_unique", "limit", "magic", "min_offset",
+        "position", "queue_id", "readable_end", "record_overhead", "stride", "topic", "topic_bytes", "topic_field",
+        "view",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, queue_id: int, files: FileQueue, *, stride: int) -> None:
+        encoded = topic.encode()
+        is_v2 = len(encoded) > 127
+        self.topic: Final = topic
+        self.topic_bytes: Final = encoded
+        self.queue_id: Final = queue_id
+        self.files: Final = files
+        self.stride: Final = stride - stride % CONSUME_UNIT_BYTES
+        self.magic: Final = MESSAGE_MAGIC_V2 if is_v2 else MESSAGE_MAGIC_V1
+        self.topic_field: Final = (struct.pack(">h", len(encoded)) if is_v2 else bytes((len(encoded),))) + encoded
+        self.record_overhead: Final = RECORD_BYTES_MIN - 1 + len(self.topic_field)
+        self.key_seed: Final = java_string_hash(f"{topic}#") & 0xFFFFFFFF
+        self.key_seed_unique: Final = self.key_seed * pow(31, 32, 1 << 32) & 0xFFFFFFFF
+        self.min_offset = 0
+        self.end = 0
+        self.readable_end = 0
+        self.flushed_end = 0
+        self.is_corrupt = False
+        self.view = _EMPTY_VIEW
+        self.position = 0
+        self.limit = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<ConsumeQueue {self.topic}/{self.queue_id} min={self.min_offset} "
+            f"readable={self.readable_end} end={self.end}>"
+        )
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def seek(self, offset: int) -> None:
+        """Put the write cursor at queue offset ``offset``, which must be inside or just behind the files."""
+        start = offset * CONSUME_UNIT_BYTES
+        file = self.files.at(start)
+        if file is None:
+            assert start == self.files.end_offset or not self.files.files, (self, offset)
+            self.view, self.position, self.limit = _EMPTY_VIEW, 0, 0
+            return
+        self.view = file.view
+        self.position = start - file.base_offset
+        self.limit = min(file.size, file.file.reserved - file.file.reserved % CONSUME_UNIT_BYTES)
+        self.limit = max(self.limit, self.position)
+
+    def extend(self, offset: int) -> None:
+        """Make room at the write cursor for the unit of queue offset ``offset``. Raises ``StoreFull``."""
+        start = offset * CONSUME_UNIT_BYTES
+        file = self.files.at(start)
+        if file is None:
+            file = self._create_file(start)
+        position = start - file.base_offset
+        file.reserve(min(file.size, position + self.stride))
+        self.seek(offset)
+        assert self.position < self.limit, self
+
+    def _create_file(self, start: int) -> MappedFile:
+        file_size = self.files.file_size
+        base = start - start % file_size
+        filler = start - base if not self.files.files else 0
+        file = self.files.create(base, reserve=min(file_size, filler + self.stride))
+        file.view[:filler] = FILLER_UNIT * (filler // CONSUME_UNIT_BYTES)
+        self.files.adopt(file)
+        return file
+
+    def put(self, offset: int, physical_offset: int, size: int, tags_code: int) -> None:
+        """Write the unit of queue offset ``offset``. Units skipped on the way become filler. Raises ``StoreFull``.
+
+        The general path, for dispatch from the log; the append loop does the same inline.
+        """
+        if self.files.files:
+            while self.readable_end < offset:
+                self._put_next(FILLER_UNIT)
+        elif offset != self.readable_end:
+            self.start_at(offset)
+        self._put_next(UNIT.pack(physical_offset, size, tags_code))
+
+    def _put_next(self, unit: bytes) -> None:
+        if self.position >= self.limit:
+            self.extend(self.readable_end)
+        position = self.position
+        self.view[position : position + CONSUME_UNIT_BYTES] = unit
+        self.position = position + CONSUME_UNIT_BYTES
+        self.readable_end += 1
+        self.end = max(self.end, self.readable_end)
+
+    def start_at(self, offset: int) -> None:
+        """Let an empty queue begin at ``offset``."""
+        assert not self.files.files, self
+        self.min_offset = self.end = self.readable_end = self.flushed_end = offset
+        self.seek(offset)
+
+    def rewind(self, end: int) -> None:
+        """Take back the units ``[end, self.end)``, which nobody has seen: zero them and put the cursor there."""
+        for offset in range(end, self.end):
+            start = offset * CONSUME_UNIT_BYTES
+            file = self.files.at(start)
+            if file is not None and start - file.base_offset + CONSUME_UNIT_BYTES <= file.file.reserved:
+                position = start - file.base_offset
+                file.view[position : position + CONSUME_UNIT_BYTES] = bytes(CONSUME_UNIT_BYTES)
+        self.end = end
+        self.readable_end = min(self.readable_end, end)
+        self.flushed_end = min(self.flushed_end, end)
+        self.seek(self.readable_end)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def raw(self, offset: int, end: int) -> bytes:
+        """The units ``[offset, end)`` as far as they lie in one file; empty outside of what is readable."""
+        if offset < self.min_offset or offset >= self.readable_end:
+            return b""
+        start = offset * CONSUME_UNIT_BYTES
+        file = self.files.at(start)
+        if file is None:
+            return b""
+        stop = min(min(end, self.readable_end) * CONSUME_UNIT_BYTES, file.end_offset)
+        return bytes(file.view[start - file.base_offset : stop - file.base_offset])
+
+    def units(self, offset: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """(physical offset, size, tags code) of the readable units in ``[offset, end)``, over file borders."""
+        end = min(end, self.readable_end)
+        while offset < end:
+            raw = self.raw(offset, end)
+            if not raw:
+                return
+            yield from UNIT.iter_unpack(raw)
+            offset += len(raw) // CONSUME_UNIT_BYTES
+
+    def unit(self, offset: int) -> tuple[int, int, int] | None:
+        """The unit of one queue offset, or None where there is none to read."""
+        return next(self.units(offset, offset + 1), None)
+
+    # -- durability ----------------------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Make all units before ``readable_end`` durable. Called by the flush thread."""
+        end = self.readable_end
+        start = self.flushed_end * CONSUME_UNIT_BYTES
+        is_directory_dirty = self.files.is_directory_dirty
+        if end == self.flushed_end and not is_directory_dirty:
+            return
+        for file in self.files.files:
+            if file.end_offset > start:
+                file.file.sync()
+        if is_directory_dirty:
+            self.files.sync_directory()
+        self.flushed_end = end
+
+    def close(self) -> None:
+        self.view = _EMPTY_VIEW
+        self.position = self.limit = 0
+        self.files.close()

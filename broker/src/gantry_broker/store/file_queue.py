@@ -1,0 +1,108 @@
+"""Consecutive files of one size, each named by the offset it begins at: what a commit log and a consume queue share.
+
+    [000 ....... )[size ....... )[2*size ....... )         one address space, no gaps
+
+The rules: sizes are equal and names adjacent, or loading refuses; a file is found by division, not by search; the
+list is replaced, never changed in place, so that the flush thread may walk the one it took. A new file's name is made
+durable by ``sync_directory``, at a moment that the owner chooses.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from gantry_broker.errors import StoreMismatch
+from gantry_broker.ports.disk import Disk
+from gantry_broker.store.mapped_file import MappedFile, full_disk_is_store_full, parse_file_name
+
+
+@final
+class FileQueue:
+    """The files of one log or queue. Changed by the loop's thread only; ``files`` may be read by any thread."""
+
+    def __init__(self, disk: Disk, directory: str, file_size: int) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.file_size = file_size
+        self.files: tuple[MappedFile, ...] = ()
+        self.is_directory_dirty = False
+
+    def __repr__(self) -> str:
+        return f"<FileQueue {self.directory} files={len(self.files)} file_size={self.file_size}>"
+
+    def load(self, *, reserve_all: bool, setting: str) -> None:
+        """Open what is there. ``setting`` is named when sizes differ."""
+        bases = sorted(base for name in self.disk.list(self.directory) if (base := parse_file_name(name)) is not None)
+        paths = {base: f"{self.directory}/{base:020d}" for base in bases}
+        if bases and self.disk.file_size(paths[bases[-1]]) == 0:
+            self.disk.remove(paths[bases.pop()])
+        files: list[MappedFile] = []
+        for base in bases:
+            size = self.disk.file_size(paths[base])
+            if size != self.file_size:
+                raise StoreMismatch(f"{setting} is {self.file_size}, but {paths[base]} has {size} bytes")
+            if base % self.file_size or (files and base != files[-1].end_offset):
+                raise StoreMismatch(f"{paths[base]} does not follow its predecessor: a file is missing before it")
+            file = MappedFile(self.disk.open(paths[base]), base)
+            if reserve_all:
+                file.reserve(self.file_size)
+            files.append(file)
+        self.files = tuple(files)
+
+    @property
+    def base_offset(self) -> int:
+        """Where the first file begins; 0 without files."""
+        return self.files[0].base_offset if self.files else 0
+
+    @property
+    def end_offset(self) -> int:
+        """Where the last file ends; 0 without files."""
+        return self.files[-1].end_offset if self.files else 0
+
+    def at(self, offset: int) -> MappedFile | None:
+        """The file that holds ``offset``, or None."""
+        files = self.files
+        if not files or offset < files[0].base_offset:
+            return None
+        index = (offset - files[0].base_offset) // self.file_size
+        return files[index] if index < len(files) else None
+
+    def create(self, base_offset: int, *, reserve: int) -> MappedFile:
+        """A new file that is not in the list yet; ``adopt`` puts it there. Any thread may call this."""
+        with full_disk_is_store_full(self.directory):
+            self.disk.make_directory(self.directory)
+        return MappedFile.create(self.disk, self.directory, base_offset, size=self.file_size, reserve=reserve)
+
+    def adopt(self, file: MappedFile) -> None:
+        """Append ``file``, which must begin where the last one ends."""
+        assert not self.files or file.base_offset == self.files[-1].end_offset, (self, file)
+        self.files = (*self.files, file)
+        self.is_directory_dirty = True
+
+    def sync_directory(self) -> None:
+        """Make the names of all files durable."""
+        self.is_directory_dirty = False
+        if self.disk.is_directory(self.directory):
+            self.disk.sync_directory(self.directory)
+
+    def remove_from(self, offset: int) -> None:
+        """Unlink every file that begins at ``offset`` or later, last one first."""
+        while self.files and self.files[-1].base_offset >= offset:
+            self._remove(self.files[-1])
+            self.files = self.files[:-1]
+
+    def remove_before(self, offset: int) -> None:
+        """Unlink every file that ends at ``offset`` or earlier, first one first."""
+        while self.files and self.files[0].end_offset <= offset:
+            self._remove(self.files[0])
+            self.files = self.files[1:]
+
+    def _remove(self, file: MappedFile) -> None:
+        file.close()
+        self.disk.remove(file.path)
+        self.is_directory_dirty = True
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+        self.files = ()
