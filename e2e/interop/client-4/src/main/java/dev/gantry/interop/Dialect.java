@@ -1,0 +1,22 @@
+package dev.gantry.interop;
+
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
+
+/** The few places where the 4.9.8 client wants to be spoken to differently. */
+final class Dialect {
+    static final String VERSION = "4.9.8";
+
+    private Dialect() {
+    }
+
+    static void createTopic(DefaultMQProducer producer, String topic, int queues) throws MQClientException {
+        producer.createTopic("TBW102", topic, queues);
+    }
+
+    static void broadcast(DefaultMQPushConsumer consumer) {
+        consumer.setMessageModel(MessageModel.BROADCASTING);
+    }
+}

@@ -1,0 +1,23 @@
+package dev.gantry.interop;
+
+import java.util.Map;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
+
+/** The few places where the 5.3.3 client wants to be spoken to differently. */
+final class Dialect {
+    static final String VERSION = "5.3.3";
+
+    private Dialect() {
+    }
+
+    static void createTopic(DefaultMQProducer producer, String topic, int queues) throws MQClientException {
+        producer.createTopic("TBW102", topic, queues, Map.of());
+    }
+
+    static void broadcast(DefaultMQPushConsumer consumer) {
+        consumer.setMessageModel(MessageModel.BROADCASTING);
+    }
+}

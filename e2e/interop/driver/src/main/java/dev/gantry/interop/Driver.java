@@ -1,0 +1,65 @@
+package dev.gantry.interop;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/**
+ * Plays scenarios against whatever answers at a name server and prints one line of JSON for each.
+ *
+ * <p>Several scenarios share one virtual machine, because on a small machine starting it costs more than a scenario.
+ * A scenario that throws has broken its promises; the ones after it are still played. The exit code is 0 only if every
+ * promise was kept.
+ */
+public final class Driver {
+    private static final Map<String, Scenario> SCENARIOS = new LinkedHashMap<>();
+
+    static {
+        SCENARIOS.put("sync", Sending::sync);
+        SCENARIOS.put("async", Sending::async);
+        SCENARIOS.put("oneway", Sending::oneway);
+        SCENARIOS.put("batch", Sending::batch);
+        SCENARIOS.put("compressed", Sending::compressed);
+        SCENARIOS.put("threads64", Sending::threads64);
+        SCENARIOS.put("tags", Reading::tags);
+        SCENARIOS.put("ordered", Reading::ordered);
+        SCENARIOS.put("broadcast", Reading::broadcast);
+        SCENARIOS.put("litepull", Reading::litePull);
+        SCENARIOS.put("restart", Sharing::restart);
+        SCENARIOS.put("rebalance", Sharing::rebalance);
+        SCENARIOS.put("retry", Retrying::retry);
+        SCENARIOS.put("dlq", Retrying::deadLetters);
+    }
+
+    private Driver() {
+    }
+
+    public static void main(String[] arguments) {
+        Options options = Options.parse(arguments);
+        boolean kept = true;
+        for (String name : options.scenarios()) {
+            if (!SCENARIOS.containsKey(name)) {
+                System.err.println("no scenario " + name + "; there are " + SCENARIOS.keySet());
+                System.exit(2);
+            }
+        }
+        for (String name : options.scenarios()) {
+            Map<String, Object> line = play(options, name);
+            System.out.println(Json.line(line));
+            System.out.flush();
+            kept &= Boolean.TRUE.equals(line.get("kept"));
+        }
+        System.exit(kept ? 0 : 1);
+    }
+
+    private static Map<String, Object> play(Options options, String name) {
+        long start = System.nanoTime();
+        Stage stage = new Stage(options, name);
+        try (stage) {
+            SCENARIOS.get(name).play(stage);
+        } catch (Exception failure) {
+            failure.printStackTrace();
+            stage.outcome.promise(false, "the scenario runs to its end: " + failure);
+        }
+        return stage.outcome.close(name, (System.nanoTime() - start) / 1e9);
+    }
+}

@@ -1,0 +1,188 @@
+package dev.gantry.interop;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.BitSet;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicIntegerArray;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.IntPredicate;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * What one reader of a topic got, message by message, and what that says about the broker.
+ *
+ * <p>Redelivery is counted, never condemned: the protocol promises at least once. Everything else is a fault: a message
+ * that never came, one that is not what was sent, two messages at one offset, a hole in a queue, an order inside a
+ * queue that is not the order of sending, and a message that stands elsewhere than the broker said.
+ */
+final class Received {
+    private final Sent sent;
+    private final Content content;
+    private final AtomicIntegerArray times;
+    private final BitSet atItsPlace = new BitSet();
+    private final Map<String, int[]> numberByOffset = new TreeMap<>();
+    private final Map<String, Long> lastDelivered = new TreeMap<>();
+    final AtomicInteger distinct = new AtomicInteger();
+    final AtomicInteger duplicates = new AtomicInteger();
+    final AtomicInteger altered = new AtomicInteger();
+    final AtomicInteger disordered = new AtomicInteger();
+    final AtomicReference<String> firstFault = new AtomicReference<>();
+
+    Received(Sent sent, Content content) {
+        this.sent = sent;
+        this.content = content;
+        this.times = new AtomicIntegerArray(sent.count);
+    }
+
+    /** Takes a message in and answers its number, or -1 when it is not one that was sent. */
+    int take(MessageExt message) {
+        int number = content.verify(message, sent.count);
+        if (number < 0) {
+            altered.incrementAndGet();
+            firstFault.compareAndSet(null, "not what was sent: " + message);
+            return -1;
+        }
+        if (times.getAndIncrement(number) == 0) {
+            distinct.incrementAndGet();
+        } else {
+            duplicates.incrementAndGet();
+        }
+        return number;
+    }
+
+    /** As {@link #take}, and remembers where the message stood in the log of its queue. */
+    int takeAt(MessageExt message) {
+        int number = take(message);
+        if (number >= 0) {
+            place(message, number);
+        }
+        return number;
+    }
+
+    /** As {@link #takeAt}, for readers to whom a queue must be delivered strictly in its order, without a hole. */
+    int takeInOrder(MessageExt message) {
+        int number = takeAt(message);
+        synchronized (lastDelivered) {
+            String queue = queueOf(message);
+            long last = lastDelivered.getOrDefault(queue, -1L);
+            long now = message.getQueueOffset();
+            if (now > last + 1) {
+                disordered.incrementAndGet();
+                firstFault.compareAndSet(null, queue + " went from offset " + last + " to " + now);
+            }
+            lastDelivered.put(queue, Math.max(last, now));
+        }
+        return number;
+    }
+
+    private void place(MessageExt message, int number) {
+        int offset = Math.toIntExact(message.getQueueOffset());
+        synchronized (numberByOffset) {
+            String queue = queueOf(message);
+            int[] numbers = numberByOffset.getOrDefault(queue, new int[1024]);
+            if (offset >= numbers.length) {
+                numbers = Arrays.copyOf(numbers, Math.max(offset + 1, numbers.length * 2));
+            }
+            numberByOffset.put(queue, numbers);
+            if (numbers[offset] != 0 && numbers[offset] != number + 1) {
+                disordered.incrementAndGet();
+                firstFault.compareAndSet(null, "two messages at " + queue + " offset " + offset);
+            }
+            numbers[offset] = number + 1;
+            if (sent.standsAt(number, message.getQueueId(), offset)) {
+                atItsPlace.set(number);
+            }
+        }
+    }
+
+    private static String queueOf(MessageExt message) {
+        return message.getTopic() + "/" + message.getQueueId();
+    }
+
+    int missing(IntPredicate expected) {
+        int missing = 0;
+        for (int number = 0; number < sent.count; number++) {
+            if (expected.test(number) && times.get(number) == 0) {
+                missing++;
+            }
+        }
+        return missing;
+    }
+
+    int count(IntPredicate which) {
+        int found = 0;
+        for (int number = 0; number < sent.count; number++) {
+            if (which.test(number) && times.get(number) > 0) {
+                found++;
+            }
+        }
+        return found;
+    }
+
+    int timesOf(int number) {
+        return times.get(number);
+    }
+
+    /** Messages that were acknowledged with one place and received only from another. */
+    int misplaced() {
+        int misplaced = 0;
+        synchronized (numberByOffset) {
+            for (int number = 0; number < sent.count; number++) {
+                if (sent.answered(number) && times.get(number) > 0 && !atItsPlace.get(number)) {
+                    misplaced++;
+                }
+            }
+        }
+        return misplaced;
+    }
+
+    /** Holes: offsets of a queue, below its last received one, at which nothing was received. */
+    int holes() {
+        int holes = 0;
+        synchronized (numberByOffset) {
+            for (int[] numbers : numberByOffset.values()) {
+                int end = numbers.length;
+                while (end > 0 && numbers[end - 1] == 0) {
+                    end--;
+                }
+                for (int offset = 0; offset < end; offset++) {
+                    holes += numbers[offset] == 0 ? 1 : 0;
+                }
+            }
+        }
+        return holes;
+    }
+
+    /** Messages that stand in their queue behind a later message of the same stream. */
+    int outOfSequence() {
+        int wrong = 0;
+        synchronized (numberByOffset) {
+            BitSet seen = new BitSet(sent.count);
+            for (int[] numbers : numberByOffset.values()) {
+                int[] last = new int[sent.streams];
+                Arrays.fill(last, -1);
+                for (int offset = 0; offset < numbers.length; offset++) {
+                    int number = numbers[offset] - 1;
+                    if (number < 0 || seen.get(number)) {
+                        continue;
+                    }
+                    seen.set(number);
+                    int stream = sent.streamOf(number);
+                    wrong += number < last[stream] ? 1 : 0;
+                    last[stream] = Math.max(last[stream], number);
+                }
+            }
+        }
+        return wrong;
+    }
+
+    List<String> queues() {
+        synchronized (numberByOffset) {
+            return new ArrayList<>(numberByOffset.keySet());
+        }
+    }
+}

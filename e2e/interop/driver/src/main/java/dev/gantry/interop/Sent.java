@@ -1,0 +1,75 @@
+package dev.gantry.interop;
+
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+
+/**
+ * What the broker said about every message: where it stands, or that the send failed.
+ *
+ * <p>Messages carry the numbers 0 to count. A stream is one producer thread; its numbers are contiguous and are sent in
+ * that order, so "in order" later means: inside one queue the numbers of one stream only grow.
+ */
+final class Sent {
+    final int count;
+    final int streams;
+    final AtomicInteger acknowledged = new AtomicInteger();
+    final AtomicInteger failed = new AtomicInteger();
+    final AtomicReference<String> firstFailure = new AtomicReference<>();
+    private final int[] queue;
+    private final long[] offset;
+
+    Sent(int count, int streams) {
+        this.count = count;
+        this.streams = streams;
+        this.queue = new int[count];
+        this.offset = new long[count];
+        java.util.Arrays.fill(offset, -1);
+    }
+
+    int firstOf(int stream) {
+        return (int) ((long) count * stream / streams);
+    }
+
+    int streamOf(int number) {
+        int stream = (int) ((long) number * streams / count);
+        while (stream + 1 < streams && firstOf(stream + 1) <= number) {
+            stream++;
+        }
+        return stream;
+    }
+
+    void acknowledge(int number, SendResult result) {
+        acknowledge(number, result, 0);
+    }
+
+    /** A batch is answered once, with the place of its first message; the others follow it. */
+    void acknowledge(int number, SendResult result, int placeInBatch) {
+        if (result.getSendStatus() != SendStatus.SEND_OK) {
+            fail("send status " + result.getSendStatus());
+            return;
+        }
+        queue[number] = result.getMessageQueue().getQueueId();
+        offset[number] = result.getQueueOffset() + placeInBatch;
+        acknowledged.incrementAndGet();
+    }
+
+    /** A oneway send is never answered: all that is known is that the client gave it to the connection. */
+    void handOver() {
+        acknowledged.incrementAndGet();
+    }
+
+    void fail(Object reason) {
+        failed.incrementAndGet();
+        firstFailure.compareAndSet(null, String.valueOf(reason));
+    }
+
+    boolean answered(int number) {
+        return offset[number] >= 0;
+    }
+
+    boolean standsAt(int number, int queueId, long queueOffset) {
+        return queue[number] == queueId && offset[number] == queueOffset;
+    }
+}

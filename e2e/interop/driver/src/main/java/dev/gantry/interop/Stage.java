@@ -1,0 +1,129 @@
+package dev.gantry.interop;
+
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.BooleanSupplier;
+import java.util.function.IntFunction;
+import java.util.function.LongSupplier;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+
+/**
+ * What a scenario is played on: a topic and group nobody used before, and clients that are shut down at its end.
+ *
+ * <p>Every client gets its own instance name: clients of one name share a connection and a client id, and a scenario
+ * about two consumers would quietly be one about one.
+ */
+final class Stage implements AutoCloseable {
+    private static final long POLL_MILLIS = 10;
+
+    final Options options;
+    final String topic;
+    final String group;
+    final Outcome outcome = new Outcome();
+    private final String scenario;
+    private final Deque<Runnable> closings = new ArrayDeque<>();
+    private int instances;
+
+    Stage(Options options, String scenario) {
+        this.options = options;
+        this.scenario = scenario;
+        String version = Dialect.VERSION.replace('.', '_');
+        this.topic = "interop_" + scenario + "_" + version + "_" + options.run();
+        this.group = "group_" + scenario + "_" + version + "_" + options.run();
+    }
+
+    Content content(int contentBytes, boolean compressible, IntFunction<String> tagOf) {
+        long run = options.seed() * 1_000_003 + scenario.hashCode();
+        return new Content(topic, new Body(run, contentBytes, compressible), tagOf);
+    }
+
+    Content content() {
+        return content(options.bodyBytes(), false, number -> "plain");
+    }
+
+    private String instance() {
+        return scenario + "-" + options.run() + "-" + instances++;
+    }
+
+    DefaultMQProducer producer() throws MQClientException {
+        DefaultMQProducer producer = new DefaultMQProducer("producers_of_" + group);
+        producer.setNamesrvAddr(options.nameServer());
+        producer.setInstanceName(instance());
+        producer.setClientIP("127.0.0.1");
+        producer.setSendMsgTimeout(10_000);
+        producer.start();
+        closings.push(producer::shutdown);
+        return producer;
+    }
+
+    void createTopic(DefaultMQProducer producer, int queues) throws MQClientException {
+        Dialect.createTopic(producer, topic, queues);
+    }
+
+    /** A push consumer that reads from the first message on; the caller subscribes, listens and starts it. */
+    DefaultMQPushConsumer pushConsumer(String group) {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setNamesrvAddr(options.nameServer());
+        consumer.setInstanceName(instance());
+        consumer.setClientIP("127.0.0.1");
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeThreadMin(8);
+        consumer.setConsumeThreadMax(8);
+        consumer.setConsumeMessageBatchMaxSize(16);
+        consumer.setPersistConsumerOffsetInterval(1_000);
+        consumer.setAwaitTerminationMillisWhenShutdown(5_000);
+        consumer.setPollNameServerInterval(2_000);
+        closings.push(consumer::shutdown);
+        return consumer;
+    }
+
+    DefaultLitePullConsumer liteConsumer(String group) {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        consumer.setNamesrvAddr(options.nameServer());
+        consumer.setInstanceName(instance());
+        consumer.setClientIP("127.0.0.1");
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        closings.push(consumer::shutdown);
+        return consumer;
+    }
+
+    /**
+     * Waits until the condition holds. Gives up when nothing has moved for the patience of this run: a slow broker is
+     * waited for, a silent one is not.
+     */
+    boolean await(BooleanSupplier done, LongSupplier progress) throws InterruptedException {
+        long moved = System.nanoTime();
+        long last = progress.getAsLong();
+        while (!done.getAsBoolean()) {
+            long now = progress.getAsLong();
+            if (now != last) {
+                last = now;
+                moved = System.nanoTime();
+            } else if (System.nanoTime() - moved > TimeUnit.MILLISECONDS.toNanos(options.patienceMillis())) {
+                return false;
+            }
+            Thread.sleep(POLL_MILLIS);
+        }
+        return true;
+    }
+
+    void require(BooleanSupplier done, LongSupplier progress, String what)
+        throws InterruptedException, TimeoutException {
+        if (!await(done, progress)) {
+            throw new TimeoutException(what + " did not happen within " + options.patienceMillis() + " ms");
+        }
+    }
+
+    @Override
+    public void close() {
+        while (!closings.isEmpty()) {
+            closings.pop().run();
+        }
+    }
+}
