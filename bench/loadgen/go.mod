@@ -1,0 +1,3 @@
+module gantry.dev/bench/loadgen
+
+go 1.22

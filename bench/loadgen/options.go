@@ -1,0 +1,128 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"time"
+)
+
+// Options say what to send and for how long. Every number has an upper bound: a slip of the keyboard must not
+// become an endless load.
+type Options struct {
+	Address        string
+	Connections    int
+	Outstanding    int
+	FramesPerWrite int
+	BodyBytes      int
+	Header         string
+	Group          string
+	Topic          string
+	BrokerName     string
+	Tags           string
+	Queues         int
+	WarmUp         time.Duration
+	Duration       time.Duration
+	ServerPID      int
+	Echo           bool
+}
+
+const (
+	connectionsMax = 1024
+	outstandingMax = 4096
+	bodyBytesMax   = 4 << 20
+	// queuesMax keeps the window small enough that every queue is met in one round.
+	queuesMax       = 1024
+	warmUpMax       = 30 * time.Second
+	durationMax     = 120 * time.Second
+	windowBytesMax  = 64 << 20
+	headerJSON      = "json"
+	headerRocketMQ  = "rocketmq"
+	topicLengthMax  = 127
+	opaqueSlotsMax  = opaqueEnd - opaqueStart
+	opaqueStart     = 1_000_000
+	opaqueEnd       = 10_000_000
+	frameBytesExtra = 4096
+)
+
+// ParseOptions reads the command line; an error is one line that names the flag at fault.
+func ParseOptions(arguments []string) (Options, error) {
+	var o Options
+	set := flag.NewFlagSet("loadgen", flag.ContinueOnError)
+	set.StringVar(&o.Address, "address", "127.0.0.1:10911", "where the server listens")
+	set.IntVar(&o.Connections, "connections", 1, "how many connections")
+	set.IntVar(&o.Outstanding, "outstanding", 64, "unanswered frames per connection")
+	set.IntVar(&o.FramesPerWrite, "frames-per-write", 1, "frames in one write; they are sent again when all are answered")
+	set.IntVar(&o.BodyBytes, "body-bytes", 1024, "message body size")
+	set.StringVar(&o.Header, "header", headerJSON, "json or rocketmq (the binary one)")
+	set.StringVar(&o.Group, "group", "bench_producer", "producer group")
+	set.StringVar(&o.Topic, "topic", "GantryBench", "topic; the broker creates it from TBW102")
+	set.StringVar(&o.BrokerName, "broker-name", "broker-a", "broker name in the header, as Java clients send it")
+	set.StringVar(&o.Tags, "tags", "", "tag of every message; none if empty")
+	set.IntVar(&o.Queues, "queues", 4, "queues of the topic, used round robin")
+	set.DurationVar(&o.WarmUp, "warm-up", 500*time.Millisecond, "load before the measurement")
+	set.DurationVar(&o.Duration, "duration", 2*time.Second, "length of the measurement")
+	set.IntVar(&o.ServerPID, "server-pid", 0, "process whose CPU time is measured; 0 for none")
+	set.BoolVar(&o.Echo, "echo", false, "the server returns every frame as it was")
+	if err := set.Parse(arguments); err != nil {
+		return o, err
+	}
+	if set.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", set.Arg(0))
+	}
+	return o, o.validate()
+}
+
+func (o Options) validate() error {
+	bounds := []struct {
+		flag                string
+		value, lowest, most int
+	}{
+		{"connections", o.Connections, 1, connectionsMax},
+		{"outstanding", o.Outstanding, 1, outstandingMax},
+		{"frames-per-write", o.FramesPerWrite, 1, o.Outstanding},
+		{"body-bytes", o.BodyBytes, 1, bodyBytesMax},
+		{"queues", o.Queues, 1, queuesMax},
+		{"warm-up (ms)", int(o.WarmUp.Milliseconds()), 0, int(warmUpMax.Milliseconds())},
+		{"duration (ms)", int(o.Duration.Milliseconds()), 1, int(durationMax.Milliseconds())},
+		{"server-pid", o.ServerPID, 0, 1 << 30},
+		{"topic (characters)", len(o.Topic), 1, topicLengthMax},
+		{"group (characters)", len(o.Group), 1, topicLengthMax},
+		{"broker-name (characters)", len(o.BrokerName), 1, topicLengthMax},
+		{"tags (characters)", len(o.Tags), 0, topicLengthMax},
+		{"connections times outstanding", o.Connections * o.Outstanding, 1, opaqueSlotsMax},
+		{
+			"bytes in flight (connections times outstanding times frame)",
+			o.Connections * o.Outstanding * (o.BodyBytes + 512), 1, windowBytesMax,
+		},
+	}
+	for _, bound := range bounds {
+		if bound.value < bound.lowest || bound.value > bound.most {
+			return fmt.Errorf("%s must be from %d to %d, not %d", bound.flag, bound.lowest, bound.most, bound.value)
+		}
+	}
+	if o.Outstanding%o.FramesPerWrite != 0 {
+		return errors.New("outstanding must be a multiple of frames-per-write")
+	}
+	if o.Header != headerJSON && o.Header != headerRocketMQ {
+		return fmt.Errorf("header must be %s or %s, not %q", headerJSON, headerRocketMQ, o.Header)
+	}
+	for _, name := range []string{o.Topic, o.Group, o.BrokerName, o.Tags} {
+		if !isPlainName(name) {
+			return fmt.Errorf("names may hold letters, digits, '_' and '-', not %q", name)
+		}
+	}
+	return nil
+}
+
+// isPlainName keeps names free of anything that JSON would have to escape.
+func isPlainName(name string) bool {
+	for _, letter := range []byte(name) {
+		isLetter := letter >= 'a' && letter <= 'z' || letter >= 'A' && letter <= 'Z'
+		isDigit := letter >= '0' && letter <= '9'
+		if !isLetter && !isDigit && letter != '_' && letter != '-' {
+			return false
+		}
+	}
+	return true
+}
