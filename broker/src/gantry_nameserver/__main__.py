@@ -1,0 +1,6 @@
+"""`python -m gantry_nameserver`."""
+
+from gantry_nameserver.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The brokers that are alive: names, addresses by id, and when each was last heard.
+
+Two tables that must agree: `names` is what clients are told (one name, its addresses by broker id), `live` is one entry
+per registered address with its edition of topics and the connection that speaks for it. An address is in `names` only
+while it is in `live`, so a broker whose connection is gone is in no route.
+
+    names   "broker-a" -> cluster, {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
+    live    (cluster, "10.0.0.1:10911") -> edition, last heard, connection
+
+No clock and no socket: times come in, and a connection is any object that is compared by identity.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, final
+
+from gantry_wire.commands.admin import DataVersion
+from gantry_wire.commands.nameserver import BrokerData
+
+MASTER_ID: Final = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveBroker:
+    """One registered address."""
+
+    cluster: str
+    name: str
+    address: str
+    ha_address: str
+    version: DataVersion
+    heartbeat_timeout_ms: int
+    heard_at_ms: int
+    connection: object
+    filter_servers: list[str]
+
+    def is_expired(self, now_ms: int) -> bool:
+        return self.heard_at_ms + self.heartbeat_timeout_ms < now_ms
+
+    def listens_to(self, connection: object) -> bool:
+        """Whether `connection` may speak for this broker after it registered.
+
+        Where epochs are in use (`stateVersion` above zero) two masters may share one address, and only the connection
+        that registered the newer one counts. Without epochs anybody may, as in RocketMQ.
+        """
+        return self.version.state_version == 0 or self.connection is connection
+
+
+@final
+class BrokerDirectory:
+    """Names and live addresses. Owned by the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, BrokerData] = {}
+        self._live: dict[tuple[str, str], LiveBroker] = {}
+
+    def __repr__(self) -> str:
+        return f"<BrokerDirectory names={len(self._names)} live={len(self._live)}>"
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[LiveBroker]:
+        return iter(list(self._live.values()))
+
+    @property
+    def names(self) -> dict[str, BrokerData]:
+        """What is known under each broker name. Read only."""
+        return self._names
+
+    def named(self, name: str) -> BrokerData | None:
+        return self._names.get(name)
+
+    def live(self, cluster: str, address: str) -> LiveBroker | None:
+        return self._live.get((cluster, address))
+
+    def clusters(self) -> dict[str, list[str]]:
+        """Broker names by cluster, both sorted."""
+        clusters: dict[str, list[str]] = {}
+        for name, broker in sorted(self._names.items()):
+            clusters.setdefault(broker.cluster, []).append(name)
+        return dict(sorted(clusters.items()))
+
+    def brokers_of(self, cluster: str) -> list[str]:
+        return [name for name, broker in sorted(self._names.items()) if broker.cluster == cluster]
+
+    def add(self, broker_id: int, live: LiveBroker) -> BrokerData:
+        """Put `live` under its name and id. An address has one id: an older entry of it gives way.
+
+        Whoever held the id before is no longer spoken for: its live entry goes, too.
+        """
+        broker = self._names.setdefault(live.name, BrokerData(cluster=live.cluster, broker_name=live.name))
+        if broker.cluster != live.cluster:
+            for address in broker.broker_addrs.values():
+                self._live.pop((broker.cluster, address), None)
+            broker.cluster = live.cluster
+        for other_id in [i for i, address in broker.broker_addrs.items() if address == live.address and i != broker_id]:
+            del broker.broker_addrs[other_id]
+        replaced = broker.broker_addrs.get(broker_id)
+        if replaced is not None and replaced != live.address:
+            self._live.pop((broker.cluster, replaced), None)
+        broker.broker_addrs[broker_id] = live.address
+        self._live[live.cluster, live.address] = live
+        return broker
+
+    def remove(self, cluster: str, name: str, address: str) -> bool:
+        """Take one address out; True when it was there. A name without addresses goes with it."""
+        was_live = self._live.pop((cluster, address), None) is not None
+        broker = self._names.get(name)
+        if broker is None or broker.cluster != cluster:
+            return was_live
+        ids = [broker_id for broker_id, known in broker.broker_addrs.items() if known == address]
+        for broker_id in ids:
+            del broker.broker_addrs[broker_id]
+        if not broker.broker_addrs:
+            del self._names[name]
+        return was_live or bool(ids)
+
+    def heard(self, cluster: str, address: str, connection: object, now_ms: int) -> bool:
+        """A live broker gave a sign of life; False when it is not registered, or another speaks for it."""
+        live = self._live.get((cluster, address))
+        if live is None or not live.listens_to(connection):
+            return False
+        live.heard_at_ms = now_ms
+        return True
+
+    def expired(self, now_ms: int) -> list[LiveBroker]:
+        return [live for live in self._live.values() if live.is_expired(now_ms)]
+
+    def of_connection(self, connection: object) -> list[LiveBroker]:
+        return [live for live in self._live.values() if live.connection is connection]
+
+    def master_of(self, name: str) -> LiveBroker | None:
+        """The live entry of the name's master, if it has one."""
+        broker = self._names.get(name)
+        if broker is None or MASTER_ID not in broker.broker_addrs:
+            return None
+        return self._live.get((broker.cluster, broker.broker_addrs[MASTER_ID]))

@@ -1,0 +1,90 @@
+"""The name server's own command: flags to settings, signals to a clean stop.
+
+Exit codes: 0 after a stop that was asked for, 1 when it cannot start; the reason is one line on standard error.
+Ready is one line on standard output, so that whoever started it knows when and where to connect.
+"""
+
+import asyncio
+import dataclasses
+import errno
+import signal
+import ssl
+from pathlib import Path
+
+import click
+import uvloop
+
+from gantry_nameserver.kv import KeyValueCorrupt
+from gantry_nameserver.logs import log_to_stderr
+from gantry_nameserver.server import DirectoryInUse, NameServer
+from gantry_nameserver.settings import NameServerSettings, SettingsError, read_settings_file, with_entries
+from gantry_remoting.settings import TlsMode, TlsSettings
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen [default: 0.0.0.0:9876].")
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=Path("nameserver-data"), show_default=True,
+    help="Directory of the key-value table and of settings changed at run time.",
+)  # fmt: skip
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="A namesrv.conf with RocketMQ's keys.")
+@click.option("--tls", type=click.Choice([mode.value for mode in TlsMode]), default="disabled", show_default=True,
+              help="Speak TLS: both on one port (permissive), or nothing else (enforcing).")  # fmt: skip
+@click.option("--tls-cert", type=click.Path(), help="Certificate chain in PEM form.")
+@click.option("--tls-key", type=click.Path(), help="Private key in PEM form.")
+@click.option("--tls-ca", type=click.Path(), help="Authority of client certificates; clients must then show one.")
+@click.option(
+    "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="INFO", show_default=True
+)
+def main(
+    listen: str | None, data: Path, config: Path | None, tls: str, tls_cert: str | None, tls_key: str | None,
+    tls_ca: str | None, log_level: str,
+) -> None:  # fmt: skip
+    """Run a name server until it is told to stop (SIGTERM or Ctrl-C)."""
+    log_to_stderr(log_level)
+    try:
+        settings = with_entries(NameServerSettings(), {} if config is None else read_settings_file(config))
+        if listen is not None:
+            host, port = _listen_address(listen)
+            settings = dataclasses.replace(settings, bind_address=host, listen_port=port)
+        settings = dataclasses.replace(settings, tls=_tls(TlsMode(tls), tls_cert, tls_key, tls_ca))
+        uvloop.run(_serve(settings, data))
+    except (SettingsError, KeyValueCorrupt, DirectoryInUse, ssl.SSLError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(_remedy(error, settings)) from error
+
+
+async def _serve(settings: NameServerSettings, data: Path) -> None:
+    server = NameServer(settings, data)
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    await server.start()
+    try:
+        click.echo(f"name server listening on {settings.bind_address}:{server.port}")
+        await stopped.wait()
+    finally:
+        await server.close()
+
+
+def _listen_address(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > 65535:
+        raise SettingsError(f"--listen takes host:port, for example 127.0.0.1:9876, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def _tls(mode: TlsMode, certificate: str | None, key: str | None, authority: str | None) -> TlsSettings | None:
+    if mode is TlsMode.DISABLED:
+        return None
+    if certificate is None or key is None:
+        raise SettingsError(f"--tls {mode.value} needs --tls-cert and --tls-key")
+    return TlsSettings(mode, certificate, key, authority, requires_client_certificate=authority is not None)
+
+
+def _remedy(error: OSError, settings: NameServerSettings) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {settings.listen_port} is in use; choose another with --listen, or stop who listens there"
+    return f"cannot start: {error.strerror or error}" + (f" ({error.filename})" if error.filename else "")

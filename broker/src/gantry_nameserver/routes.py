@@ -1,0 +1,337 @@
+"""The route table: registrations in, routes out. Pure: no socket, no clock, no file.
+
+It keeps the rules that RocketMQ's brokers and clients rely on:
+
+- Queues come from registrations of the master, and from the smallest id of brokers that can act as master. They are
+  taken again only when the edition (`dataVersion`) changed, so that a wiped write permission stays wiped.
+- A broker's first registration must not carry exactly one topic: that is what an incremental update of an unknown
+  broker looks like, and taking it would publish a broker without its other topics.
+- An address has one id and one name. A broker that comes under new ones gives up the old ones.
+- An id belongs to the highest `stateVersion` (Gantry writes its epoch there): a former master with an older one is
+  ignored while the newer one lives, whether it comes from another address or over another connection.
+- A broker that is gone takes its name, its queues and its static mappings with it.
+
+What it refuses to know: how a registration travelled, and how routes are written down.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final, final
+
+import msgspec
+
+from gantry_nameserver.directory import MASTER_ID, BrokerDirectory, LiveBroker
+from gantry_nameserver.topics import PERMISSION_READ, PERMISSION_WRITE, TopicTable
+from gantry_wire.commands.admin import DataVersion, TopicConfig
+from gantry_wire.commands.nameserver import (
+    BrokerData,
+    BrokerMemberGroup,
+    QueueData,
+    RegisterBrokerResult,
+    RegisteredTopics,
+    TopicRoute,
+)
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_TIMEOUT_MS: Final = 120_000
+"""How long a broker that names no time of its own stays without a sign of life: RocketMQ's 120 s."""
+
+
+class RegistrationRefused(Exception):
+    """A registration that must not be taken. The caller should answer code 1 with this text; nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistration:
+    """What a broker says of itself in code 103."""
+
+    cluster: str
+    name: str
+    address: str
+    broker_id: int
+    ha_address: str = ""
+    zone: str | None = None
+    heartbeat_timeout_ms: int | None = None
+    can_act_as_master: bool | None = None
+    """None: a broker older than RocketMQ 5, which never says."""
+    topics: RegisteredTopics = field(default_factory=RegisteredTopics)
+    filter_servers: list[str] | None = None
+    connection: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteLimits:
+    """How much a route table takes in."""
+
+    brokers_max: int = 10_000
+    """Live addresses; far beyond any cluster, and bounded memory when a script goes wild."""
+
+    topics_max: int = 1_000_000
+    """Topics over all brokers; about 500 bytes each."""
+
+
+@final
+class RouteTable:
+    """Brokers, topics and the routes made of them. Owned by the event loop's thread."""
+
+    def __init__(self, limits: RouteLimits | None = None) -> None:
+        self.brokers = BrokerDirectory()
+        self.topics = TopicTable()
+        self._limits = limits or RouteLimits()
+
+    def __repr__(self) -> str:
+        return f"<RouteTable {self.brokers!r} {self.topics!r}>"
+
+    # ------- brokers come and go
+
+    def register(
+        self, registration: BrokerRegistration, now_ms: int, *, deletes_absent_topics: bool = False
+    ) -> RegisterBrokerResult:
+        """Take a registration in: for a slave, the answer says where its master is. Raises RegistrationRefused."""
+        if self._is_outdated(registration):
+            return RegisterBrokerResult()
+        live = self.brokers.live(registration.cluster, registration.address)
+        self._check(registration, is_new=live is None)
+        if live is not None and live.name != registration.name:
+            self.unregister(live.cluster, live.name, live.address)
+            live = None
+        is_first = not self._holds_id(registration)
+        is_changed = is_first or live is None or live.version != registration.topics.data_version
+        broker = self.brokers.add(registration.broker_id, _live_broker(registration, live, now_ms))
+        broker.enable_acting_master = bool(registration.can_act_as_master)
+        broker.zone_name = registration.zone
+        if _speaks_for_topics(registration, broker):
+            self._take_topics(registration, broker, is_changed=is_changed, deletes_absent=deletes_absent_topics)
+        if live is None:
+            log.info("broker registered", extra=_facts(registration))
+        return self._master_for(registration)
+
+    def unregister_by(self, connection: object, cluster: str, name: str, address: str) -> bool:
+        """A broker takes its leave over `connection`; ignored when another speaks for that address now."""
+        live = self.brokers.live(cluster, address)
+        if live is not None and not live.listens_to(connection):
+            log.warning("leave of a replaced broker ignored", extra={"broker": name, "address": address})
+            return False
+        return self.unregister(cluster, name, address)
+
+    def unregister(self, cluster: str, name: str, address: str) -> bool:
+        """Forget one broker's address; True when it was known."""
+        was_known = self.brokers.remove(cluster, name, address)
+        broker = self.brokers.named(name)
+        if broker is None:
+            self.topics.remove_broker(name)
+        elif broker.enable_acting_master and MASTER_ID not in broker.broker_addrs:
+            self.topics.set_permission(name, remove=PERMISSION_WRITE)
+        if was_known:
+            log.info("broker unregistered", extra={"cluster": cluster, "broker": name, "address": address})
+        return was_known
+
+    def disconnected(self, connection: object) -> list[LiveBroker]:
+        """A connection is gone, and so is every broker that had registered through it."""
+        gone = self.brokers.of_connection(connection)
+        for live in gone:
+            self.unregister(live.cluster, live.name, live.address)
+        return gone
+
+    def expire(self, now_ms: int) -> list[LiveBroker]:
+        """Forget every broker that was silent for longer than it promised."""
+        expired = self.brokers.expired(now_ms)
+        for live in expired:
+            log.warning(
+                "broker expired",
+                extra={"broker": live.name, "address": live.address, "after_ms": live.heartbeat_timeout_ms},
+            )
+            self.unregister(live.cluster, live.name, live.address)
+        return expired
+
+    def edition(self, cluster: str, address: str) -> DataVersion | None:
+        """Which edition of a broker's topics is here."""
+        live = self.brokers.live(cluster, address)
+        return None if live is None else live.version
+
+    # ------- what operators do
+
+    def register_topic(self, topic: str, queues: list[QueueData]) -> None:
+        """Add one topic on known brokers. Raises RegistrationRefused when one is not known."""
+        unknown = sorted({data.broker_name for data in queues} - set(self.brokers.names))
+        if unknown:
+            raise RegistrationRefused(f"the topic names a broker that is not registered: {', '.join(unknown)}")
+        if topic not in self.topics and len(self.topics) >= self._limits.topics_max:
+            raise RegistrationRefused(f"the name server holds {len(self.topics)} topics and takes no more")
+        for data in queues:
+            self.topics.put(topic, data)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> bool:
+        """Forget a topic, in one cluster or everywhere."""
+        return self.topics.remove_topic(topic, self.brokers.brokers_of(cluster) if cluster else None)
+
+    def wipe_write_permission(self, broker: str) -> int:
+        """Let no client send to a broker any more; how many topics that concerns."""
+        return self.topics.set_permission(broker, remove=PERMISSION_WRITE)
+
+    def add_write_permission(self, broker: str) -> int:
+        """Undo the wipe; how many topics that concerns."""
+        return self.topics.set_permission(broker, exactly=PERMISSION_READ | PERMISSION_WRITE)
+
+    # ------- what clients ask
+
+    def route(self, topic: str, *, with_acting_master: bool = False) -> TopicRoute | None:
+        """Where `topic` is, or None. The answer is the caller's own."""
+        queues = self.topics.queues(topic)
+        brokers = [_copy(self.brokers.names[name]) for name in sorted(queues) if name in self.brokers.names]
+        if not brokers:
+            return None
+        if with_acting_master:
+            for broker in brokers:
+                _promote_acting_master(broker, queues[broker.broker_name])
+        return TopicRoute(
+            queue_datas=[msgspec.structs.replace(queues[name]) for name in sorted(queues)],
+            broker_datas=brokers,
+            filter_server_table=self._filter_servers(brokers),
+            topic_queue_mapping_by_broker=self.topics.mappings(topic),
+        )
+
+    def members(self, cluster: str, name: str) -> BrokerMemberGroup:
+        """The addresses that share a broker name."""
+        broker = self.brokers.named(name)
+        addresses = {} if broker is None else dict(sorted(broker.broker_addrs.items()))
+        return BrokerMemberGroup(cluster=cluster, broker_name=name, broker_addrs=addresses)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        topics: set[str] = set()
+        for name in self.brokers.brokers_of(cluster):
+            topics |= self.topics.topics_of(name)
+        return sorted(topics)
+
+    # ------- inside
+
+    def _check(self, registration: BrokerRegistration, *, is_new: bool) -> None:
+        broker = self.brokers.named(registration.name)
+        if broker is not None and broker.cluster != registration.cluster:
+            others = sorted(address for address in broker.broker_addrs.values() if address != registration.address)
+            if others:
+                raise RegistrationRefused(
+                    f"broker {registration.name} is registered in cluster {broker.cluster} from {others[0]}; "
+                    f"a name belongs to one cluster"
+                )
+        if len(registration.topics.topic_config_table) == 1 and not self._holds_id(registration, any_address=True):
+            raise RegistrationRefused("a first registration with exactly one topic is taken for a stray update")
+        if is_new and len(self.brokers) >= self._limits.brokers_max:
+            raise RegistrationRefused(f"the name server holds {len(self.brokers)} brokers and takes no more")
+        added = sum(config.topic_name not in self.topics for config in registration.topics.topic_config_table.values())
+        if added and len(self.topics) + added > self._limits.topics_max:
+            raise RegistrationRefused(f"the name server would hold more than {self._limits.topics_max} topics")
+
+    def _holds_id(self, registration: BrokerRegistration, *, any_address: bool = False) -> bool:
+        broker = self.brokers.named(registration.name)
+        held = None if broker is None else broker.broker_addrs.get(registration.broker_id)
+        return held is not None and (any_address or held == registration.address)
+
+    def _is_outdated(self, registration: BrokerRegistration) -> bool:
+        """Whether a newer holder of the same id lives."""
+        broker = self.brokers.named(registration.name)
+        held = None if broker is None else broker.broker_addrs.get(registration.broker_id)
+        holder = None if broker is None or held is None else self.brokers.live(broker.cluster, held)
+        if holder is None or holder.version.state_version <= registration.topics.data_version.state_version:
+            return False
+        if holder.address == registration.address and holder.connection is registration.connection:
+            return False
+        log.warning(
+            "outdated broker ignored",
+            extra=_facts(registration)
+            | {"holder": holder.address, "holder_state_version": holder.version.state_version},
+        )
+        if holder.address != registration.address:
+            self.unregister(registration.cluster, registration.name, registration.address)
+        return True
+
+    def _take_topics(
+        self, registration: BrokerRegistration, broker: BrokerData, *, is_changed: bool, deletes_absent: bool
+    ) -> None:
+        name, topics = registration.name, registration.topics
+        configs = topics.topic_config_table.values()
+        if deletes_absent and not topics.topic_queue_mapping_info_map:
+            for absent in self.topics.topics_of(name) - {config.topic_name for config in configs}:
+                self.topics.remove_topic(absent, [name])
+        loses_write = registration.broker_id != MASTER_ID and broker.enable_acting_master
+        for config in configs:
+            if is_changed or name not in self.topics.queues(config.topic_name):
+                self.topics.put(config.topic_name, _queue_data(name, config, without_write=loses_write))
+        if is_changed:
+            for mapping in topics.topic_queue_mapping_info_map.values():
+                if mapping.bname == name and name in self.topics.queues(mapping.topic):
+                    self.topics.put_mapping(mapping)
+
+    def _master_for(self, registration: BrokerRegistration) -> RegisterBrokerResult:
+        master = None if registration.broker_id == MASTER_ID else self.brokers.master_of(registration.name)
+        if master is None:
+            return RegisterBrokerResult()
+        return RegisterBrokerResult(ha_server_addr=master.ha_address, master_addr=master.address)
+
+    def _filter_servers(self, brokers: list[BrokerData]) -> dict[str, list[str]]:
+        table: dict[str, list[str]] = {}
+        for broker in brokers:
+            for address in broker.broker_addrs.values():
+                live = self.brokers.live(broker.cluster, address)
+                if live is not None and live.filter_servers:
+                    table[address] = live.filter_servers
+        return table
+
+
+def _live_broker(registration: BrokerRegistration, previous: LiveBroker | None, now_ms: int) -> LiveBroker:
+    timeout_ms = registration.heartbeat_timeout_ms
+    filter_servers = registration.filter_servers
+    if filter_servers is None:
+        filter_servers = previous.filter_servers if previous is not None else []
+    return LiveBroker(
+        cluster=registration.cluster,
+        name=registration.name,
+        address=registration.address,
+        ha_address=registration.ha_address,
+        version=registration.topics.data_version,
+        heartbeat_timeout_ms=timeout_ms if timeout_ms is not None and timeout_ms > 0 else HEARTBEAT_TIMEOUT_MS,
+        heard_at_ms=now_ms,
+        connection=registration.connection,
+        filter_servers=filter_servers,
+    )
+
+
+def _speaks_for_topics(registration: BrokerRegistration, broker: BrokerData) -> bool:
+    """The master does, and so does the smallest id of brokers that know of acting masters."""
+    if registration.broker_id == MASTER_ID:
+        return True
+    return registration.can_act_as_master is not None and registration.broker_id == min(broker.broker_addrs)
+
+
+def _queue_data(name: str, config: TopicConfig, *, without_write: bool) -> QueueData:
+    return QueueData(
+        broker_name=name,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm & ~PERMISSION_WRITE if without_write else config.perm,
+        topic_sys_flag=config.topic_sys_flag,
+    )
+
+
+def _copy(broker: BrokerData) -> BrokerData:
+    return msgspec.structs.replace(broker, broker_addrs=dict(sorted(broker.broker_addrs.items())))
+
+
+def _promote_acting_master(broker: BrokerData, queues: QueueData) -> None:
+    """Show the smallest slave id as the master of a read-only broker that has lost its own."""
+    addresses = broker.broker_addrs
+    if not addresses or MASTER_ID in addresses or not broker.enable_acting_master or queues.perm & PERMISSION_WRITE:
+        return
+    addresses[MASTER_ID] = addresses.pop(min(addresses))
+
+
+def _facts(registration: BrokerRegistration) -> dict[str, object]:
+    return {
+        "cluster": registration.cluster,
+        "broker": registration.name,
+        "broker_id": registration.broker_id,
+        "address": registration.address,
+        "topics": len(registration.topics.topic_config_table),
+        "state_version": registration.topics.data_version.state_version,
+    }

@@ -1,0 +1,123 @@
+"""A name server as one object: its data directory, its port, and the search for silent brokers.
+
+    start: lock the directory -> load what is kept -> listen -> scan
+    close: stop listening -> finish what is being written -> unlock
+
+The directory is locked, so that two name servers never write one key-value file.
+"""
+
+import asyncio
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, final
+
+from gantry_nameserver.directory import LiveBroker
+from gantry_nameserver.handlers import Handlers
+from gantry_nameserver.kv import KeyValueStore
+from gantry_nameserver.live_settings import LiveSettings
+from gantry_nameserver.routes import RouteTable
+from gantry_nameserver.settings import NameServerSettings
+from gantry_remoting.server import CommandService, Connection, Listener
+from gantry_remoting.settings import ListenerSettings
+
+log = logging.getLogger(__name__)
+
+KEY_VALUE_FILE: Final = "kvConfig.json"
+SETTINGS_FILE: Final = "namesrv.properties"
+LOCK_FILE: Final = "lock"
+
+
+class DirectoryInUse(Exception):
+    """Another name server holds the data directory. The operator should stop it or choose another directory."""
+
+
+def monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+@final
+class NameServer:
+    """A name server that listens on one port. Owned by the event loop that starts it."""
+
+    def __init__(
+        self, settings: NameServerSettings, directory: Path, *, now_ms: Callable[[], int] = monotonic_ms
+    ) -> None:
+        self.routes = RouteTable(settings.limits)
+        self._directory = directory
+        self._now_ms = now_ms
+        self._settings = LiveSettings(settings, directory / SETTINGS_FILE)
+        self._key_values = KeyValueStore(directory / KEY_VALUE_FILE)
+        handlers = Handlers(self.routes, self._key_values, self._settings, now_ms)
+        self._service = CommandService(handlers.dispatch, disconnected=self._disconnected)
+        self._listener = Listener(
+            self._service,
+            ListenerSettings(host=settings.bind_address, port=settings.listen_port, tls=settings.tls),
+        )
+        self._scanner: asyncio.Task[None] | None = None
+        self._lock: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<NameServer {self._listener!r} {self.routes!r}>"
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._listener.port
+
+    async def start(self) -> None:
+        """Begin to serve. Raises DirectoryInUse, OSError, SettingsError or KeyValueCorrupt."""
+        await asyncio.to_thread(self._open_directory)
+        try:
+            await self._listener.start()
+        except BaseException:
+            self._unlock()
+            raise
+        self._scanner = asyncio.create_task(self._scan(), name="scan for silent brokers")
+
+    async def close(self) -> None:
+        """Stop serving. What was being written is finished first."""
+        if self._scanner is not None:
+            self._scanner.cancel()
+            await asyncio.gather(self._scanner, return_exceptions=True)
+        await self._listener.close()
+        await self._service.drain()
+        self._unlock()
+
+    def expire(self) -> list[LiveBroker]:
+        """Forget silent brokers now and close the connections that spoke for them."""
+        expired = self.routes.expire(self._now_ms())
+        for live in expired:
+            if isinstance(live.connection, Connection):
+                live.connection.close("its broker was silent too long")
+        return expired
+
+    async def _scan(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.now.scan_not_active_broker_interval / 1000)
+            self.expire()
+
+    def _disconnected(self, connection: Connection) -> None:
+        self.routes.disconnected(connection)
+
+    def _open_directory(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._settings.load()
+            self._key_values.load()
+        except BlockingIOError as error:
+            self._unlock()
+            raise DirectoryInUse(f"another name server holds {self._directory}") from error
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None

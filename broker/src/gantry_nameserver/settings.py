@@ -1,0 +1,157 @@
+"""The name server's settings, under the names that RocketMQ's `namesrv.conf` uses.
+
+Precedence: defaults < `--config` file < what mqadmin changed at run time (kept in the data directory) < command line.
+An unknown key refuses to start and is named; keys that tune Java's threads are known and have no effect here.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gantry_nameserver.properties import read_properties
+from gantry_nameserver.routes import RouteLimits
+from gantry_remoting.settings import TlsSettings
+
+
+class SettingsError(Exception):
+    """A setting is unknown or wrong. The operator should mend it; the text names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameServerSettings:
+    """Everything that can be set."""
+
+    bind_address: str = "0.0.0.0"
+    """Where to listen; all IPv4 addresses, as RocketMQ does."""
+
+    listen_port: int = 9876
+    """The port; 0 takes a free one."""
+
+    order_message_enable: bool = False
+    """Put `orderTopicConf` from the key-value table into routes."""
+
+    return_order_topic_config_to_broker: bool = True
+    """Answer registrations with the table of ordered topics."""
+
+    support_acting_master: bool = False
+    """Show the smallest slave of a masterless, read-only broker as its master, for brokers that ask for it."""
+
+    enable_all_topic_list: bool = True
+    """Answer code 206."""
+
+    enable_topic_list: bool = True
+    """Answer codes 224, 311, 312 and 313."""
+
+    delete_topic_with_broker_registration: bool = False
+    """Forget topics that a broker's registration no longer carries."""
+
+    need_wait_for_service: bool = False
+    """Answer no routes for the first `waitSecondsForService`, so that clients keep the ones they have."""
+
+    wait_seconds_for_service: int = 45
+    """How long that is; longer than a broker's registration period of 30 s."""
+
+    scan_not_active_broker_interval: int = 5000
+    """Milliseconds between searches for silent brokers."""
+
+    limits: RouteLimits = field(default_factory=RouteLimits)
+    """How much the route table takes in."""
+
+    tls: TlsSettings | None = None
+    """Certificates; None speaks plain text only."""
+
+
+UPDATABLE: Final = frozenset(
+    {
+        "orderMessageEnable",
+        "returnOrderTopicConfigToBroker",
+        "supportActingMaster",
+        "enableAllTopicList",
+        "enableTopicList",
+        "deleteTopicWithBrokerRegistration",
+        "needWaitForService",
+        "waitSecondsForService",
+        "scanNotActiveBrokerInterval",
+    }
+)
+"""What code 318 may change. Paths and addresses are not among them."""
+
+WITHOUT_EFFECT: Final = frozenset(
+    {
+        "rocketmqHome", "kvConfigPath", "configStorePath", "configBlackList", "productEnvName", "clusterTest",
+        "clientRequestThreadPoolNums", "defaultThreadPoolNums", "clientRequestThreadPoolQueueCapacity",
+        "defaultThreadPoolQueueCapacity", "unRegisterBrokerQueueCapacity", "notifyMinBrokerIdChanged",
+        "enableControllerInNamesrv", "serverWorkerThreads", "serverCallbackExecutorThreads", "serverSelectorThreads",
+        "serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue", "serverChannelMaxIdleTimeSeconds",
+        "serverSocketSndBufSize", "serverSocketRcvBufSize", "serverPooledByteBufAllocatorEnable",
+        "useEpollNativeSelector", "writeBufferHighWaterMark", "writeBufferLowWaterMark", "serverSocketBacklog",
+        "serverNettyWorkerGroupEnable", "enableShutdownGracefully", "shutdownWaitTimeSeconds",
+    }
+)  # fmt: skip
+"""Keys of Java's name server that have no meaning here. A file with them works."""
+
+_NESTED: Final = frozenset({"limits", "tls"})
+
+
+def java_name(name: str) -> str:
+    """`listen_port` -> `listenPort`."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+_FIELDS: Final = {java_name(f.name): f for f in dataclasses.fields(NameServerSettings) if f.name not in _NESTED}
+
+
+def with_entries(settings: NameServerSettings, entries: dict[str, str]) -> NameServerSettings:
+    """`settings` changed by entries under Java's names. Raises SettingsError that names the wrong one."""
+    changes: dict[str, Any] = {}
+    for key, text in entries.items():
+        if key in WITHOUT_EFFECT:
+            continue
+        if key not in _FIELDS:
+            raise SettingsError(f"unknown setting {key!r}")
+        changes[_FIELDS[key].name] = _value(key, text, type(_FIELDS[key].default))
+    return dataclasses.replace(settings, **changes)
+
+
+def entries_of(settings: NameServerSettings) -> dict[str, str]:
+    """All plain settings under Java's names, as code 319 shows them."""
+    shown: dict[str, str] = {}
+    for key, definition in _FIELDS.items():
+        value = getattr(settings, definition.name)
+        shown[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return shown
+
+
+def read_settings_file(path: Path) -> dict[str, str]:
+    """The entries of a `.conf` file. Raises SettingsError."""
+    try:
+        return read_properties(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+def _value(key: str, text: str, kind: type) -> object:
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise SettingsError(f"{key} must be true or false, not {text!r}")
+        return text.lower() == "true"
+    if kind is int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise SettingsError(f"{key} must be a whole number, not {text!r}") from None
+        low, high = _bounds(key)
+        if not low <= number <= high:
+            raise SettingsError(f"{key} must be between {low} and {high}, not {number}")
+        return number
+    return text
+
+
+def _bounds(key: str) -> tuple[int, int]:
+    if key == "listenPort":
+        return 0, 65535
+    return (100, 3_600_000) if key == "scanNotActiveBrokerInterval" else (0, 86_400)
