@@ -1,9 +1,7 @@
 package dev.gantry.interop;
 
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.BitSet;
-import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -23,9 +21,8 @@ final class Received {
     private final Sent sent;
     private final Content content;
     private final AtomicIntegerArray times;
-    private final BitSet atItsPlace = new BitSet();
-    private final Map<String, int[]> numberByOffset = new TreeMap<>();
-    private final Map<String, Long> lastDelivered = new TreeMap<>();
+    private final Map<Integer, int[]> numberByOffset = new TreeMap<>();
+    private final Map<Integer, Long> lastDelivered = new TreeMap<>();
     final AtomicInteger distinct = new AtomicInteger();
     final AtomicInteger duplicates = new AtomicInteger();
     final AtomicInteger altered = new AtomicInteger();
@@ -54,7 +51,7 @@ final class Received {
         return number;
     }
 
-    /** As {@link #take}, and remembers where the message stood in the log of its queue. */
+    /** As {@link #take} (of one topic on one broker), and remembers where the message stood in the log of its queue. */
     int takeAt(MessageExt message) {
         int number = take(message);
         if (number >= 0) {
@@ -67,12 +64,12 @@ final class Received {
     int takeInOrder(MessageExt message) {
         int number = takeAt(message);
         synchronized (lastDelivered) {
-            String queue = queueOf(message);
+            int queue = message.getQueueId();
             long last = lastDelivered.getOrDefault(queue, -1L);
             long now = message.getQueueOffset();
             if (now > last + 1) {
                 disordered.incrementAndGet();
-                firstFault.compareAndSet(null, queue + " went from offset " + last + " to " + now);
+                firstFault.compareAndSet(null, "queue " + queue + " went from offset " + last + " to " + now);
             }
             lastDelivered.put(queue, Math.max(last, now));
         }
@@ -82,7 +79,7 @@ final class Received {
     private void place(MessageExt message, int number) {
         int offset = Math.toIntExact(message.getQueueOffset());
         synchronized (numberByOffset) {
-            String queue = queueOf(message);
+            int queue = message.getQueueId();
             int[] numbers = numberByOffset.getOrDefault(queue, new int[1024]);
             if (offset >= numbers.length) {
                 numbers = Arrays.copyOf(numbers, Math.max(offset + 1, numbers.length * 2));
@@ -90,17 +87,10 @@ final class Received {
             numberByOffset.put(queue, numbers);
             if (numbers[offset] != 0 && numbers[offset] != number + 1) {
                 disordered.incrementAndGet();
-                firstFault.compareAndSet(null, "two messages at " + queue + " offset " + offset);
+                firstFault.compareAndSet(null, "two messages in queue " + queue + " offset " + offset);
             }
             numbers[offset] = number + 1;
-            if (sent.standsAt(number, message.getQueueId(), offset)) {
-                atItsPlace.set(number);
-            }
         }
-    }
-
-    private static String queueOf(MessageExt message) {
-        return message.getTopic() + "/" + message.getQueueId();
     }
 
     int missing(IntPredicate expected) {
@@ -132,8 +122,10 @@ final class Received {
         int misplaced = 0;
         synchronized (numberByOffset) {
             for (int number = 0; number < sent.count; number++) {
-                if (sent.answered(number) && times.get(number) > 0 && !atItsPlace.get(number)) {
-                    misplaced++;
+                if (sent.answered(number) && times.get(number) > 0) {
+                    int[] numbers = numberByOffset.getOrDefault(sent.queueOf(number), new int[0]);
+                    int offset = Math.toIntExact(sent.offsetOf(number));
+                    misplaced += offset < numbers.length && numbers[offset] == number + 1 ? 0 : 1;
                 }
             }
         }
@@ -180,9 +172,9 @@ final class Received {
         return wrong;
     }
 
-    List<String> queues() {
+    int queues() {
         synchronized (numberByOffset) {
-            return new ArrayList<>(numberByOffset.keySet());
+            return numberByOffset.size();
         }
     }
 }

@@ -8,6 +8,7 @@ import java.util.concurrent.atomic.AtomicIntegerArray;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.message.MessageExt;
 
@@ -99,6 +100,24 @@ final class Retrying {
                     : ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
             consumer.start();
+            String retryTopic = "%RETRY%" + stage.group;
+            stage.require(() -> holds(consumer, retryTopic), () -> 0, "the consumer holding its retry queue");
+        }
+
+        /**
+         * Whether the consumer reads its retry topic yet. The broker makes that topic when it first hears of the
+         * group, so a client that asked for its route a moment earlier would look again only after 20 s; the delays
+         * measured here are to be the broker's, therefore the client is nudged.
+         */
+        private static boolean holds(DefaultMQPushConsumer consumer, String retryTopic) {
+            DefaultMQPushConsumerImpl inside = consumer.getDefaultMQPushConsumerImpl();
+            if (inside.getRebalanceImpl().getProcessQueueTable().keySet().stream()
+                .anyMatch(queue -> queue.getTopic().equals(retryTopic))) {
+                return true;
+            }
+            inside.getmQClientFactory().updateTopicRouteInfoFromNameServer(retryTopic);
+            inside.getmQClientFactory().rebalanceImmediately();
+            return false;
         }
 
         private boolean attempt(MessageExt message, Failures failures) {

@@ -69,7 +69,11 @@ final class Sent {
         return offset[number] >= 0;
     }
 
-    boolean standsAt(int number, int queueId, long queueOffset) {
-        return queue[number] == queueId && offset[number] == queueOffset;
+    int queueOf(int number) {
+        return queue[number];
+    }
+
+    long offsetOf(int number) {
+        return offset[number];
     }
 }

@@ -20,7 +20,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
  * about two consumers would quietly be one about one.
  */
 final class Stage implements AutoCloseable {
-    private static final long POLL_MILLIS = 10;
+    private static final long POLL_MILLIS = 20;
 
     final Options options;
     final String topic;

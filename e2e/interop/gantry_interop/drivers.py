@@ -1,0 +1,135 @@
+"""Runs the Java drivers and reads their verdicts.
+
+One virtual machine plays all scenarios of one client version. A machine that dies or falls silent loses only the
+scenarios it had not reported; they are reported as broken, never left out.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gantry_interop import java
+from gantry_interop.errors import InteropError
+from gantry_interop.processes import Child, Nursery
+
+SCENARIOS = (
+    "sync", "async", "oneway", "batch", "compressed", "tags", "ordered", "broadcast", "litepull", "restart",
+    "rebalance", "threads64", "retry", "dlq",
+)  # fmt: skip
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the drivers are asked to do."""
+
+    name_server: str
+    count: int
+    retry_count: int
+    seed: int
+    levels: str
+    run: str
+    scenario_seconds_max: float = 300.0
+    heap_mib: int = 768
+    extra: Sequence[str] = ()
+
+    def arguments(self, scenarios: Sequence[str]) -> list[str]:
+        return [
+            ",".join(scenarios),
+            *("--namesrv", self.name_server),
+            *("--count", str(self.count)),
+            *("--retry-count", str(self.retry_count)),
+            *("--seed", str(self.seed)),
+            *("--levels", self.levels),
+            *("--run", self.run),
+            *self.extra,
+        ]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one driver says about one scenario."""
+
+    client: str
+    scenario: str
+    kept: bool
+    sent: int = 0
+    failed: int = 0
+    received: int = 0
+    lost: int = 0
+    altered: int = 0
+    out_of_order: int = 0
+    duplicates: int = 0
+    seconds: float = 0.0
+    broken: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def play(
+    nursery: Nursery,
+    client: str,
+    scenarios: Sequence[str],
+    order: Order,
+    home: Path,
+    report: Callable[[Verdict], None] = lambda verdict: None,
+) -> list[Verdict]:
+    """Play scenarios with one client version; one verdict for each, in their order."""
+    if client not in java.CLIENT_MODULES:
+        raise InteropError(f"no client {client}; there are {', '.join(java.CLIENT_MODULES)}")
+    program = java.Program(java.CLIENT_MODULES[client], "dev.gantry.interop.Driver", order.heap_mib)
+    verdicts: list[Verdict] = []
+    waiting = list(scenarios)
+    while waiting:
+        name = f"driver-{client}" + (f"-after-{len(verdicts)}" if verdicts else "")
+        command = program.command(home, order.arguments(waiting))
+        child = nursery.start(name, command, java.environment(home))
+        new = _collect(child, client, waiting, order.scenario_seconds_max, report)
+        verdicts += new
+        waiting = waiting[len(new) :]
+        if waiting:
+            lost = Verdict(
+                client, waiting.pop(0), kept=False, broken=[f"the driver plays it to its end; see {child.log}"]
+            )
+            report(lost)
+            verdicts.append(lost)
+    return verdicts
+
+
+def _collect(
+    child: Child, client: str, scenarios: Sequence[str], seconds_max: float, report: Callable[[Verdict], None]
+) -> list[Verdict]:
+    """Read verdicts until the driver ends; end it when one scenario takes too long."""
+    verdicts: list[Verdict] = []
+    deadline = time.monotonic() + seconds_max
+    while len(verdicts) < len(scenarios):
+        running = child.running()
+        found = _verdicts_in(child.log, client)
+        for verdict in found[len(verdicts) :]:
+            report(verdict)
+            deadline = time.monotonic() + seconds_max
+        verdicts = found
+        if not running:
+            break
+        if time.monotonic() > deadline:
+            child.kill()
+            break
+        time.sleep(POLL_SECONDS)
+    child.stop()
+    return verdicts
+
+
+def _verdicts_in(log: Path, client: str) -> list[Verdict]:
+    verdicts = []
+    for line in log.read_text(errors="replace").splitlines(keepends=True):
+        if line.startswith('{"scenario"') and line.endswith("\n"):
+            fields = json.loads(line)
+            verdicts.append(Verdict(**{**fields, "client": client}))
+    return verdicts

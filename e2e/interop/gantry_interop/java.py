@@ -1,0 +1,130 @@
+"""Builds the Java side with Maven, when it changed, and composes command lines for it.
+
+The rule: what runs is what is in the sources. A stamp over all sources and build files decides whether Maven is called
+at all, because calling it only to learn that nothing changed costs several seconds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gantry_interop.errors import InteropError, MissingTool
+from gantry_interop.places import INTEROP
+
+CLIENT_MODULES = {"4.9.8": "client-4", "5.3.3": "client-5"}
+REFERENCE = "reference"
+BUILD_SECONDS_MAX = 600
+
+OPENED_MODULES = (
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+"""What the 5.3.3 store reaches into; a Java 17 without these fails when it unmaps a file."""
+
+
+def require(program: str, remedy: str) -> str:
+    """The path of a program, or one line that says how to get it."""
+    path = shutil.which(program)
+    if path is None:
+        raise MissingTool(f"{program} is not installed: {remedy}")
+    return path
+
+
+def sources_digest() -> str:
+    """A digest over every file that decides what Maven would build."""
+    digest = hashlib.sha256()
+    found = [INTEROP / "pom.xml"]
+    for module in ("driver", *CLIENT_MODULES.values(), REFERENCE):
+        found += [INTEROP / module / "pom.xml", *sorted((INTEROP / module / "src").rglob("*.java"))]
+    for path in found:
+        if path.exists():
+            digest.update(str(path.relative_to(INTEROP)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def build() -> bool:
+    """Compile everything unless it is compiled already; answer whether Maven had to be called."""
+    maven = require("mvn", "install Maven (package `maven`)")
+    require("javac", "install a Java 17 development kit (package `openjdk-17-jdk-headless`)")
+    target = INTEROP / "target"
+    target.mkdir(exist_ok=True)
+    stamp = target / "built.sha256"
+    with (target / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wanted = sources_digest()
+        if stamp.exists() and stamp.read_text() == wanted and all(_class_path_is_there(m) for m in _modules()):
+            return False
+        stamp.unlink(missing_ok=True)
+        log = target / "build.log"
+        with log.open("wb") as output:
+            done = subprocess.run(
+                [maven, "-B", "-q", "clean", "process-classes"],
+                cwd=INTEROP,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                timeout=BUILD_SECONDS_MAX,
+                check=False,
+            )
+        if done.returncode != 0:
+            raise InteropError(f"Maven failed; the end of {log}:\n" + "\n".join(log.read_text().splitlines()[-20:]))
+        stamp.write_text(wanted)
+    return True
+
+
+def _modules() -> list[str]:
+    return [*CLIENT_MODULES.values(), REFERENCE]
+
+
+def _class_path_is_there(module: str) -> bool:
+    listing = INTEROP / module / "target" / "class-path.txt"
+    return listing.exists() and all(Path(entry).exists() for entry in listing.read_text().strip().split(":"))
+
+
+def class_path(module: str) -> str:
+    """The class path of one Maven module: our classes first, then its dependencies."""
+    listing = INTEROP / module / "target" / "class-path.txt"
+    return f"{INTEROP / module / 'target' / 'classes'}:{listing.read_text().strip()}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """One Java program: which module, which main class, in what kind of virtual machine."""
+
+    module: str
+    main: str
+    heap_mib: int = 512
+    properties: dict[str, str] = field(default_factory=dict)
+    options: Sequence[str] = ()
+
+    def command(self, home: Path, arguments: Sequence[str] = ()) -> list[str]:
+        """The command line; `home` receives the logs and offset files that clients put into a user's home."""
+        home.mkdir(parents=True, exist_ok=True)
+        properties = {"user.home": str(home), "rocketmq.client.logRoot": str(home / "logs"), **self.properties}
+        return [
+            require("java", "install a Java 17 runtime (package `openjdk-17-jre-headless`)"),
+            f"-Xmx{self.heap_mib}m",
+            "-XX:MaxDirectMemorySize=1g",
+            "-XX:+ExitOnOutOfMemoryError",
+            "-XX:-UsePerfData",
+            *self.options,
+            *(f"-D{name}={value}" for name, value in properties.items()),
+            "-cp",
+            class_path(self.module),
+            self.main,
+            *arguments,
+        ]
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of a Java process: no stray name server address, a RocketMQ home of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ROCKETMQ_", "NAMESRV_"))}
+    return {**kept, "ROCKETMQ_HOME": str(home)}

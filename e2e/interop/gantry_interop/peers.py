@@ -1,0 +1,142 @@
+"""The two kinds of peer the drivers can be pointed at.
+
+`apache` is Apache RocketMQ 5.3.3, name server and broker: the scenarios are right if they hold there. `gantry` is ours.
+Both are given the same topic defaults and the same short delay levels, so that a retry takes seconds. This is the only
+file that knows how either is started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gantry_interop import java, probe
+from gantry_interop.processes import Child, Nursery, free_port_run, wait_until
+
+SHORT_DELAY_LEVELS = "1s 1s 1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 11s 12s 13s 14s 15s 16s"
+"""Level 3, where retries begin, is one second; each later one is a second longer."""
+
+READY_SECONDS_MAX = 60.0
+AUTO_CREATE_TOPIC = "TBW102"
+
+NAME_SERVER = java.Program(
+    java.REFERENCE, "org.apache.rocketmq.namesrv.NamesrvStartup", heap_mib=256, options=java.OPENED_MODULES
+)
+BROKER = java.Program(
+    java.REFERENCE, "org.apache.rocketmq.broker.BrokerStartup", heap_mib=1024, options=java.OPENED_MODULES
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a peer lives: its directory, its addresses, and what is changed in its broker configuration."""
+
+    directory: Path
+    listen_host: str = "127.0.0.1"
+    advertised_host: str = "127.0.0.1"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    name_server_as_seen_by_broker: str | None = None
+    name_server_port: int = field(default_factory=free_port_run)
+    broker_port: int = field(default_factory=lambda: free_port_run(4) + 2)
+
+    @property
+    def name_server(self) -> str:
+        return f"{self.listen_host}:{self.name_server_port}"
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "store"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A running name server and broker."""
+
+    kind: str
+    layout: Layout
+    name_server: Child
+    broker: Child
+
+    @property
+    def address(self) -> str:
+        return self.layout.name_server
+
+
+def start(kind: str, nursery: Nursery, layout: Layout) -> Peer:
+    """Start a peer and wait until a client could create a topic through it."""
+    layout.directory.mkdir(parents=True, exist_ok=True)
+    name_server = _start_name_server(kind, nursery, layout)
+    wait_until("the name server's answer", lambda: _answers(layout.name_server), READY_SECONDS_MAX, name_server)
+    broker = start_broker(kind, nursery, layout)
+    return Peer(kind, layout, name_server, broker)
+
+
+def start_broker(kind: str, nursery: Nursery, layout: Layout) -> Child:
+    """Start only the broker of a layout (again) and wait until it is registered."""
+    conf = layout.directory / "broker.conf"
+    conf.write_text("".join(f"{name}={value}\n" for name, value in broker_settings(kind, layout).items()))
+    home = layout.directory / "broker-home"
+    if kind == "apache":
+        broker = nursery.start("broker", BROKER.command(home, ["-c", str(conf)]), java.environment(home))
+    else:
+        broker = nursery.start("broker", [sys.executable, "-m", "gantry_broker", "-c", str(conf)], os.environ)
+    wait_until(
+        "the broker's registration",
+        lambda: probe.knows_topic(layout.name_server, AUTO_CREATE_TOPIC),
+        READY_SECONDS_MAX,
+        broker,
+    )
+    return broker
+
+
+def _start_name_server(kind: str, nursery: Nursery, layout: Layout) -> Child:
+    if kind == "apache":
+        home = layout.directory / "name-server-home"
+        conf = layout.directory / "namesrv.conf"
+        conf.write_text(f"listenPort={layout.name_server_port}\nbindAddress={layout.listen_host}\n")
+        return nursery.start("name-server", NAME_SERVER.command(home, ["-c", str(conf)]), java.environment(home))
+    command = [sys.executable, "-m", "gantry_nameserver", "--listen", layout.name_server]
+    return nursery.start("name-server", command, os.environ)
+
+
+def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
+    """The broker.conf of a peer, in RocketMQ's own names."""
+    settings = {
+        "brokerClusterName": "InteropCluster",
+        "brokerName": "broker-a",
+        "brokerId": "0",
+        "brokerRole": "ASYNC_MASTER",
+        "flushDiskType": "ASYNC_FLUSH",
+        "brokerIP1": layout.advertised_host,
+        "listenPort": str(layout.broker_port),
+        "haListenPort": str(layout.broker_port + 1),
+        "namesrvAddr": layout.name_server_as_seen_by_broker or layout.name_server,
+        "storePathRootDir": str(layout.store),
+        "messageDelayLevel": SHORT_DELAY_LEVELS,
+        "mappedFileSizeCommitLog": str(256 * 1024 * 1024),
+        "autoCreateTopicEnable": "true",
+    }
+    if kind == "apache":
+        settings |= {
+            "storePathCommitLog": str(layout.store / "commitlog"),
+            "brokerIP2": layout.advertised_host,
+            "bindAddress": layout.listen_host,
+            "maxHashSlotNum": "500000",
+            "maxIndexNum": "2000000",
+            "timerWheelEnable": "false",
+            # On two cores a client that shares them with the broker can keep a request waiting longer than the
+            # default of 200 ms; the scenarios are about messages, not about that machine's scheduling.
+            "waitTimeMillsInSendQueue": "5000",
+        }
+    return {**settings, **layout.settings}
+
+
+def _answers(address: str) -> bool:
+    try:
+        probe.ask(address, probe.GET_ROUTE_BY_TOPIC, {"topic": AUTO_CREATE_TOPIC})
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,137 @@
+"""Child processes that never outlive the run.
+
+Every child is a group of its own, has a log file and a bound on its life. Leaving the `Nursery` ends all of them, the
+ordinary way first and by force after a grace period, whatever else went wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from gantry_interop.errors import DeadlineExceeded, InteropError
+
+STOP_SECONDS_MAX = 15.0
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Child:
+    """One running program and the file that holds everything it says."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def tail(self, lines: int = 15) -> str:
+        """The end of what it said, for error messages."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.process.poll() is None
+
+    def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> int:
+        """End it and everything it started; answer its exit code."""
+        self._signal(signal.SIGTERM)
+        try:
+            return self.process.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            return self.kill()
+
+    def kill(self) -> int:
+        """End it at once, as a crash would."""
+        self._signal(signal.SIGKILL)
+        return self.process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+
+class Nursery:
+    """Starts children, and ends all of them when it is left."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._children: list[Child] = []
+
+    def __enter__(self) -> Nursery:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in reversed(self._children):
+            if child.running():
+                child.stop()
+            else:
+                child.kill()
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+        """Start a program whose output goes to a log file."""
+        log = self._logs / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        child = Child(name, process, log)
+        self._children.append(child)
+        return child
+
+    def run(self, name: str, command: Sequence[str], environment: Mapping[str, str], seconds_max: float) -> Child:
+        """Start a program and wait for its end, at most so long."""
+        child = self.start(name, command, environment)
+        try:
+            child.process.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise DeadlineExceeded(
+                f"{name} did not end within {seconds_max:.0f} s; see {child.log}:\n{child.tail()}"
+            ) from None
+        return child
+
+
+def wait_until(what: str, holds: Callable[[], bool], seconds_max: float, child: Child | None = None) -> None:
+    """Wait for a condition; give up at the deadline, or at once when the process it depends on has ended."""
+    deadline = time.monotonic() + seconds_max
+    while not holds():
+        if child is not None and not child.running():
+            raise InteropError(
+                f"{child.name} ended with {child.process.returncode} before {what}; see {child.log}:\n{child.tail()}"
+            )
+        if time.monotonic() > deadline:
+            hint = f"; see {child.log}:\n{child.tail()}" if child is not None else ""
+            raise DeadlineExceeded(f"{what} did not happen within {seconds_max:.0f} s{hint}")
+        time.sleep(POLL_SECONDS)
+
+
+def free_port_run(length: int = 1, host: str = "127.0.0.1") -> int:
+    """The first of `length` neighbouring ports that are free now, below the range the kernel hands out itself."""
+    first = 20000 + (os.getpid() * 37 + int(time.monotonic() * 1000) * 7) % 11000
+    for candidate in range(20000, 32000):
+        start = 20000 + (first + candidate) % 11900
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(start, start + length):
+                    probe = stack.enter_context(socket.socket())
+                    probe.bind((host, port))
+            except OSError:
+                continue
+            return start
+    raise InteropError("no free ports between 20000 and 32000")
