@@ -1,0 +1,144 @@
+"""Building the load generator when its sources changed, and running it.
+
+It is written in Go because a Python one would be slower than what it measures. One static binary, built into
+`bench/loadgen/bin`; a digest of the sources beside it says what it was built from. A run is bounded twice: by the
+load generator's own limits and by a timeout here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.machine import read_busy_seconds, read_process_cpu_seconds
+from gantry_bench.measurement import Mode, Report, read_report
+
+SOURCES: Final = Path(__file__).resolve().parent.parent / "loadgen"
+BUILD_TIMEOUT_SECONDS: Final = 300
+GRACE_SECONDS: Final = 30
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """How long every run takes."""
+
+    warm_up_ms: int
+    duration_ms: int
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The server to measure."""
+
+    address: str
+    process_id: int
+    is_echo: bool
+    broker_name: str = "broker-a"
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A report with what other processes used of the machine meanwhile, in cores."""
+
+    report: Report
+    other_cores: float
+
+
+def source_digest(folder: Path) -> str:
+    """A digest of names and contents of the Go files, tests apart."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.name == "go.mod" or (path.suffix == ".go" and not path.name.endswith("_test.go")):
+            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def build(folder: Path = SOURCES) -> Path:
+    """Give the path of an up-to-date binary, building it if need be."""
+    binary = folder / "bin" / "loadgen"
+    stamp = folder / "bin" / "sources.sha256"
+    digest = source_digest(folder)
+    if binary.is_file() and stamp.is_file() and stamp.read_text() == digest:
+        return binary
+    go = shutil.which("go")
+    if go is None:
+        raise BenchmarkFailed(
+            "Go is missing, which the load generator is built with -- on Debian: apt-get install golang-go"
+        )
+    binary.parent.mkdir(exist_ok=True)
+    built = subprocess.run(
+        [go, "build", "-trimpath", "-o", str(binary), "."],
+        cwd=folder,
+        env={**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod"},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_TIMEOUT_SECONDS,
+        check=False,
+    )
+    if built.returncode != 0:
+        raise BenchmarkFailed(f"the load generator does not build: {built.stderr.strip()}")
+    stamp.write_text(digest)
+    return binary
+
+
+def arguments(mode: Mode, body_bytes: int, *, header: str, target: Target, timing: Timing) -> list[str]:
+    """The load generator's command line for one run."""
+    command = [
+        f"-address={target.address}",
+        f"-server-pid={target.process_id}",
+        f"-broker-name={target.broker_name}",
+        f"-connections={mode.connections}",
+        f"-outstanding={mode.outstanding}",
+        f"-frames-per-write={mode.frames_per_write}",
+        f"-body-bytes={body_bytes}",
+        f"-header={header}",
+        f"-warm-up={timing.warm_up_ms}ms",
+        f"-duration={timing.duration_ms}ms",
+    ]
+    return [*command, "-echo"] if target.is_echo else command
+
+
+class LoadGenerator:
+    """A built load generator, tied to a core."""
+
+    def __init__(self, binary: Path, *, core: int | None) -> None:
+        self._binary = binary
+        self._core = core
+
+    def run(self, mode: Mode, body_bytes: int, *, header: str, target: Target, timing: Timing) -> Run:
+        """Load the target once and say what came of it; only a run that cannot be measured raises."""
+        command = [str(self._binary), *arguments(mode, body_bytes, header=header, target=target, timing=timing)]
+        timeout_seconds = (timing.warm_up_ms + timing.duration_ms) / 1000 + GRACE_SECONDS
+        core = self._core
+        server_before = read_process_cpu_seconds(target.process_id)
+        own_before = children_cpu_seconds()
+        busy_before = read_busy_seconds()
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                timeout=timeout_seconds,
+                check=False,
+                preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
+            )
+        except subprocess.TimeoutExpired as error:
+            raise BenchmarkFailed(f"the load generator did not end within {timeout_seconds:.0f} s") from error
+        if done.returncode != 0:
+            raise BenchmarkFailed(done.stderr.decode(errors="replace").strip() or "the load generator failed silently")
+        report = read_report(done.stdout)
+        busy = read_busy_seconds() - busy_before
+        ours = children_cpu_seconds() - own_before + read_process_cpu_seconds(target.process_id) - server_before
+        whole_seconds = report.seconds + timing.warm_up_ms / 1000
+        return Run(report=report, other_cores=max(0.0, busy - ours) / whole_seconds)
+
+
+def children_cpu_seconds() -> float:
+    """CPU time of the child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

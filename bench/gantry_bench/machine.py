@@ -1,0 +1,84 @@
+"""The machine a run happened on, and who else was using it meanwhile.
+
+Figures from a shared machine are only as good as the machine was quiet, so every run is accompanied by how many cores'
+worth of CPU time went to processes that are not part of it. Cores are handed out here too: one for the server, another
+for the load generator, so that neither can take time from the other.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+CLOCK_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+BUSY_FIELDS: Final = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, steal; guest time is inside user
+
+
+class Cores(msgspec.Struct, frozen=True):
+    """Which core the server gets and which one the load; None where there is only one and nothing is pinned."""
+
+    server: int | None
+    load: int | None
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What a reader needs to judge the figures."""
+
+    processor: str
+    cores: int
+    memory_bytes: int
+    kernel: str
+    python: str
+    uvloop: str
+
+
+def hand_out_cores(available: set[int]) -> Cores:
+    """The two lowest cores this process may use."""
+    if len(available) < 2:
+        return Cores(server=None, load=None)
+    first, second = sorted(available)[:2]
+    return Cores(server=first, load=second)
+
+
+def describe_machine() -> Machine:
+    """Look at this machine."""
+    processor = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            processor = line.partition(":")[2].strip()
+            break
+    return Machine(
+        processor=processor,
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        uvloop=version("uvloop"),
+    )
+
+
+def busy_seconds(stat_text: str) -> float:
+    """CPU time that all processes have used since boot, from the first line of /proc/stat."""
+    fields = [int(field) for field in stat_text.splitlines()[0].split()[1:]]
+    return sum(fields[index] for index in BUSY_FIELDS) / CLOCK_TICKS_PER_SECOND
+
+
+def read_busy_seconds() -> float:
+    """CPU time that all processes have used since boot."""
+    return busy_seconds(Path("/proc/stat").read_text())
+
+
+def process_cpu_seconds(stat_text: str) -> float:
+    """CPU time of one process from its /proc/PID/stat; its name, in brackets, may hold anything."""
+    fields = stat_text[stat_text.rindex(")") + 1 :].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_SECOND
+
+
+def read_process_cpu_seconds(process_id: int) -> float:
+    """CPU time of one process and its threads so far."""
+    return process_cpu_seconds(Path(f"/proc/{process_id}/stat").read_text())

@@ -1,0 +1,197 @@
+"""What one run reports, and what several runs amount to.
+
+Pure: bytes and numbers in, values out. A run is the JSON object that the load generator prints; repetitions of the
+same load are reduced to the median of each figure, separately, because one disturbed run must not decide. The goals are
+ratios between two servers measured in turn on the same machine, never absolute times: those belong to the machine.
+It refuses to know processes, files and tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Final, Literal
+
+import msgspec
+
+from gantry_bench.errors import BenchmarkFailed
+
+ModeName = Literal["a", "a1", "b"]
+
+
+class Mode(msgspec.Struct, frozen=True):
+    """A shape of load: how many connections, and how the frames of one connection are sent."""
+
+    name: ModeName
+    connections: int
+    outstanding: int
+    frames_per_write: int
+    cpu_ratio_max: float | None
+    """Goal: the broker's CPU time per message is at most this many times the echo server's. None: only shown."""
+
+    @property
+    def text(self) -> str:
+        """In words, for a table."""
+        if self.connections > 1:
+            return f"{self.name}: {self.connections} connections, {self.outstanding} outstanding each"
+        per_write = "one send per frame" if self.frames_per_write == 1 else f"{self.frames_per_write} frames per write"
+        return f"{self.name}: {self.connections} connection, {self.outstanding} outstanding, {per_write}"
+
+
+MODES: Final[dict[ModeName, Mode]] = {
+    "a": Mode(name="a", connections=1, outstanding=64, frames_per_write=64, cpu_ratio_max=10.0),
+    "a1": Mode(name="a1", connections=1, outstanding=64, frames_per_write=1, cpu_ratio_max=None),
+    "b": Mode(name="b", connections=64, outstanding=1, frames_per_write=1, cpu_ratio_max=3.0),
+}
+IDLE_RESIDENT_BYTES_MAX: Final = 120 * 1024 * 1024
+"""Goal: a broker that has just started holds less than this, the mapped files of its store aside."""
+
+
+class LoadShape(msgspec.Struct, frozen=True):
+    """What the load generator says that it sent."""
+
+    connections: int
+    outstanding: int
+    frames_per_write: int
+    body_bytes: int
+    frame_bytes: int
+    header: str
+    is_echo: bool
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """Microseconds from before the write to after the read that brought the answer."""
+
+    mean: float
+    p50: float
+    p99: float
+    p99_9: float
+    max: float
+
+
+class ServerUsage(msgspec.Struct, frozen=True):
+    """CPU time of the server process, all threads, during the measurement."""
+
+    user_seconds: float
+    system_seconds: float
+    cpu_seconds: float
+    is_precise: bool
+    cpu_us_per_message: float
+    utilisation: float
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One run, as the load generator printed it."""
+
+    load: LoadShape
+    messages: int
+    seconds: float
+    messages_per_second: float
+    frames_per_write_mean: float
+    replies_per_read_mean: float
+    latency_us: Latency
+    errors: int
+    refused_by_code: dict[str, int]
+    wrong_opaque: int
+    wrong_reply: int
+    first_refusal: str
+    own_cpu_seconds: float
+    own_utilisation: float
+    server: ServerUsage
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The median of every figure over the repetitions of one load, and the sum of the errors."""
+
+    repetitions: int
+    messages_per_second: float
+    p50_us: float
+    p99_us: float
+    p99_9_us: float
+    cpu_us_per_message: float
+    cpu_us_per_message_least: float
+    cpu_us_per_message_most: float
+    frames_per_write: float
+    replies_per_read: float
+    server_utilisation: float
+    load_generator_utilisation: float
+    errors: int
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """One line of the acceptance list with what was measured."""
+
+    text: str
+    limit: float
+    measured: float
+    unit: str
+
+    @property
+    def is_met(self) -> bool:
+        """At the limit still counts."""
+        return self.measured <= self.limit
+
+
+def read_report(text: bytes) -> Report:
+    """Read what the load generator printed."""
+    try:
+        return msgspec.json.decode(text, type=Report)
+    except msgspec.MsgspecError as error:
+        raise BenchmarkFailed(f"cannot read the load generator's report ({error}): {text[:200]!r}") from error
+
+
+def summarise(reports: Sequence[Report]) -> Summary:
+    """Reduce the repetitions of one load to medians; there must be at least one, and it must have got answers."""
+    if not reports:
+        raise BenchmarkFailed("there is no run to summarise")
+    if not all(report.messages for report in reports):
+        raise BenchmarkFailed(f"a run got no message through; the first refusal: {first_refusal(reports)}")
+    cpu_us = [report.server.cpu_us_per_message for report in reports]
+    return Summary(
+        repetitions=len(reports),
+        messages_per_second=median(report.messages_per_second for report in reports),
+        p50_us=median(report.latency_us.p50 for report in reports),
+        p99_us=median(report.latency_us.p99 for report in reports),
+        p99_9_us=median(report.latency_us.p99_9 for report in reports),
+        cpu_us_per_message=median(cpu_us),
+        cpu_us_per_message_least=min(cpu_us),
+        cpu_us_per_message_most=max(cpu_us),
+        frames_per_write=median(report.frames_per_write_mean for report in reports),
+        replies_per_read=median(report.replies_per_read_mean for report in reports),
+        server_utilisation=median(report.server.utilisation for report in reports),
+        load_generator_utilisation=median(report.own_utilisation for report in reports),
+        errors=sum(report.errors for report in reports),
+    )
+
+
+def first_refusal(reports: Sequence[Report]) -> str:
+    """The text of the first answer that was not code 0, or a sentence that there was none."""
+    return next((report.first_refusal for report in reports if report.first_refusal), "none was recorded")
+
+
+def cpu_ratio(broker: Summary, echo: Summary) -> float:
+    """How many times the echo server's CPU time per message the broker needs."""
+    return broker.cpu_us_per_message / echo.cpu_us_per_message
+
+
+def cpu_goal(mode: Mode, body_bytes: int, broker: Summary, echo: Summary) -> Goal | None:
+    """The CPU goal of a mode for one body size, if the mode has one."""
+    if mode.cpu_ratio_max is None:
+        return None
+    return Goal(
+        text=f"broker CPU per message, mode {mode.name}, body {body_bytes} B",
+        limit=mode.cpu_ratio_max,
+        measured=cpu_ratio(broker, echo),
+        unit="x echo",
+    )
+
+
+def memory_goal(resident_bytes: int) -> Goal:
+    """The goal for the resident memory of an idle broker."""
+    mebibyte = 1024 * 1024
+    return Goal(
+        text="idle resident memory, mapped store files aside",
+        limit=IDLE_RESIDENT_BYTES_MAX / mebibyte,
+        measured=resident_bytes / mebibyte,
+        unit="MiB",
+    )

@@ -1,0 +1,194 @@
+"""The servers of a run: echo server, name server and broker, as processes of their own that never outlive it.
+
+How a broker is started is written down once, in `start_broker`. Each server is tied to one core with all its threads,
+writes its output to a file in the run's own folder, and is asked to stop before it is killed. A server that does not
+come up is an error that shows the end of that file.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.loadgen import Target
+from gantry_bench.memory import ResidentMemory, read_resident_memory
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+ECHO_SERVER: Final = ROOT / "bench" / "echo_server.py"
+START_TIMEOUT_SECONDS: Final = 30.0
+STOP_TIMEOUT_SECONDS: Final = 30.0
+POLL_SECONDS: Final = 0.05
+SETTLED_SAMPLES: Final = 5
+SETTLED_SPREAD_BYTES: Final = 64 * 1024
+SEGMENT_BYTES: Final = 1024 * 1024 * 1024
+BROKER_NAME: Final = "broker-a"
+
+
+class Server(msgspec.Struct, frozen=True):
+    """A running server process."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def process_id(self) -> int:
+        return self.process.pid
+
+    def last_lines(self) -> str:
+        """The end of its output, for an error message."""
+        return self.log.read_text(errors="replace")[-1500:].strip() or "it wrote nothing"
+
+
+@contextmanager
+def started(command: list[str], *, log: Path, core: int | None) -> Iterator[Server]:
+    """Run a server for the length of a `with`."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=log.parent,
+            preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
+        )
+    try:
+        yield Server(process=process, log=log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_for_line(server: Server, *, what: str) -> str:
+    """The first line that the server prints; it prints one when it is ready."""
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        text = server.log.read_text(errors="replace")
+        if "\n" in text:
+            return text.partition("\n")[0]
+        _give_up_if_ended(server, what=what)
+        time.sleep(POLL_SECONDS)
+    raise BenchmarkFailed(f"the {what} was not ready within {START_TIMEOUT_SECONDS:.0f} s: {server.last_lines()}")
+
+
+def wait_for_port(server: Server, port: int, *, what: str) -> None:
+    """Come back when the server takes connections."""
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            _give_up_if_ended(server, what=what)
+            time.sleep(POLL_SECONDS)
+    raise BenchmarkFailed(f"the {what} did not listen within {START_TIMEOUT_SECONDS:.0f} s: {server.last_lines()}")
+
+
+def _give_up_if_ended(server: Server, *, what: str) -> None:
+    code = server.process.poll()
+    if code is not None:
+        raise BenchmarkFailed(f"the {what} ended with code {code}: {server.last_lines()}")
+
+
+@contextmanager
+def start_echo_server(folder: Path, *, core: int | None) -> Iterator[Target]:
+    """The yardstick; see its own docstring."""
+    command = [sys.executable, str(ECHO_SERVER)]
+    with started(command, log=folder / "echo.log", core=core) as server:
+        port = wait_for_line(server, what="echo server")
+        yield Target(address=f"127.0.0.1:{port}", process_id=server.process_id, is_echo=True)
+
+
+@contextmanager
+def start_name_server(folder: Path) -> Iterator[str]:
+    """A name server on a free port; gives its address."""
+    data = folder / "nameserver"
+    command = [sys.executable, "-m", "gantry_nameserver", "--listen", "127.0.0.1:0", "--data", str(data)]
+    with started([*command, "--log-level", "WARNING"], log=folder / "nameserver.log", core=None) as server:
+        line = wait_for_line(server, what="name server")
+        yield f"127.0.0.1:{line.rpartition(':')[2]}"
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """A running broker and what it held in memory before the first message."""
+
+    target: Target
+    idle_memory: ResidentMemory
+    server: Server
+
+
+def broker_settings(store: Path, *, listen_port: int, name_server: str) -> str:
+    """A `broker.conf` under RocketMQ's names; everything else is at its default, the flush to disk included."""
+    settings = {
+        "brokerClusterName": "bench",
+        "brokerName": BROKER_NAME,
+        "brokerId": "0",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": str(listen_port),
+        "namesrvAddr": name_server,
+        "storePathRootDir": str(store),
+        "autoCreateTopicEnable": "true",
+        "mappedFileSizeCommitLog": str(SEGMENT_BYTES),
+    }
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+@contextmanager
+def start_broker(folder: Path, *, name_server: str, core: int | None) -> Iterator[Broker]:
+    """A broker with an empty store below `folder`, once it listens and its memory has settled."""
+    folder.mkdir()
+    store = folder / "store"
+    port = free_broker_port()
+    settings = folder / "broker.conf"
+    settings.write_text(broker_settings(store, listen_port=port, name_server=name_server))
+    command = [sys.executable, "-m", "gantry_broker", "-c", str(settings)]
+    with started(command, log=folder / "broker.log", core=core) as server:
+        wait_for_port(server, port, what="broker")
+        memory = settled_memory(server, store)
+        target = Target(
+            address=f"127.0.0.1:{port}", process_id=server.process_id, is_echo=False, broker_name=BROKER_NAME
+        )
+        yield Broker(target=target, idle_memory=memory, server=server)
+
+
+def settled_memory(server: Server, store: Path) -> ResidentMemory:
+    """The resident memory once it has stopped changing after the start."""
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    samples: list[ResidentMemory] = []
+    while time.monotonic() < deadline:
+        _give_up_if_ended(server, what="broker")
+        samples = [*samples, read_resident_memory(server.process_id, store=store)][-SETTLED_SAMPLES:]
+        sizes = [sample.counted_bytes for sample in samples]
+        if len(samples) == SETTLED_SAMPLES and max(sizes) - min(sizes) <= SETTLED_SPREAD_BYTES:
+            break
+        time.sleep(2 * POLL_SECONDS)
+    return max(samples, key=lambda sample: sample.counted_bytes)
+
+
+def free_broker_port() -> int:
+    """A port p above 20000 such that p - 2 (the fast port) and p + 1 (replication) are free as well."""
+    for _ in range(100):
+        with socket.socket() as main, socket.socket() as fast, socket.socket() as replication:
+            main.bind(("127.0.0.1", 0))
+            port: int = main.getsockname()[1]
+            try:
+                fast.bind(("127.0.0.1", port - 2))
+                replication.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            if port > 20002:
+                return port
+    raise BenchmarkFailed("there are no three free ports close together")

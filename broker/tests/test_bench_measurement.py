@@ -1,0 +1,198 @@
+"""What the send benchmark makes of its runs: medians, ratios, goals, and the machine's own numbers.
+
+Pure parts only; the runs themselves are in test_bench_send.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+errors = importlib.import_module("gantry_bench.errors")
+machine = importlib.import_module("gantry_bench.machine")
+measurement = importlib.import_module("gantry_bench.measurement")
+memory = importlib.import_module("gantry_bench.memory")
+
+MEBIBYTE = 1024 * 1024
+
+
+def report(**changes: Any) -> Any:
+    """A report as the load generator prints it, with some fields changed."""
+    fields: dict[str, Any] = {
+        "load": {
+            "connections": 1,
+            "outstanding": 64,
+            "frames_per_write": 64,
+            "body_bytes": 128,
+            "frame_bytes": 483,
+            "header": "json",
+            "is_echo": False,
+        },
+        "messages": 1000,
+        "seconds": 1.0,
+        "messages_per_second": 1000.0,
+        "frames_per_write_mean": 64.0,
+        "replies_per_read_mean": 60.0,
+        "latency_us": {"mean": 1.0, "p50": 1.0, "p99": 2.0, "p99_9": 3.0, "max": 4.0},
+        "errors": 0,
+        "refused_by_code": {},
+        "wrong_opaque": 0,
+        "wrong_reply": 0,
+        "first_refusal": "",
+        "own_cpu_seconds": 0.5,
+        "own_utilisation": 0.5,
+        "server": {
+            "user_seconds": 0.1,
+            "system_seconds": 0.1,
+            "cpu_seconds": 0.2,
+            "is_precise": True,
+            "cpu_us_per_message": 4.0,
+            "utilisation": 0.2,
+        },
+    }
+    return measurement.read_report(msgspec.json.encode({**fields, **changes}))
+
+
+def with_cpu(microseconds: float) -> Any:
+    """A report of a server that used this much CPU time per message."""
+    return report(
+        server={
+            "user_seconds": 0.1,
+            "system_seconds": 0.1,
+            "cpu_seconds": 0.2,
+            "is_precise": True,
+            "cpu_us_per_message": microseconds,
+            "utilisation": 0.2,
+        }
+    )
+
+
+def test_one_disturbed_run_does_not_decide() -> None:
+    """Figures are medians of the repetitions, and their spread is kept beside them."""
+    summary = measurement.summarise([with_cpu(4.0), with_cpu(400.0), with_cpu(5.0)])
+
+    assert summary.cpu_us_per_message == 5.0
+    assert (summary.cpu_us_per_message_least, summary.cpu_us_per_message_most) == (4.0, 400.0)
+    assert summary.repetitions == 3
+
+
+def test_errors_are_added_up_not_averaged() -> None:
+    """A single wrong answer in one run is an error of the whole."""
+    assert measurement.summarise([report(), report(errors=1), report()]).errors == 1
+
+
+def test_a_run_without_messages_is_refused_with_the_servers_words() -> None:
+    """Rates of nothing are not reported; the first refusal is shown instead."""
+    silent = report(messages=0, errors=9, refused_by_code={"14": 9}, first_refusal="service not available")
+
+    with pytest.raises(errors.BenchmarkFailed, match="service not available"):
+        measurement.summarise([report(), silent])
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"messages": "many"}', b"panic: oh"], ids=lambda text: repr(text))
+def test_an_unreadable_report_is_named(text: bytes) -> None:
+    """A load generator that prints something else ends the run with what it printed."""
+    with pytest.raises(errors.BenchmarkFailed, match="cannot read"):
+        measurement.read_report(text)
+
+
+@pytest.mark.parametrize(
+    ("mode", "broker_us", "is_met"),
+    [("a", 10.0, True), ("a", 10.1, False), ("b", 3.0, True), ("b", 3.1, False)],
+    ids=["a at the limit", "a over it", "b at the limit", "b over it"],
+)
+def test_the_cpu_goal_is_a_ratio_to_the_echo_server(mode: str, broker_us: float, is_met: bool) -> None:
+    """Ten times in the first mode, three times in the second, of the same run's echo server."""
+    echo = measurement.summarise([with_cpu(1.0)])
+    broker = measurement.summarise([with_cpu(broker_us)])
+
+    goal = measurement.cpu_goal(measurement.MODES[mode], 128, broker, echo)
+
+    assert goal.is_met is is_met
+    assert goal.measured == pytest.approx(broker_us)
+
+
+def test_one_send_per_frame_is_shown_without_a_goal() -> None:
+    """Mode a1 stands beside mode a for comparison only."""
+    summary = measurement.summarise([report()])
+
+    assert measurement.cpu_goal(measurement.MODES["a1"], 128, summary, summary) is None
+
+
+def test_the_memory_goal_is_120_mebibytes() -> None:
+    """At the limit it is met, a mebibyte more and it is not."""
+    assert measurement.memory_goal(120 * MEBIBYTE).is_met
+    assert not measurement.memory_goal(121 * MEBIBYTE).is_met
+
+
+SMAPS = """\
+55d0c0000000-55d0c0001000 r--p 00000000 fe:01 1234                       /usr/bin/python3.11
+Size:                  4 kB
+Rss:                   4 kB
+Pss:                   4 kB
+Anonymous:             0 kB
+Private_Hugetlb:       0 kB
+7f0000000000-7f0040000000 rw-s 00000000 fe:01 99                         /data/store/commitlog/00000000000000000000
+Rss:                2048 kB
+Anonymous:             0 kB
+7f1000000000-7f1000100000 rw-s 00000000 fe:01 98                         /data/store-of-others/file
+Rss:                  16 kB
+Anonymous:             0 kB
+7f2000000000-7f2000200000 rw-p 00000000 00:00 0 
+Rss:                 512 kB
+Anonymous:           512 kB
+7f3000000000-7f3000400000 rw-s 00000000 00:0f 77                         /anon_hugepage (deleted)
+Rss:                   0 kB
+Anonymous:             0 kB
+Private_Hugetlb:    4096 kB
+"""  # noqa: W291  the kernel ends the line of a nameless mapping with a space
+
+
+def test_only_the_stores_mapped_files_are_set_aside() -> None:
+    """A file whose path merely begins alike is counted, and so are huge pages, which Rss leaves out."""
+    resident = memory.parse_smaps(SMAPS, store=Path("/data/store"))
+
+    assert resident.store_files_bytes == 2048 * 1024
+    assert resident.counted_bytes == (4 + 16 + 512 + 4096) * 1024
+    assert resident.anonymous_bytes == 512 * 1024
+
+
+def test_memory_of_a_live_process_is_read() -> None:
+    """The interpreter running this test holds some megabytes, all counted when the store is elsewhere."""
+    resident = memory.read_resident_memory(os.getpid(), store=Path("/nowhere"))
+
+    assert resident.store_files_bytes == 0
+    assert MEBIBYTE < resident.anonymous_bytes <= resident.counted_bytes
+
+
+def test_memory_of_a_process_that_is_gone_is_an_error() -> None:
+    """There is no figure for a process that does not exist."""
+    with pytest.raises(errors.BenchmarkFailed, match="cannot read the memory"):
+        memory.read_resident_memory(2**30, store=Path("/nowhere"))
+
+
+def test_busy_time_leaves_out_idle_waiting_and_guests() -> None:
+    """Idle and I/O wait are not work, and guest time is already inside user time."""
+    text = "cpu  100 10 50 9000 800 5 6 7 1000 1000\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+
+    assert machine.busy_seconds(text) == (100 + 10 + 50 + 5 + 6 + 7) / machine.CLOCK_TICKS_PER_SECOND
+
+
+def test_a_process_name_with_brackets_is_no_trap() -> None:
+    """The CPU fields are counted from the last closing bracket."""
+    text = "7 (a (b) c) S 1 7 7 0 -1 4194560 100 0 0 0 250 13 0 0 20 0 3 0 5 1 1"
+
+    assert machine.process_cpu_seconds(text) == 263 / machine.CLOCK_TICKS_PER_SECOND
+
+
+def test_server_and_load_never_share_a_core_where_there_are_two() -> None:
+    """With one core nothing is pinned; with more the two lowest allowed ones are used."""
+    assert machine.hand_out_cores({3}) == machine.Cores(server=None, load=None)
+    assert machine.hand_out_cores({7, 2, 5}) == machine.Cores(server=2, load=5)

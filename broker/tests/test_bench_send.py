@@ -1,0 +1,231 @@
+"""The send benchmark against servers of our own: the real load generator, the real echo server, a stub for the broker.
+
+The stub is a process that reads frames and answers them, with code 0 or with another, so that the whole path is
+exercised without a broker: start, load, CPU time of another process, medians, goals, exit code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+errors = importlib.import_module("gantry_bench.errors")
+loadgen = importlib.import_module("gantry_bench.loadgen")
+measurement = importlib.import_module("gantry_bench.measurement")
+memory = importlib.import_module("gantry_bench.memory")
+processes = importlib.import_module("gantry_bench.processes")
+send = importlib.import_module("send")
+
+TIMING = loadgen.Timing(warm_up_ms=20, duration_ms=100)
+
+STUB_BROKER = """
+import asyncio, json, sys
+
+CODE = int(sys.argv[1])
+
+class Stub(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport, self.data = transport, b""
+
+    def data_received(self, data):
+        self.data += data
+        replies = []
+        while len(self.data) >= 8:
+            total = int.from_bytes(self.data[:4], "big")
+            header_bytes = int.from_bytes(self.data[5:8], "big")
+            if len(self.data) < 4 + total:
+                break
+            request = json.loads(self.data[8:8 + header_bytes])
+            assert request["code"] == 310 and len(request["extFields"]["i"].split("\\x02")[0]) == 41, request
+            self.data = self.data[4 + total:]
+            header = {"code": CODE, "flag": 1, "opaque": request["opaque"], "remark": "said the stub"}
+            reply = json.dumps(header, separators=(",", ":")).encode()
+            replies.append((4 + len(reply)).to_bytes(4, "big") + len(reply).to_bytes(4, "big") + reply)
+        self.transport.write(b"".join(replies))
+
+async def main():
+    server = await asyncio.get_running_loop().create_server(Stub, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def stub_broker(folder: Path, *, code: int = 0, core: int | None = None) -> Iterator[Any]:
+    """A process that answers every send with one code."""
+    script = folder / "stub.py"
+    script.write_text(STUB_BROKER)
+    with processes.started([sys.executable, str(script), str(code)], log=folder / "stub.log", core=core) as server:
+        port = processes.wait_for_line(server, what="stub")
+        target = loadgen.Target(address=f"127.0.0.1:{port}", process_id=server.process_id, is_echo=False)
+        idle = memory.read_resident_memory(server.process_id, store=folder)
+        yield processes.Broker(target=target, idle_memory=idle, server=server)
+
+
+@pytest.fixture
+def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The benchmark's command with a stub where broker and name server would be; gives a runner for it."""
+    code = 0
+
+    @contextmanager
+    def start_broker(folder: Path, *, name_server: str, core: int | None) -> Iterator[Any]:
+        assert name_server == "127.0.0.1:9"
+        folder.mkdir()
+        with stub_broker(folder, code=code, core=core) as broker:
+            yield broker
+
+    @contextmanager
+    def start_name_server(folder: Path) -> Iterator[str]:
+        yield "127.0.0.1:9"
+
+    monkeypatch.setattr(send, "start_broker", start_broker)
+    monkeypatch.setattr(send, "start_name_server", start_name_server)
+    monkeypatch.setattr(send, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(send, "ROOT", tmp_path)
+    monkeypatch.setattr(send, "FREE_BYTES_NEEDED", 0)
+
+    def run(*arguments: str, answer: int = 0) -> Any:
+        nonlocal code
+        code = answer
+        quick = ["--repetitions", "2", "--warm-up-ms", "20", "--duration-ms", "100"]
+        return CliRunner().invoke(send.main, [*quick, *arguments])
+
+    return run
+
+
+@pytest.mark.needs_go
+@pytest.mark.parametrize("name", ["a", "a1", "b"])
+@pytest.mark.parametrize("header", ["json", "rocketmq"])
+def test_the_echo_server_answers_every_mode(tmp_path: Path, name: str, header: str) -> None:
+    """The yardstick runs in all three modes without an error, and its CPU time is measured."""
+    mode = measurement.MODES[name]
+    load = loadgen.LoadGenerator(loadgen.build(), core=None)
+
+    with processes.start_echo_server(tmp_path, core=None) as echo:
+        run = load.run(mode, 256, header=header, target=echo, timing=TIMING)
+
+    assert run.report.errors == 0
+    assert run.report.messages > 100
+    assert run.report.frames_per_write_mean == mode.frames_per_write
+    assert run.report.server.cpu_us_per_message > 0
+    assert run.other_cores >= 0
+
+
+@pytest.mark.needs_go
+def test_a_whole_run_prints_goals_and_keeps_its_figures(stubbed_send: Any, tmp_path: Path) -> None:
+    """Every mode and body is measured beside the echo server, and the file holds what the table shows."""
+    result = stubbed_send("--body-bytes", "64", "--body-bytes", "128")
+
+    assert result.exit_code == 0, result.output
+    assert result.output.count("broker CPU per message") == 4  # two modes with a goal, two bodies
+    assert "idle resident memory" in result.output
+    [kept] = (tmp_path / "results").iterdir()
+    assert f"written to {kept.relative_to(tmp_path)}" in result.output
+    results = json.loads(kept.read_text())
+    assert [(cell["mode"]["name"], cell["body_bytes"]) for cell in results["cells"]] == [
+        (name, size) for name in ("a", "a1", "b") for size in (64, 128)
+    ]
+    assert len(results["runs"]) == 3 * 2 * 2 * 2
+    assert all(run["report"]["errors"] == 0 for run in results["runs"])
+
+
+@pytest.mark.needs_go
+def test_refused_sends_fail_the_command(stubbed_send: Any) -> None:
+    """A broker that refuses is no result: the command ends with 1 and shows what the broker said."""
+    result = stubbed_send("--mode", "a", "--body-bytes", "64", answer=14)
+
+    assert result.exit_code == 1
+    assert "said the stub" in result.output
+
+
+@pytest.mark.needs_go
+@pytest.mark.parametrize(("extra", "code"), [((), 0), (("--assert-goals",), 1)], ids=["reported", "asserted"])
+def test_a_missed_goal_fails_only_when_asked(
+    stubbed_send: Any, monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...], code: int
+) -> None:
+    """Goals are reported; `--assert-goals` turns a missed one into exit code 1."""
+    strict = measurement.Mode(name="b", connections=64, outstanding=1, frames_per_write=1, cpu_ratio_max=0.001)
+    monkeypatch.setitem(send.MODES, "b", strict)
+
+    result = stubbed_send("--mode", "b", "--body-bytes", "64", *extra)
+
+    assert result.exit_code == code, result.output
+    assert "not met" in result.output
+
+
+@pytest.mark.needs_go
+def test_a_server_that_is_not_there_is_the_reason_given(tmp_path: Path) -> None:
+    """A load that cannot connect ends with that sentence and not with figures."""
+    load = loadgen.LoadGenerator(loadgen.build(), core=None)
+    with stub_broker(tmp_path) as broker:
+        gone = loadgen.Target(address="127.0.0.1:1", process_id=broker.target.process_id, is_echo=False)
+
+        with pytest.raises(errors.BenchmarkFailed, match=r"connect to 127\.0\.0\.1:1"):
+            load.run(measurement.MODES["a"], 64, header="json", target=gone, timing=TIMING)
+
+
+def test_without_go_there_is_one_line_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without Go is told what to install."""
+    (tmp_path / "main.go").write_text("package main\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(errors.BenchmarkFailed, match="apt-get install golang-go"):
+        loadgen.build(tmp_path)
+
+
+def test_changed_sources_are_noticed(tmp_path: Path) -> None:
+    """The digest follows names and contents of the sources, and ignores tests."""
+    source = tmp_path / "main.go"
+    source.write_text("package main\n")
+    first = loadgen.source_digest(tmp_path)
+    (tmp_path / "main_test.go").write_text("package main\n")
+    assert loadgen.source_digest(tmp_path) == first
+
+    source.write_text("package main // changed\n")
+
+    assert loadgen.source_digest(tmp_path) != first
+
+
+def test_a_server_that_ends_at_once_is_shown_with_its_last_words(tmp_path: Path) -> None:
+    """A broker that refuses its settings must not look like a slow start."""
+    command = [sys.executable, "-c", "import sys; sys.exit('flushDiskType: unknown value')"]
+
+    with processes.started(command, log=tmp_path / "log", core=None) as server:
+        server.process.wait(30)
+        with pytest.raises(errors.BenchmarkFailed, match="ended with code 1: flushDiskType: unknown value"):
+            processes.wait_for_port(server, 1, what="broker")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--mode", "c"), ("--body-bytes", "0"), ("--body-bytes", "9000000"), ("--repetitions", "0"), ("--header", "xml")],
+    ids=" ".join,
+)
+def test_slips_on_the_command_line_are_refused(arguments: tuple[str, ...]) -> None:
+    """Nothing is started for a load that makes no sense."""
+    result = CliRunner().invoke(send.main, list(arguments))
+
+    assert result.exit_code == 2
+    assert "Invalid value" in result.output
+
+
+def test_the_brokers_settings_use_rocketmqs_names(tmp_path: Path) -> None:
+    """The configuration is a plain broker.conf, with a store below the run's own folder."""
+    text = processes.broker_settings(tmp_path / "store", listen_port=23456, name_server="127.0.0.1:9876")
+
+    settings = dict(line.split("=", 1) for line in text.splitlines())
+    assert settings["listenPort"] == "23456"
+    assert settings["namesrvAddr"] == "127.0.0.1:9876"
+    assert settings["storePathRootDir"] == str(tmp_path / "store")
+    assert settings["mappedFileSizeCommitLog"] == str(1024**3)
