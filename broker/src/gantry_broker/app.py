@@ -1,0 +1,302 @@
+"""One broker: its parts built, started and stopped in the right order.
+
+    store open -> tables loaded -> services -> ports -> name servers          and the same backwards
+
+Nothing is listened on before recovery is over, and no name server hears of us before the ports answer. A failed flush
+ends the process with a non-zero code: what was acknowledged before it stands, nothing is acknowledged after it.
+"""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar, final
+
+import msgspec
+
+from gantry_broker.ports import Clock, Disk
+from gantry_broker.registry.registration import BrokerIdentity, Registration
+from gantry_broker.server.clients import ClientRegistry
+from gantry_broker.server.core import BrokerCore, HandlerTable
+from gantry_broker.server.delay import DelayService
+from gantry_broker.server.flow_control import FlowControl
+from gantry_broker.server.groups import GroupDocument, GroupTable
+from gantry_broker.server.handlers.broker import BrokerHandlers
+from gantry_broker.server.handlers.clients import ClientHandlers
+from gantry_broker.server.handlers.groups import GroupHandlers
+from gantry_broker.server.handlers.offsets import OffsetHandlers
+from gantry_broker.server.handlers.pull import PullHandlers
+from gantry_broker.server.handlers.queries import QueryHandlers
+from gantry_broker.server.handlers.send import SendHandlers
+from gantry_broker.server.handlers.send_back import SendBackHandler
+from gantry_broker.server.handlers.topics import TopicHandlers
+from gantry_broker.server.offsets import ConsumerOffsets, DelayOffsetDocument, OffsetDocument
+from gantry_broker.server.persist import Persistence, TableFile
+from gantry_broker.server.queue_locks import QueueLocks
+from gantry_broker.server.send_path import SendPath
+from gantry_broker.server.send_routes import SendRoutes
+from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
+from gantry_broker.server.stats import SAMPLE_INTERVAL_S, BrokerStats
+from gantry_broker.server.topics import TopicTable, system_topics
+from gantry_broker.settings import BrokerSettings
+from gantry_broker.store.config_file import ConfigFile
+from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.message_store import MessageStore
+from gantry_remoting import Connection, Listener
+from gantry_wire.commands.admin import TopicConfigTable
+from gantry_wire.commands.documents import read_document, write_document
+from gantry_wire.limits import WireLimits
+from gantry_wire.message import encode_host
+
+log = logging.getLogger(__name__)
+
+D = TypeVar("D", bound=msgspec.Struct)
+
+CLIENT_SCAN_S: Final = 10.0
+
+
+@final
+class Broker:
+    """A broker in this process. Everything but the store's helper threads belongs to the event loop."""
+
+    def __init__(self, settings: BrokerSettings, *, disk: Disk, clock: Clock) -> None:
+        self.settings = settings
+        self._disk = disk
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._listeners: list[Listener] = []
+        self._services: list[BrokerService] = []
+        self._files: dict[str, ConfigFile] = {}
+        self._is_open = False
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.settings.broker_name} {self.settings.address} {'open' if self._is_open else 'closed'}>"
+
+    # ------- life
+
+    async def start(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Recover, listen, register. Raises what the store raises, and OSError for a port that is taken."""
+        self._build()
+        await asyncio.to_thread(self.store.open, progress)
+        self._load_tables()
+        self.core.stats.start_at(self.store.wrote)
+        self.flow.start()
+        self.pulls.hold.start()
+        await self._listen()
+        self._tasks = [
+            asyncio.ensure_future(self.delay.run()),
+            asyncio.ensure_future(self._rounds()),
+            asyncio.ensure_future(self._samples()),
+            asyncio.ensure_future(self._scans()),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
+        self.registration.start()
+        self._is_open = True
+        gc.collect()
+        gc.freeze()
+
+    async def failed(self) -> None:
+        """Wait until the broker cannot go on; raises why."""
+        await asyncio.shield(self._failed)
+
+    async def close(self) -> None:
+        """Stop cleanly: out of the routes first, then the ports, then the disk."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        await self.registration.close()
+        self.pulls.hold.stop()
+        for service in self._services:
+            await service.drain()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for listener in self._listeners:
+            await listener.close()
+        self.flow.stop()
+        await self.core.persistence.close()
+        await asyncio.to_thread(self.store.close)
+
+    @property
+    def port(self) -> int:
+        return self._listeners[0].port
+
+    # ------- building
+
+    def _build(self) -> None:
+        settings, clock = self.settings, self._clock
+        store_host = encode_host(settings.broker_ip, settings.listen_port)
+        self.store = MessageStore(
+            settings.store_path,
+            settings.store,
+            disk=self._disk,
+            clock=clock,
+            store_host=store_host,
+            on_fatal=self._fatal,
+        )
+        stats = BrokerStats()
+        routes = SendRoutes(self.store, store_host=store_host, cluster=settings.cluster_name, region=settings.region)
+        self.core = BrokerCore(
+            settings=settings,
+            clock=clock,
+            disk=self._disk,
+            store=self.store,
+            store_host=store_host,
+            topics=TopicTable(clock, self._topic_changed),
+            groups=GroupTable(clock, self._group_changed, auto_create=settings.auto_create_groups),
+            offsets=ConsumerOffsets(clock),
+            clients=ClientRegistry(clock),
+            locks=QueueLocks(clock),
+            routes=routes,
+            stats=stats,
+            persistence=Persistence(),
+        )
+        self.delay = DelayService(self.core)
+        self.flow = FlowControl(
+            self._loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms
+        )
+        limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
+        self.path = SendPath(self.store, routes, self.flow, stats, limits)
+        self.path.configure(body_bytes_max=settings.message_bytes_max, now=self._loop.time)
+        self.sends = SendHandlers(self.core, self.path)
+        self.pulls = PullHandlers(self.core, self._loop)
+        self.store.on_appended.append(self._appended)
+        identity = BrokerIdentity(
+            settings.cluster_name,
+            settings.broker_name,
+            settings.address,
+            f"{settings.broker_ip}:{settings.listen_port + 1}",
+            settings.broker_id,
+        )
+        self.registration = Registration(
+            identity, list(settings.name_servers), self.core.topics.document, period_ms=settings.register_period_ms
+        )
+        for name, snapshot in (
+            ("topics", lambda: write_document(self.core.topics.document())),
+            ("subscriptionGroup", lambda: write_document(self.core.groups.document())),
+            ("consumerOffset", lambda: write_document(self.core.offsets.document())),
+            ("delayOffset", lambda: write_document(self.delay.document())),
+        ):
+            file = ConfigFile(self._disk, f"{settings.store_path}/config/{name}.json")
+            self._files[name] = file
+            self.core.persistence.add(TableFile(name, snapshot, file.save))
+        self._limits = limits
+
+    def _handlers(self) -> HandlerTable:
+        return {
+            **self.pulls.table(),
+            **OffsetHandlers(self.core).table(),
+            **ClientHandlers(self.core).table(),
+            **TopicHandlers(self.core).table(),
+            **GroupHandlers(self.core).table(),
+            **QueryHandlers(self.core).table(),
+            **SendBackHandler(self.core, self.sends).table(),
+            **BrokerHandlers(self.core, self.delay, self.pulls.hold).table(),
+        }
+
+    async def _listen(self) -> None:
+        settings = self.settings
+        table = self._handlers()
+        ports = [(settings.listen_port, frozenset[int]())]
+        if settings.fast_listen_port is not None:
+            ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSES)))
+        for port, refuses in ports:
+            service = BrokerService(
+                self.path, self.sends, table, self._limits, refuses=refuses, disconnected=self._disconnected
+            )
+            listener = Listener(service, settings.listener(port))
+            await listener.start()
+            self._services.append(service)
+            self._listeners.append(listener)
+
+    # ------- tables
+
+    def _load_tables(self) -> None:
+        core, settings = self.core, self.settings
+        core.topics.load(self._load("topics", TopicConfigTable))
+        core.groups.load(self._load("subscriptionGroup", GroupDocument))
+        core.offsets.load(self._load("consumerOffset", OffsetDocument))
+        self.delay.load(self._load("delayOffset", DelayOffsetDocument))
+        core.topics.seed(
+            system_topics(
+                settings.cluster_name,
+                settings.broker_name,
+                auto_create=settings.auto_create_topics,
+                default_queues=settings.default_topic_queues,
+            )
+        )
+        adopted = core.topics.adopt_queues(self.store.topics())
+        if adopted:
+            log.warning("topics found on disk that topics.json did not have", extra={"topics": adopted})
+        self._clamp_offsets()
+        for name in ("topics", "subscriptionGroup"):
+            core.persistence.mark(name, now=True)
+
+    def _clamp_offsets(self) -> None:
+        """Nobody may skip new messages because an offset points beyond what a crash left."""
+        for topic, queue_id in self.core.offsets.known_queues():
+            queue = self.store.find_queue(topic, queue_id)
+            for group, old in self.core.offsets.clamp(topic, queue_id, 0 if queue is None else queue.end):
+                log.warning(
+                    "a consumer offset pointed beyond its queue and was set back",
+                    extra={"group": group, "topic": topic, "queue": queue_id, "old": old},
+                )
+
+    def _load(self, name: str, kind: type[D]) -> D:
+        data = self._files[name].load()
+        return kind() if data is None else read_document(data, kind)
+
+    # ------- events
+
+    def _topic_changed(self, topic: str) -> None:
+        self.core.routes.forget(topic)
+        self.core.persistence.mark("topics", now=True)
+        self.registration.changed()
+
+    def _group_changed(self, group: str) -> None:
+        self.core.persistence.mark("subscriptionGroup", now=True)
+
+    def _appended(self, queues: Iterable[ConsumeQueue]) -> None:
+        self.pulls.hold.mark((queue.topic, queue.queue_id) for queue in queues)
+
+    def _disconnected(self, connection: Connection) -> None:
+        self.pulls.hold.forget(connection)
+        self.core.clients.disconnected(connection)
+
+    def _fatal(self, error: Exception) -> None:
+        """The store cannot go on. May be called from its threads."""
+        self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("a background task failed", exc_info=task.exception())
+            self._fail(task.exception() or RuntimeError("a background task ended"))
+
+    # ------- background tasks
+
+    async def _rounds(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.offsets_interval_ms / 1000)
+            if self.core.offsets.is_dirty:
+                self.core.offsets.is_dirty = False
+                self.core.persistence.mark("consumerOffset", now=False)
+            await self.core.persistence.round()
+
+    async def _samples(self) -> None:
+        while True:
+            self.core.stats.sample(self._loop.time())
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
+
+    async def _scans(self) -> None:
+        while True:
+            await asyncio.sleep(CLIENT_SCAN_S)
+            self.core.locks.expire()
+            for connection in self.core.clients.expire():
+                connection.close("sent no heartbeat for two minutes")

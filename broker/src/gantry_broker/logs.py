@@ -1,0 +1,27 @@
+"""Logs are facts with keys: one line, the event first, then `key=value` pairs."""
+
+import logging
+import sys
+from typing import Final, final
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+@final
+class FactFormatter(logging.Formatter):
+    """`time level logger event key=value ...`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        pairs = [f"{name}={value!r}" for name, value in vars(record).items() if name not in _STANDARD]
+        head, separator, traceback = line.partition("\n")
+        return " ".join([head, *pairs]) + separator + traceback
+
+
+def set_up_logs(level: str) -> None:
+    """Log to standard error from `level` on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(FactFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

@@ -1,0 +1,1 @@
+"""Making this broker known to name servers."""

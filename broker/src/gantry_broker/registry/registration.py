@@ -1,0 +1,149 @@
+"""Keeping this broker known to its name servers.
+
+One task per name server holds one connection open: a name server forgets a broker the moment that connection closes.
+The whole topic table goes out at the start, every half minute, and right after a change. A name server that is down
+costs a log line when it goes and when it comes back, nothing else.
+"""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+from gantry_remoting import Channel, RemotingError
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.admin import TopicConfigTable
+from gantry_wire.commands.documents import write_document
+from gantry_wire.commands.nameserver import RegisterBroker, RegisterBrokerBody, UnregisterBroker
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_MS: Final = 3_000
+RETRY_S: Final = 1.0
+SETTLE_S: Final = 0.02
+"""Changes that come within this time go out together."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """How a name server knows this broker."""
+
+    cluster: str
+    name: str
+    address: str
+    ha_address: str
+    broker_id: int = 0
+
+
+@final
+class Registration:
+    """Registers at every name server. Owned by the event loop."""
+
+    def __init__(
+        self,
+        identity: BrokerIdentity,
+        name_servers: list[str],
+        topics: Callable[[], TopicConfigTable],
+        *,
+        period_ms: int,
+    ) -> None:
+        self._identity = identity
+        self._name_servers = name_servers
+        self._topics = topics
+        self._period_s = period_ms / 1000
+        self._changes: dict[str, asyncio.Event] = {address: asyncio.Event() for address in name_servers}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._channels: dict[str, Channel] = {}
+        self._is_closing = False
+        self.registered: set[str] = set()
+        """Name servers that have us now."""
+
+    def start(self) -> None:
+        self._tasks = [asyncio.ensure_future(self._keep(address)) for address in self._name_servers]
+
+    def changed(self) -> None:
+        """The topic table changed; tell everybody soon."""
+        for event in self._changes.values():
+            event.set()
+
+    async def close(self) -> None:
+        """Say goodbye, so that clients stop coming at once."""
+        self._is_closing = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for address, channel in list(self._channels.items()):
+            identity = self._identity
+            fields = UnregisterBroker(
+                broker_name=identity.name,
+                broker_addr=identity.address,
+                cluster_name=identity.cluster,
+                broker_id=identity.broker_id,
+            )
+            command = Command(code=RequestCode.UNREGISTER_BROKER, ext=fields.write())
+            try:
+                await channel.request(command, REQUEST_TIMEOUT_MS)
+            except RemotingError as error:
+                log.info("name server did not hear our goodbye", extra={"address": address, "reason": str(error)})
+            await channel.close()
+
+    async def _keep(self, address: str) -> None:
+        is_reachable = True
+        while True:
+            try:
+                await self._stay_registered(address)
+            except RemotingError as error:
+                if is_reachable:
+                    log.warning("name server is not reachable", extra={"address": address, "reason": str(error)})
+                is_reachable = False
+            else:
+                is_reachable = True
+            self.registered.discard(address)
+            await asyncio.sleep(RETRY_S)
+
+    async def _stay_registered(self, address: str) -> None:
+        """Connect and register again and again; returns when the name server refuses us."""
+        channel = await Channel.connect(address, timeout_ms=REQUEST_TIMEOUT_MS, on_close=lambda _: self._wake(address))
+        self._channels[address] = channel
+        try:
+            while True:
+                self._changes[address].clear()
+                reply = await channel.request(self._registration(), REQUEST_TIMEOUT_MS)
+                if reply.code != ResponseCode.SUCCESS:
+                    log.error("name server refuses us", extra={"address": address, "reason": reply.remark})
+                    return
+                if address not in self.registered:
+                    log.info("registered at name server", extra={"address": address})
+                self.registered.add(address)
+                await self._change_or_period(address)
+        finally:
+            if not self._is_closing:
+                del self._channels[address]
+                await channel.close()
+
+    def _wake(self, address: str) -> None:
+        self._changes[address].set()
+
+    async def _change_or_period(self, address: str) -> None:
+        try:
+            async with asyncio.timeout(self._period_s):
+                await self._changes[address].wait()
+                await asyncio.sleep(SETTLE_S)
+        except TimeoutError:
+            pass
+
+    def _registration(self) -> Command:
+        body = write_document(RegisterBrokerBody(topic_config_serialize_wrapper=self._topics()))
+        identity = self._identity
+        fields = RegisterBroker(
+            broker_name=identity.name,
+            broker_addr=identity.address,
+            cluster_name=identity.cluster,
+            ha_server_addr=identity.ha_address,
+            broker_id=identity.broker_id,
+            compressed=False,
+            body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
+        )
+        return Command(code=RequestCode.REGISTER_BROKER, ext=fields.write(), body=body)

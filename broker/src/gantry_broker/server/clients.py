@@ -1,0 +1,184 @@
+"""Who is connected: producers and consumers, their groups, and what the groups subscribe to.
+
+A client is one connection with a client id; it makes itself known by heartbeats and is forgotten when its connection
+closes, when it says goodbye, or when it has been silent for two minutes. Members of a group are told at once when
+the group changes, so that they share the queues anew.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import final
+
+from gantry_broker.ports import Clock
+from gantry_remoting import Connection
+from gantry_wire import Command, RequestCode, oneway
+from gantry_wire.commands.clients import ConsumerData, HeartbeatData, SubscriptionData
+from gantry_wire.filters import TagFilter, parse_tag_filter
+
+CLIENT_TIMEOUT_MS = 120_000
+
+
+@dataclass(slots=True)
+class Member:
+    """One client in one group."""
+
+    connection: Connection
+    client_id: str
+    language: str
+    version: int
+    seen_at_ms: int
+
+    @property
+    def address(self) -> str:
+        return f"{self.connection.peer[0]}:{self.connection.peer[1]}"
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a group wants of one topic, ready to filter with."""
+
+    data: SubscriptionData
+    tags: TagFilter
+
+
+@dataclass(slots=True)
+class ConsumerGroupState:
+    """One consumer group that has members now."""
+
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    members: dict[Connection, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    @property
+    def client_ids(self) -> list[str]:
+        return [member.client_id for member in self.members.values()]
+
+
+def new_member(connection: Connection, client_id: str, command: Command, now_ms: int) -> Member:
+    return Member(connection, client_id, command.language, command.version, now_ms)
+
+
+@final
+class ClientRegistry:
+    """All clients of this broker. Owned by the event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.producers: dict[str, dict[Connection, Member]] = {}
+        self.consumers: dict[str, ConsumerGroupState] = {}
+
+    def __repr__(self) -> str:
+        return f"<ClientRegistry producers={len(self.producers)} consumers={len(self.consumers)}>"
+
+    def heartbeat(self, beat: HeartbeatData, command: Command, connection: Connection) -> bool:
+        """A client says that it is here. True when its groups or subscriptions changed by it."""
+        now_ms = self._clock.wall_ms()
+        for producer in beat.producer_data_set:
+            members = self.producers.setdefault(producer.group_name, {})
+            members[connection] = new_member(connection, beat.client_id, command, now_ms)
+        changed = False
+        for consumer in beat.consumer_data_set:
+            member = new_member(connection, beat.client_id, command, now_ms)
+            changed = self._register_consumer(consumer, member) or changed
+        return changed
+
+    def _register_consumer(self, data: ConsumerData, member: Member) -> bool:
+        group = self.consumers.get(data.group_name)
+        if group is None:
+            group = ConsumerGroupState(data.consume_type, data.message_model, data.consume_from_where)
+            self.consumers[data.group_name] = group
+        group.consume_type, group.message_model = data.consume_type, data.message_model
+        group.consume_from_where = data.consume_from_where
+        is_new = member.connection not in group.members
+        group.members[member.connection] = member
+        changed = _update_subscriptions(group, data.subscription_data_set)
+        if is_new or changed:
+            self.notify(data.group_name)
+        return is_new or changed
+
+    def notify(self, group_name: str) -> None:
+        """Tell the members of a group to share its queues anew."""
+        group = self.consumers.get(group_name)
+        if group is None or group.message_model == "BROADCASTING":
+            return
+        for connection in group.members:
+            notice = oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group_name})
+            connection.send(notice.encode())
+
+    def unregister(self, connection: Connection, producer_group: str | None, consumer_group: str | None) -> None:
+        """A client says goodbye to its groups."""
+        if producer_group:
+            self._drop_producer(producer_group, connection)
+        if consumer_group:
+            self._drop_consumer(consumer_group, connection)
+
+    def disconnected(self, connection: Connection) -> list[str]:
+        """A connection is gone; returns the consumer groups that lost a member."""
+        for group in [name for name, members in self.producers.items() if connection in members]:
+            self._drop_producer(group, connection)
+        lost = [name for name, group in self.consumers.items() if connection in group.members]
+        for name in lost:
+            self._drop_consumer(name, connection)
+        return lost
+
+    def expire(self) -> list[Connection]:
+        """Connections of clients that have been silent too long; the caller closes them."""
+        oldest_ms = self._clock.wall_ms() - CLIENT_TIMEOUT_MS
+        silent = {
+            member.connection
+            for members in self._memberships()
+            for member in members.values()
+            if member.seen_at_ms < oldest_ms
+        }
+        return list(silent)
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        state = self.consumers.get(group)
+        return None if state is None else state.subscriptions.get(topic)
+
+    def groups_subscribed_to(self, topic: str) -> list[str]:
+        return sorted(name for name, group in self.consumers.items() if topic in group.subscriptions)
+
+    def _memberships(self) -> Iterable[dict[Connection, Member]]:
+        yield from self.producers.values()
+        yield from (group.members for group in self.consumers.values())
+
+    def _drop_producer(self, group: str, connection: Connection) -> None:
+        members = self.producers.get(group, {})
+        members.pop(connection, None)
+        if not members:
+            self.producers.pop(group, None)
+
+    def _drop_consumer(self, name: str, connection: Connection) -> None:
+        group = self.consumers.get(name)
+        if group is None or group.members.pop(connection, None) is None:
+            return
+        if group.members:
+            self.notify(name)
+        else:
+            del self.consumers[name]
+
+
+def _update_subscriptions(group: ConsumerGroupState, wanted: list[SubscriptionData]) -> bool:
+    """Take over newer subscriptions and drop those no longer wanted. True when anything changed."""
+    changed = False
+    for data in wanted:
+        known = group.subscriptions.get(data.topic)
+        if known is None or data.sub_version > known.data.sub_version:
+            group.subscriptions[data.topic] = Subscription(data, _lenient_filter(data))
+            changed = changed or known is None or known.data.sub_string != data.sub_string
+    topics = {data.topic for data in wanted}
+    for topic in [topic for topic in group.subscriptions if topic not in topics]:
+        del group.subscriptions[topic]
+        changed = True
+    return changed
+
+
+def _lenient_filter(data: SubscriptionData) -> TagFilter:
+    """A heartbeat with an expression that cannot be parsed must not cost the client its other groups."""
+    try:
+        return parse_tag_filter(data.sub_string)
+    except ValueError:
+        return TagFilter(data.sub_string or "", frozenset({""}), frozenset({0}))

@@ -1,0 +1,41 @@
+"""The parts of a running broker that its request handlers share."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gantry_broker.ports import Clock, Disk
+from gantry_broker.server.clients import ClientRegistry
+from gantry_broker.server.groups import GroupTable
+from gantry_broker.server.offsets import ConsumerOffsets
+from gantry_broker.server.persist import Persistence
+from gantry_broker.server.queue_locks import QueueLocks
+from gantry_broker.server.send_routes import SendRoutes
+from gantry_broker.server.stats import BrokerStats
+from gantry_broker.server.topics import TopicTable
+from gantry_broker.settings import BrokerSettings
+from gantry_broker.store.message_store import MessageStore
+from gantry_remoting import Connection
+from gantry_wire import Command
+
+Answer = Command | Awaitable[Command | None] | None
+Handler = Callable[[Command, Connection], Answer]
+HandlerTable = dict[int, Handler]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerCore:
+    """One broker's state. Every part belongs to the event loop."""
+
+    settings: BrokerSettings
+    clock: Clock
+    disk: Disk
+    store: MessageStore
+    store_host: bytes
+    topics: TopicTable
+    groups: GroupTable
+    offsets: ConsumerOffsets
+    clients: ClientRegistry
+    locks: QueueLocks
+    routes: SendRoutes
+    stats: BrokerStats
+    persistence: Persistence

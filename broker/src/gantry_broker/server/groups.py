@@ -1,0 +1,96 @@
+"""Consumer groups as configured: may they consume, how often is a message retried.
+
+Owned by the event loop; written to disk by `persist.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import final
+
+import msgspec
+
+from gantry_broker.ports import Clock
+from gantry_wire import names
+from gantry_wire.commands.admin import DataVersion, SubscriptionGroupConfig
+from gantry_wire.commands.clients import Document
+
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+
+class GroupDocument(Document):
+    """subscriptionGroup.json, and the reply to code 201."""
+
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = msgspec.field(default_factory=dict)
+    forbidden_table: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+
+
+@final
+class GroupTable:
+    """Group configurations by name."""
+
+    def __init__(self, clock: Clock, on_change: Callable[[str], None], *, auto_create: bool) -> None:
+        self._clock = clock
+        self._on_change = on_change
+        self._auto_create = auto_create
+        self._groups: dict[str, SubscriptionGroupConfig] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self.version = DataVersion(timestamp=clock.wall_ms())
+        for group in SYSTEM_GROUPS:
+            self._groups[group] = SubscriptionGroupConfig(group_name=group)
+
+    def __repr__(self) -> str:
+        return f"<GroupTable groups={len(self._groups)}>"
+
+    @property
+    def all(self) -> Mapping[str, SubscriptionGroupConfig]:
+        return self._groups
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group's configuration, made from defaults when that is allowed."""
+        config = self._groups.get(group)
+        if config is None and self._may_create(group):
+            config = SubscriptionGroupConfig(group_name=group)
+            self.put(config)
+        return config
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        assert names.group_fault(config.group_name) is None, "callers answer bad names before they come here"
+        self._groups[config.group_name] = config
+        self._changed(config.group_name)
+
+    def delete(self, group: str) -> bool:
+        if self._groups.pop(group, None) is None:
+            return False
+        self._changed(group)
+        return True
+
+    def document(self) -> GroupDocument:
+        return GroupDocument(
+            subscription_group_table=dict(self._groups), forbidden_table=self._forbidden, data_version=self.version
+        )
+
+    def load(self, document: GroupDocument) -> None:
+        self.version = document.data_version
+        self._forbidden = document.forbidden_table
+        for name, config in document.subscription_group_table.items():
+            if names.group_fault(name) is None:
+                self._groups[name] = config
+
+    def _may_create(self, group: str) -> bool:
+        is_allowed = self._auto_create or group.startswith(names.SYSTEM_GROUP_PREFIX)
+        return is_allowed and names.group_fault(group) is None
+
+    def _changed(self, group: str) -> None:
+        self.version = msgspec.structs.replace(
+            self.version, counter=self.version.counter + 1, timestamp=self._clock.wall_ms()
+        )
+        self._on_change(group)

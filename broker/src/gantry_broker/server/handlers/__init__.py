@@ -1,0 +1,1 @@
+"""Request handlers, one module per concern; each offers a table from request code to function."""

@@ -1,0 +1,119 @@
+"""What the broker says about itself."""
+
+from typing import final
+
+from gantry_broker.server.core import BrokerCore, HandlerTable
+from gantry_broker.server.delay import DelayService
+from gantry_broker.server.pull_hold import PullHold
+from gantry_remoting import Connection
+from gantry_wire import Command, RequestCode
+from gantry_wire.codes import PROTOCOL_VERSION
+from gantry_wire.commands.documents import write_document
+from gantry_wire.fastjson import dumps
+from gantry_wire.message import record_store_timestamp
+
+
+@final
+class BrokerHandlers:
+    """Codes 26, 28, 45 and 402. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore, delay: DelayService, hold: PullHold) -> None:
+        self._core = core
+        self._delay = delay
+        self._hold = hold
+        self._booted_at_ms = core.clock.wall_ms()
+
+    def table(self) -> HandlerTable:
+        return {
+            RequestCode.GET_BROKER_CONFIG: self.config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+        }
+
+    def config(self, command: Command, connection: Connection) -> Command:
+        """The effective settings in broker.conf's form."""
+        lines = [f"{name}={value}" for name, value in sorted(self._core.settings.effective().items())]
+        version = write_document(self._core.topics.version).decode()
+        return command.reply(ext={"version": version}, body="\n".join(lines).encode())
+
+    def delay_offsets(self, command: Command, connection: Connection) -> Command:
+        return command.reply(body=write_document(self._delay.document()))
+
+    def request_modes(self, command: Command, connection: Connection) -> Command:
+        return command.reply(body=dumps({"messageRequestModeMap": {}}))
+
+    def runtime(self, command: Command, connection: Connection) -> Command:
+        return command.reply(body=dumps({"table": self.runtime_table()}))
+
+    def runtime_table(self) -> dict[str, str]:
+        """RocketMQ's names; what does not exist here (thread pools, their queues) is zero."""
+        core = self._core
+        store, stats, settings = core.store, core.stats, core.settings
+        now_ms = core.clock.wall_ms()
+        table: dict[str, object] = {
+            "brokerActive": "true",
+            "brokerVersion": PROTOCOL_VERSION,
+            "brokerVersionDesc": "V5_3_3",
+            "bootTimestamp": self._booted_at_ms,
+            "runtime": uptime_text(now_ms - self._booted_at_ms),
+            "putTps": stats.rates(0),
+            "getTransferredTps": stats.rates(1),
+            "getTransferedTps": stats.rates(1),
+            "getFoundTps": stats.rates(2),
+            "getMissTps": stats.rates(3),
+            "getTotalTps": stats.rates(1),
+            "msgPutTotalTodayNow": stats.put_count,
+            "msgGetTotalTodayNow": stats.get_count,
+            "msgPutTotalTodayMorning": 0,
+            "msgGetTotalTodayMorning": 0,
+            "msgPutTotalYesterdayMorning": 0,
+            "msgGetTotalYesterdayMorning": 0,
+            "putMessageTimesTotal": stats.put_count,
+            "putMessageSizeTotal": stats.put_bytes,
+            "putMessageAverageSize": stats.put_bytes / stats.put_count if stats.put_count else 0.0,
+            "putMessageEntireTimeMax": 0,
+            "putMessageDistributeTime": "",
+            "commitLogMinOffset": store.min_physical,
+            "commitLogMaxOffset": store.wrote,
+            "dispatchBehindBytes": store.wrote - store.dispatched,
+            "dispatchMaxBuffer": 0,
+            "remainHowManyDataToCommit": store.wrote - store.committed,
+            "remainHowManyDataToFlush": store.wrote - store.flushed,
+            "remainTransientStoreBufferNumbs": 0,
+            "earliestMessageTimeStamp": self._earliest_ms(),
+            "startAcceptSendRequestTimeStamp": 0,
+            "pageCacheLockTimeMills": 0,
+            "commitLogDiskRatio": self._disk_ratio(),
+            "consumeQueueDiskRatio": self._disk_ratio(),
+            "heldPulls": self._hold.count,
+            "producerGroups": len(core.clients.producers),
+            "consumerGroups": len(core.clients.consumers),
+            "sendThreadPoolQueueCapacity": settings.send_queue_capacity,
+            "pullThreadPoolQueueCapacity": settings.held_pulls_max,
+        }
+        for pool in ("send", "pull", "query", "ack", "endTransaction", "litePull", "clientManager", "heartbeat"):
+            table.setdefault(f"{pool}ThreadPoolQueueSize", 0)
+            table.setdefault(f"{pool}ThreadPoolQueueCapacity", 0)
+            table.setdefault(f"{pool}ThreadPoolQueueHeadWaitTimeMills", 0)
+        for name in ("timerReadBehind", "timerOffsetBehind", "timerCongestNum", "timerEnqueueTps", "timerDequeueTps"):
+            table[name] = 0
+        for level, (delivered, end) in self._delay.progress().items():
+            table[f"scheduleMessageOffset_{level}"] = f"{delivered},{end}"
+        return {name: str(value) for name, value in table.items()}
+
+    def _earliest_ms(self) -> int:
+        record = self._core.store.message_at(self._core.store.min_physical)
+        return -1 if record is None else record_store_timestamp(record)
+
+    def _disk_ratio(self) -> str:
+        space = self._core.disk.space(self._core.store.root)
+        return f"{space.used / space.total:.4f}" if space.total else "0"
+
+
+def uptime_text(milliseconds: int) -> str:
+    """How long the broker runs, in RocketMQ's words."""
+    minutes, seconds = divmod(milliseconds // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

@@ -1,0 +1,90 @@
+"""Clients: heartbeats, goodbyes, who else is in my group, and locks of queues."""
+
+from typing import final
+
+from gantry_broker.server.core import BrokerCore, HandlerTable
+from gantry_broker.server.handlers.send import Refused
+from gantry_remoting import Connection
+from gantry_wire import Command, RequestCode, ResponseCode, names
+from gantry_wire.commands.clients import (
+    CheckClientConfig,
+    ConsumerGroup,
+    HeartbeatData,
+    LockBatch,
+    LockBatchResult,
+    UnregisterClient,
+)
+from gantry_wire.commands.documents import read_document, write_document
+from gantry_wire.fastjson import dumps
+from gantry_wire.filters import EXPRESSION_TAG, parse_tag_filter
+
+
+@final
+class ClientHandlers:
+    """Codes 34, 35, 38, 41, 42 and 46. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+
+    def table(self) -> HandlerTable:
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check,
+        }
+
+    def heartbeat(self, command: Command, connection: Connection) -> Command:
+        beat = read_document(command.body, HeartbeatData)
+        core = self._core
+        for consumer in beat.consumer_data_set:
+            if names.group_fault(consumer.group_name) is not None:
+                raise Refused(ResponseCode.INVALID_PARAMETER, f"the group[{consumer.group_name[:300]}] is illegal")
+            group = core.groups.find(consumer.group_name)
+            if group is not None and names.topic_fault(names.retry_topic(consumer.group_name)) is None:
+                core.topics.ensure(names.retry_topic(consumer.group_name), max(1, group.retry_queue_nums))
+        changed = core.clients.heartbeat(beat, command, connection)
+        ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
+        if beat.heartbeat_fingerprint == 0:
+            ext["IS_SUB_CHANGE"] = "true"
+        return command.reply(ext=ext)
+
+    def unregister(self, command: Command, connection: Connection) -> Command:
+        request = UnregisterClient.read(command.ext)
+        self._core.clients.unregister(connection, request.producer_group, request.consumer_group)
+        return command.reply()
+
+    def members(self, command: Command, connection: Connection) -> Command:
+        group = ConsumerGroup.read(command.ext).consumer_group
+        state = self._core.clients.consumers.get(group)
+        if state is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group[:300]}")
+        return command.reply(body=dumps({"consumerIdList": state.client_ids}))
+
+    def lock(self, command: Command, connection: Connection) -> Command:
+        request = read_document(command.body, LockBatch)
+        held = self._core.locks.lock(request.consumer_group, request.client_id, request.mq_set)
+        return command.reply(body=write_document(LockBatchResult(lock_ok_mq_set=held)))
+
+    def unlock(self, command: Command, connection: Connection) -> Command:
+        request = read_document(command.body, LockBatch)
+        self._core.locks.unlock(request.consumer_group, request.client_id, request.mq_set)
+        return command.reply()
+
+    def check(self, command: Command, connection: Connection) -> Command:
+        """A client asks whether its subscription can work here."""
+        data = read_document(command.body, CheckClientConfig).subscription_data
+        if data is None:
+            return command.reply()
+        if data.expression_type not in (None, "", EXPRESSION_TAG):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {data.expression_type}",
+            )
+        try:
+            parse_tag_filter(data.sub_string)
+        except ValueError as error:
+            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        return command.reply()

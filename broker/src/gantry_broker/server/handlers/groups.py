@@ -1,0 +1,154 @@
+"""Administration of consumer groups, and who is connected."""
+
+from typing import Any, final
+
+import msgspec
+
+from gantry_broker.server.clients import Member
+from gantry_broker.server.core import BrokerCore, HandlerTable
+from gantry_broker.server.handlers.offsets import group_fault_refusal
+from gantry_broker.server.handlers.send import Refused
+from gantry_broker.server.handlers.topics import queue_key
+from gantry_remoting import Connection
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.admin import (
+    GroupField,
+    GroupName,
+    ProducerGroup,
+    SubscriptionGroupConfig,
+    TopicListing,
+)
+from gantry_wire.commands.clients import ConsumerGroup, Document
+from gantry_wire.commands.documents import read_document, write_document
+from gantry_wire.fastjson import ObjectKey, dumps
+
+
+class GroupConfigList(Document):
+    """The body of code 225."""
+
+    group_config_list: list[SubscriptionGroupConfig] = msgspec.field(default_factory=list)
+
+
+@final
+class GroupHandlers:
+    """Codes 200, 201, 203, 204, 207, 208, 225, 343 and 352. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+
+    def table(self) -> HandlerTable:
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.create_list,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
+            RequestCode.GET_CONSUME_STATS: self.stats,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics,
+        }
+
+    async def create(self, command: Command, connection: Connection) -> Command:
+        self._put([read_document(command.body, SubscriptionGroupConfig)])
+        await self._core.persistence.settled("subscriptionGroup")
+        return command.reply()
+
+    async def create_list(self, command: Command, connection: Connection) -> Command:
+        self._put(read_document(command.body, GroupConfigList).group_config_list)
+        await self._core.persistence.settled("subscriptionGroup")
+        return command.reply()
+
+    async def delete(self, command: Command, connection: Connection) -> Command:
+        request = GroupName.read(command.ext)
+        self._core.groups.delete(request.group_name)
+        if request.clean_offset:
+            self._core.offsets.forget_group(request.group_name)
+        await self._core.persistence.settled("subscriptionGroup")
+        return command.reply()
+
+    def all(self, command: Command, connection: Connection) -> Command:
+        document = self._core.groups.document()
+        ext = {"totalGroupNum": str(len(document.subscription_group_table))}
+        return command.reply(ext=ext, body=write_document(document))
+
+    def config(self, command: Command, connection: Connection) -> Command:
+        group = GroupField.read(command.ext).group
+        config = self._core.groups.all.get(group)
+        if config is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {group[:300]}")
+        return command.reply(body=write_document(config))
+
+    def consumers(self, command: Command, connection: Connection) -> Command:
+        name = ConsumerGroup.read(command.ext).consumer_group
+        state = self._core.clients.consumers.get(name)
+        if state is None:
+            raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name[:300]}] not online")
+        subscriptions = {topic: msgspec.to_builtins(item.data) for topic, item in state.subscriptions.items()}
+        document = {
+            "connectionSet": [connection_document(member) for member in state.members.values()],
+            "consumeFromWhere": state.consume_from_where,
+            "consumeType": state.consume_type,
+            "messageModel": state.message_model,
+            "subscriptionTable": subscriptions,
+        }
+        return command.reply(body=dumps(document))
+
+    def producers(self, command: Command, connection: Connection) -> Command:
+        group = ProducerGroup.read(command.ext).producer_group
+        members = self._core.clients.producers.get(group)
+        if not members:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group[:300]}] not exist")
+        return command.reply(
+            body=dumps({"connectionSet": [connection_document(member) for member in members.values()]})
+        )
+
+    def topics(self, command: Command, connection: Connection) -> Command:
+        group = GroupField.read(command.ext).group
+        return command.reply(body=write_document(TopicListing(topic_list=self._core.offsets.topics_of(group))))
+
+    def stats(self, command: Command, connection: Connection) -> Command:
+        """How far a group is behind in every queue it consumes."""
+        request = ConsumerGroup.read(command.ext)
+        group, core = request.consumer_group, self._core
+        topics = [request.topic] if request.topic else core.offsets.topics_of(group)
+        state = core.clients.consumers.get(group)
+        if state is not None and not request.topic:
+            topics = [topic for topic in topics if topic in state.subscriptions]
+        table: dict[ObjectKey, Any] = {}
+        for topic in topics:
+            config = core.topics.find(topic)
+            for queue_id in range(config.read_queue_nums if config is not None else 0):
+                table[queue_key(topic, core.settings.broker_name, queue_id)] = self._queue_stats(group, topic, queue_id)
+        return command.reply(body=dumps({"consumeTps": 0.0, "offsetTable": table}))
+
+    def _queue_stats(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
+        store = self._core.store
+        queue = store.find_queue(topic, queue_id)
+        end = 0 if queue is None else queue.end
+        consumed = max(0, self._core.offsets.find(group, topic, queue_id) or 0)
+        last = store.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
+        return {
+            "brokerOffset": end,
+            "consumerOffset": consumed,
+            "lastTimestamp": max(0, last),
+            "pullOffset": consumed,
+        }
+
+    def _put(self, configs: list[SubscriptionGroupConfig]) -> None:
+        for config in configs:
+            refusal = group_fault_refusal(config.group_name)
+            if refusal is not None:
+                raise refusal
+        for config in configs:
+            self._core.groups.put(config)
+
+
+def connection_document(member: Member) -> dict[str, Any]:
+    """A client as Java's Connection bean."""
+    return {
+        "clientAddr": member.address,
+        "clientId": member.client_id,
+        "language": member.language,
+        "version": member.version,
+    }

@@ -1,0 +1,176 @@
+"""Pulls: messages of one queue from an offset on, at once or as soon as there are any."""
+
+import asyncio
+from typing import Final, final
+
+from gantry_broker.server.core import BrokerCore, HandlerTable
+from gantry_broker.server.handlers.send import Refused
+from gantry_broker.server.pull_hold import HeldPull, PullHold
+from gantry_broker.server.topics import PERM_READ
+from gantry_broker.store.reader import ReadResult, ReadStatus
+from gantry_remoting import Connection
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.fields import FieldError
+from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
+from gantry_wire.filters import EXPRESSION_TAG, TagFilter, parse_tag_filter
+
+SUSPEND_MS_MAX: Final = 60_000
+
+_CODES: Final = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
+
+
+@final
+class PullHandlers:
+    """Codes 11 and 361. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore, loop: asyncio.AbstractEventLoop) -> None:
+        self._core = core
+        self._loop = loop
+        self.hold = PullHold(loop, self.look_again, held_max=core.settings.held_pulls_max)
+
+    def table(self) -> HandlerTable:
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, command: Command, connection: Connection) -> Command | None:
+        try:
+            pull = PullMessage.read(command.ext)
+            self._check(pull)
+            wanted = self._filter(pull)
+        except FieldError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        except Refused as refused:
+            return command.reply(refused.code, refused.remark)
+        result = self._read(pull, pull.queue_offset, wanted)
+        if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0:
+            self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
+        can_wait = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0
+        if can_wait and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND:
+            if self.hold.is_full:
+                return command.reply(
+                    ResponseCode.SYSTEM_BUSY,
+                    "[OVERLOAD]system busy, start flow control for a while: too many held pulls",
+                )
+            suspend_ms = min(pull.suspend_timeout_millis, SUSPEND_MS_MAX)
+            deadline = self._loop.time() + suspend_ms / 1000
+            self.hold.hold(HeldPull(command, connection, pull, pull.queue_offset, deadline))
+            return None
+        return self._reply(command, pull.queue_offset, result)
+
+    def look_again(self, held: HeldPull, must_answer: bool) -> Command | None:
+        """A held pull's next attempt; None when it should go on waiting."""
+        try:
+            wanted = self._filter(held.pull)
+        except Refused as refused:
+            return held.command.reply(refused.code, refused.remark)
+        result = self._read(held.pull, held.next_offset, wanted)
+        code = _code(result, held.next_offset)
+        if code is ResponseCode.PULL_RETRY_IMMEDIATELY:
+            held.next_offset = result.next_offset
+        elif code is not ResponseCode.PULL_NOT_FOUND:
+            return self._reply(held.command, held.next_offset, result)
+        if not must_answer:
+            return None
+        if held.next_offset != held.pull.queue_offset:
+            result = result._replace(status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=held.next_offset)
+        return self._reply(held.command, held.next_offset, result)
+
+    def _read(self, pull: PullMessage, offset: int, wanted: TagFilter) -> ReadResult:
+        settings = self._core.settings
+        count_max = max(1, min(pull.max_msg_nums, settings.pull_messages_max))
+        bytes_max = settings.pull_bytes_max
+        if pull.max_msg_bytes is not None and pull.max_msg_bytes > 0:
+            bytes_max = min(pull.max_msg_bytes, settings.pull_bytes_limit)
+        return self._core.store.read(
+            pull.topic,
+            pull.queue_id,
+            offset,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            accept=wanted.codes or None,
+        )
+
+    def _reply(self, command: Command, offset: int, result: ReadResult) -> Command:
+        code = _code(result, offset)
+        if code is ResponseCode.SUCCESS:
+            self._core.stats.found(result.count, len(result.body))
+        else:
+            self._core.stats.missed()
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(result.next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+        }
+        body = result.body if code is ResponseCode.SUCCESS else b""
+        return command.reply(code, result.status.name, ext=ext, body=body)
+
+    # ------- checks, in RocketMQ's order
+
+    def _check(self, pull: PullMessage) -> None:
+        core = self._core
+        group = core.groups.find(pull.consumer_group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{pull.consumer_group[:300]}] does not exist",
+            )
+        if not group.consume_enable:
+            raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {pull.consumer_group}")
+        config = core.topics.find(pull.topic)
+        if config is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{pull.topic[:300]}] not exist, apply first please!")
+        if not config.perm & PERM_READ:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden")
+        if not 0 <= pull.queue_id < config.read_queue_nums:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] topicConfig.readQueueNums:"
+                f"[{config.read_queue_nums}]",
+            )
+        state = core.clients.consumers.get(pull.consumer_group)
+        if state is not None and state.message_model == "BROADCASTING" and not group.consume_broadcast_enable:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{pull.consumer_group}] can not consume by broadcast way",
+            )
+
+    def _filter(self, pull: PullMessage) -> TagFilter:
+        """What the pull wants: its own expression, or what its group's heartbeat said."""
+        if pull.sys_flag & PULL_SUBSCRIPTION:
+            if pull.expression_type not in (None, "", EXPRESSION_TAG):
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"The broker does not support consumer to filter message by {pull.expression_type}",
+                )
+            try:
+                return parse_tag_filter(pull.subscription)
+            except ValueError as error:
+                raise Refused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
+                ) from error
+        state = self._core.clients.consumers.get(pull.consumer_group)
+        if state is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        subscription = state.subscriptions.get(pull.topic)
+        if subscription is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
+        if subscription.data.sub_version < pull.sub_version:
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return subscription.tags
+
+
+def _code(result: ReadResult, offset: int) -> ResponseCode:
+    if result.status in _EMPTY_QUEUE and offset == 0:
+        return ResponseCode.PULL_NOT_FOUND
+    return _CODES[result.status]

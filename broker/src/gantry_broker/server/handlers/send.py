@@ -1,0 +1,305 @@
+"""Sends in words: every check that RocketMQ makes, in its order, with its codes.
+
+`SendHandlers.take` turns one request into drafts of the current pass or into a refusal; nothing is stored before every
+check has passed. Transactional and timer messages are refused clearly until they exist.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Final, final
+
+import msgspec
+
+from gantry_broker.errors import BrokerError
+from gantry_broker.server.core import BrokerCore
+from gantry_broker.server.send_path import NO_ANSWER, SendPass, SendPath, store_refusal
+from gantry_broker.server.topics import PERM_NORMAL
+from gantry_broker.store.draft import Draft
+from gantry_remoting import Connection
+from gantry_wire import Command, RequestCode, ResponseCode, names
+from gantry_wire import properties as keys
+from gantry_wire.batch import BatchEntry, decode_batch
+from gantry_wire.commands.admin import TopicConfig
+from gantry_wire.commands.fields import FieldError
+from gantry_wire.commands.send import SendMessage, SendMessageV2
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.hashing import tags_code
+from gantry_wire.limits import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
+from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_MULTI_TAGS, TRANSACTION_MASK, offset_message_id
+from gantry_wire.properties import format_properties, parse_properties
+from gantry_wire.unique_id import UniqueIds
+
+SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+TIMER_PROPERTIES: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
+MEMORY_FLAGS: Final = FLAG_BORN_HOST_V6 | 0x20
+
+
+class Refused(Exception):
+    """A request is answered with a code and a text, and nothing was stored."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message on its way into a queue, after all checks of its request."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: dict[str, str]
+    reconsume_times: int = 0
+    delay_level: int = 0
+
+
+@final
+class SendHandlers:
+    """The readable path of sends. Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore, path: SendPath) -> None:
+        self._core = core
+        self._path = path
+        self._unique_ids = UniqueIds(core.store_host[:-4], salt=random.getrandbits(32))
+        self._random = random.Random()
+
+    def take(self, command: Command, connection: Connection, current: SendPass) -> bytes | None:
+        """Put the request's messages into the pass, or answer it at once."""
+        try:
+            if current.refusal is not None:
+                raise Refused(*current.refusal)
+            send = read_send(command)
+            self._check(send, command, connection)
+            if send.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
+                return self._take_batch(send, command, connection, current)
+            self._take_single(send, command, connection, current)
+        except Refused as refused:
+            return self._refuse(command, current, refused.code, refused.remark)
+        except FieldError as error:
+            return self._refuse(command, current, ResponseCode.SYSTEM_ERROR, str(error))
+        return None
+
+    def _refuse(self, command: Command, current: SendPass, code: ResponseCode, remark: str) -> bytes | None:
+        replies = current.flush()
+        return replies if command.is_oneway else replies + command.reply(code, remark).encode()
+
+    # ------- checks
+
+    def _check(self, send: SendMessageV2, command: Command, connection: Connection) -> None:
+        fault = names.topic_fault(send.topic)
+        if fault is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"the topic[{send.topic[:300]}] is illegal: {fault.value}")
+        if send.topic in names.NOT_SENDABLE_TOPICS:
+            raise Refused(ResponseCode.NO_PERMISSION, f"sending message to topic[{send.topic}] is forbidden")
+        config = self._topic(send)
+        queues = max(config.write_queue_nums, config.read_queue_nums)
+        if send.queue_id >= queues:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{send.queue_id}] is illegal, topic[{send.topic}] has {queues} queues, "
+                f"producer: {connection.peer[0]}:{connection.peer[1]}",
+            )
+        if not names.is_retry_or_dead_letter(send.topic) and len(send.topic) > TOPIC_BYTES_MAX:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(send.topic)}")
+        self._check_sizes(send, command.body)
+
+    def _check_sizes(self, send: SendMessageV2, body: bytes) -> None:
+        limit = self._core.settings.message_bytes_max
+        properties_bytes = len((send.properties or "").encode("utf-8", "surrogatepass"))
+        if not body or len(body) > limit or properties_bytes > PROPERTIES_BYTES_MAX:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: its body has {len(body)} bytes (1 to {limit} are allowed), "
+                f"its properties {properties_bytes} (at most {PROPERTIES_BYTES_MAX})",
+            )
+
+    def _topic(self, send: SendMessageV2) -> TopicConfig:
+        core = self._core
+        config = core.topics.find(send.topic)
+        if config is None and send.topic.startswith(names.RETRY_PREFIX):
+            config = core.topics.ensure(send.topic, 1)
+        if config is None:
+            queues = min(send.default_topic_queue_nums, core.settings.default_topic_queues)
+            config = core.topics.create_from_template(send.topic, send.default_topic, queues)
+        if config is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{send.topic}] not exist, apply first please!")
+        return config
+
+    # ------- one message
+
+    def _take_single(self, send: SendMessageV2, command: Command, connection: Connection, current: SendPass) -> None:
+        config = self._core.topics.find(send.topic)
+        assert config is not None, "_check made sure of it"
+        properties = clean(parse_properties(send.properties or ""))
+        unique = properties.setdefault(keys.UNIQUE_KEY, self._unique_ids.next(self._core.clock.wall_ms()))
+        queue_id = send.queue_id if send.queue_id >= 0 else self._random.randrange(max(1, config.write_queue_nums))
+        message = Outgoing(send.topic, queue_id, command.body, properties, send.reconsume_times or 0)
+        self._redirect_exhausted_retry(send, message)
+        refuse_unsupported(properties)
+        draft = self.draft(message, send, self._path.host_of(connection))
+        current.drafts.append(draft)
+        template = NO_ANSWER if command.is_oneway else self._core.routes.template(queue_id)
+        current.answers.append((template, json_text(unique), command.opaque))
+        if send.topic not in self._core.routes.by_topic:
+            self._core.routes.make(config)
+
+    def _redirect_exhausted_retry(self, send: SendMessageV2, message: Outgoing) -> None:
+        """A consumer that resends to its retry topic too often has it go to the dead letters."""
+        if not send.topic.startswith(names.RETRY_PREFIX):
+            return
+        group_name = send.topic[len(names.RETRY_PREFIX) :]
+        group = self._core.groups.find(group_name)
+        if group is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name}")
+        times_max = group.retry_max_times if send.max_reconsume_times is None else send.max_reconsume_times
+        is_ordered = message.reconsume_times > 0 and self._core.locks.is_held(group_name)
+        if message.reconsume_times >= times_max or is_ordered:
+            message.topic = names.dead_letter_topic(group_name)
+            message.queue_id = 0
+            message.properties.pop(keys.DELAY_LEVEL, None)
+            self._core.topics.ensure(message.topic, 1, PERM_NORMAL)
+
+    def draft(self, message: Outgoing, send: SendMessageV2, born_host: bytes) -> Draft:
+        """What the store appends for `message`. Raises Refused when its properties no longer fit."""
+        core = self._core
+        properties = {**message.properties, **core.routes.added}
+        topic, queue_id, delay_ms = message.topic, message.queue_id, 0
+        level = delay_level(properties, len(core.settings.store.delay_levels_ms))
+        if level:
+            properties[keys.REAL_TOPIC], properties[keys.REAL_QUEUE_ID] = topic, str(queue_id)
+            properties[keys.DELAY_LEVEL] = str(level)
+            topic, queue_id = names.SCHEDULE_TOPIC, level - 1
+            delay_ms = core.settings.store.delay_levels_ms[level - 1]
+        config = core.topics.find(message.topic)
+        multi = FLAG_MULTI_TAGS if config is not None and config.topic_filter_type == "MULTI_TAG" else 0
+        sys_flag = send.sys_flag & ~(MEMORY_FLAGS | TRANSACTION_MASK) | multi
+        return Draft(
+            queue=core.store.queue(topic, queue_id),
+            body=message.body,
+            properties=fitting(properties),
+            sys_flag=sys_flag | (FLAG_BORN_HOST_V6 if len(born_host) == 20 else 0),
+            flag=send.flag,
+            born_timestamp_ms=send.born_timestamp,
+            born_host=born_host,
+            reconsume_times=message.reconsume_times,
+            prepared_offset=0,
+            tags_code=tags_code(properties.get(keys.TAGS)),
+            delay_ms=delay_ms,
+            keys=index_keys(properties),
+        )
+
+    # ------- batches
+
+    def _take_batch(
+        self, send: SendMessageV2, command: Command, connection: Connection, current: SendPass
+    ) -> bytes | None:
+        if names.is_retry_or_dead_letter(send.topic):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {send.topic}")
+        entries = self._entries(send, command.body)
+        config = self._core.topics.find(send.topic)
+        assert config is not None, "_check made sure of it"
+        queue_id = send.queue_id if send.queue_id >= 0 else self._random.randrange(max(1, config.write_queue_nums))
+        uniques: list[str] = []
+        drafts: list[Draft] = []
+        for entry in entries:
+            properties = clean(parse_properties(entry.properties.decode("utf-8", "replace")))
+            if keys.DELAY_LEVEL in properties or keys.TRANSACTION_PREPARED in properties:
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no delayed or transactional messages")
+            refuse_unsupported(properties)
+            uniques.append(properties.setdefault(keys.UNIQUE_KEY, self._unique_ids.next(self._core.clock.wall_ms())))
+            message = Outgoing(send.topic, queue_id, entry.body, properties)
+            one = msgspec.structs.replace(send, flag=entry.flag)
+            drafts.append(self.draft(message, one, self._path.host_of(connection)))
+        replies = current.flush()
+        try:
+            physical_offsets, queue_offsets = self._core.store.append_contiguous(drafts)
+        except BrokerError as error:
+            raise Refused(*store_refusal(error)) from error
+        self._core.stats.put(len(drafts), self._core.store)
+        if command.is_oneway:
+            return replies
+        ids = ",".join(offset_message_id(self._core.store_host, offset) for offset in physical_offsets)
+        ext = {
+            "msgId": ids,
+            "queueId": str(queue_id),
+            "queueOffset": str(queue_offsets[0]),
+            "transactionId": ",".join(uniques),
+            "MSG_REGION": self._core.routes.added[keys.MESSAGE_REGION],
+            "TRACE_ON": "true",
+        }
+        batch_id = parse_properties(send.properties or "").get(keys.UNIQUE_KEY)
+        if batch_id is not None:
+            ext["batchUniqId"] = batch_id
+        return replies + command.reply(ext=ext).encode()
+
+    def _entries(self, send: SendMessageV2, body: bytes) -> list[BatchEntry]:
+        try:
+            entries = decode_batch(body)
+        except RemoteProtocolError as error:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is illegal: {error}") from error
+        if any(not entry.body for entry in entries):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch holds a message without a body")
+        if len(entries) > self._core.settings.batch_messages_max:
+            limit = self._core.settings.batch_messages_max
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch holds more than {limit} messages")
+        return entries
+
+
+def read_send(command: Command) -> SendMessageV2:
+    """The fields of code 10, 310 or 320. Raises FieldError."""
+    if command.code != RequestCode.SEND_MESSAGE:
+        return SendMessageV2.read(command.ext)
+    first = SendMessage.read(command.ext)
+    return SendMessageV2(**{info.name: getattr(first, info.name) for info in msgspec.structs.fields(SendMessage)})
+
+
+def clean(properties: dict[str, str]) -> dict[str, str]:
+    """Without what only the broker may say."""
+    properties.pop(keys.POP_CHECKPOINT, None)
+    properties.pop(keys.RECORD_CRC, None)
+    return properties
+
+
+def refuse_unsupported(properties: dict[str, str]) -> None:
+    if properties.get(keys.TRANSACTION_PREPARED, "").lower() == "true":
+        raise Refused(ResponseCode.NO_PERMISSION, "this broker does not take transactional messages yet")
+    if any(name in properties for name in TIMER_PROPERTIES):
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled; use one of the delay levels instead"
+        )
+
+
+def delay_level(properties: dict[str, str], levels: int) -> int:
+    """The delay level that a message asks for, at most the highest; 0 for none."""
+    text = properties.get(keys.DELAY_LEVEL, "0")
+    try:
+        level = int(text)
+    except ValueError:
+        return 0
+    return max(0, min(level, levels))
+
+
+def index_keys(properties: dict[str, str]) -> tuple[str, ...]:
+    """What a message can be found by: its unique id, then its keys."""
+    unique = properties.get(keys.UNIQUE_KEY)
+    others = [key for key in properties.get(keys.KEYS, "").split(keys.KEY_SEPARATOR) if key]
+    return (unique, *others) if unique else tuple(others)
+
+
+def fitting(properties: dict[str, str]) -> bytes:
+    """The properties as bytes. Raises Refused when they pass what a record can hold."""
+    data = format_properties(properties).encode("utf-8", "replace")
+    if len(data) > PROPERTIES_BYTES_MAX:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message is illegal: its properties take {len(data)} bytes with those that the broker adds, "
+            f"at most {PROPERTIES_BYTES_MAX} are allowed",
+        )
+    return data
+
+
+def json_text(text: str) -> bytes:
+    """`text` as the inside of a JSON string."""
+    return msgspec.json.encode(text.encode("utf-8", "replace").decode())[1:-1]

@@ -1,0 +1,108 @@
+"""How far every group has consumed every queue, and how far every delay level was delivered.
+
+Offsets are positions of the next message to consume. They live in memory, are written to disk every few seconds and at
+a clean stop, and repeat some messages after a crash rather than skip one: the file never runs ahead of the table.
+"""
+
+from collections.abc import Iterator
+from typing import Any, final
+
+import msgspec
+
+from gantry_broker.ports import Clock
+from gantry_wire.commands.admin import DataVersion
+from gantry_wire.commands.clients import Document
+
+SEPARATOR = "@"
+
+
+class OffsetDocument(Document):
+    """consumerOffset.json, and the reply to code 43."""
+
+    offset_table: dict[str, dict[int, int]] = msgspec.field(default_factory=dict)
+    data_version: DataVersion | None = None
+
+
+class DelayOffsetDocument(Document):
+    """delayOffset.json, and the reply to code 45."""
+
+    offset_table: dict[int, int] = msgspec.field(default_factory=dict)
+    data_version: DataVersion | None = None
+
+
+@final
+class ConsumerOffsets:
+    """Offsets by topic@group and queue. Owned by the event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._table: dict[str, dict[int, int]] = {}
+        self._version = DataVersion(timestamp=clock.wall_ms())
+        self.is_dirty = False
+
+    def __repr__(self) -> str:
+        return f"<ConsumerOffsets pairs={len(self._table)}>"
+
+    def find(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The committed offset, or None when the group never committed one."""
+        queues = self._table.get(f"{topic}{SEPARATOR}{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        queues = self._table.setdefault(f"{topic}{SEPARATOR}{group}", {})
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self.is_dirty = True
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """All committed offsets of a group in a topic."""
+        return dict(self._table.get(f"{topic}{SEPARATOR}{group}", {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        return sorted(topic for topic, name in self._pairs() if name == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        return sorted(group for name, group in self._pairs() if name == topic)
+
+    def forget_topic(self, topic: str) -> None:
+        self._forget(lambda name, group: name == topic)
+
+    def forget_group(self, group: str) -> None:
+        self._forget(lambda name, owner: owner == group)
+
+    def clamp(self, topic: str, queue_id: int, end: int) -> list[tuple[str, int]]:
+        """Set offsets beyond a queue's end back to it; returns (group, old offset) of each."""
+        moved: list[tuple[str, int]] = []
+        for key, queues in self._table.items():
+            name, _, group = key.partition(SEPARATOR)
+            if name == topic and queues.get(queue_id, 0) > end:
+                moved.append((group, queues[queue_id]))
+                queues[queue_id] = end
+                self.is_dirty = True
+        return moved
+
+    def known_queues(self) -> list[tuple[str, int]]:
+        """Every (topic, queue) that somebody has an offset in."""
+        return sorted({(key.partition(SEPARATOR)[0], queue) for key, queues in self._table.items() for queue in queues})
+
+    def document(self) -> OffsetDocument:
+        self._version = msgspec.structs.replace(
+            self._version, counter=self._version.counter + 1, timestamp=self._clock.wall_ms()
+        )
+        table = {key: dict(queues) for key, queues in self._table.items()}
+        return OffsetDocument(offset_table=table, data_version=self._version)
+
+    def load(self, document: OffsetDocument) -> None:
+        self._table = {key: dict(queues) for key, queues in document.offset_table.items() if SEPARATOR in key}
+        self._version = document.data_version or self._version
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        for key in self._table:
+            topic, _, group = key.partition(SEPARATOR)
+            yield topic, group
+
+    def _forget(self, matches: Any) -> None:
+        doomed = [key for key in self._table if matches(*key.split(SEPARATOR, 1))]
+        for key in doomed:
+            del self._table[key]
+        self.is_dirty = self.is_dirty or bool(doomed)

@@ -1,0 +1,96 @@
+"""Writing the broker's tables to disk, off the event loop.
+
+A table marks itself changed; its file is written soon after, one write at a time, always from a fresh copy that the
+loop made. Topics and groups are written at once, and an administrator's reply waits for it (`settled`); offsets every
+few seconds and at a clean stop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, final
+
+from gantry_broker.errors import BrokerError
+
+log = logging.getLogger(__name__)
+
+Snapshot = Callable[[], bytes]
+Write = Callable[[bytes], None]
+
+
+@final
+class TableFile:
+    """One file: how to get its bytes, how to write them."""
+
+    def __init__(self, name: str, snapshot: Snapshot, write: Write) -> None:
+        self.name: Final = name
+        self._snapshot = snapshot
+        self._write = write
+        self._lock = asyncio.Lock()
+        self._wanted = 0
+        self._written = 0
+
+    def mark(self) -> None:
+        """The table has changed."""
+        self._wanted += 1
+
+    async def settle(self) -> None:
+        """Have everything marked so far on disk. Raises OSError and BrokerError of the write."""
+        async with self._lock:
+            wanted = self._wanted
+            if wanted == self._written:
+                return
+            data = self._snapshot()
+            await asyncio.to_thread(self._write, data)
+            self._written = wanted
+
+    def settle_now(self) -> None:
+        """The same at the end of the process, when blocking hurts nobody."""
+        self._write(self._snapshot())
+        self._written = self._wanted
+
+
+@final
+class Persistence:
+    """All table files. Owned by the event loop; the writes run in its worker threads."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, TableFile] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.failure: str | None = None
+
+    def add(self, file: TableFile) -> None:
+        self._files[file.name] = file
+
+    def mark(self, name: str, *, now: bool) -> None:
+        """The table has changed; with `now` it is written without waiting for the next round."""
+        file = self._files[name]
+        file.mark()
+        if now:
+            task = asyncio.ensure_future(self._settle(file))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def settled(self, name: str) -> None:
+        """Wait until the table is on disk as it is now."""
+        await self._files[name].settle()
+
+    async def round(self) -> None:
+        """Write whatever has changed."""
+        for file in self._files.values():
+            await self._settle(file)
+
+    async def close(self) -> None:
+        """Wait for writes under way, then write everything once more."""
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for file in self._files.values():
+            file.settle_now()
+
+    async def _settle(self, file: TableFile) -> None:
+        try:
+            await file.settle()
+            self.failure = None
+        except (OSError, BrokerError) as error:
+            self.failure = f"{file.name}: {error}"
+            log.exception("a table could not be written; it is tried again", extra={"table": file.name})

@@ -1,0 +1,108 @@
+"""The broker behind its ports: which request goes to which handler, and what every request has in common.
+
+Plain sends take the short way (`send_path`); everything else is decoded in full and looked up in one table of codes.
+A handler's refusal becomes its code and text; a request that nobody handles gets code 3; a bug in one handler costs
+its request an answer with code 1 and a logged traceback, never the connection of somebody else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+from gantry_broker.errors import BrokerError
+from gantry_broker.server.core import Answer, HandlerTable
+from gantry_broker.server.handlers.send import SEND_CODES, Refused, SendHandlers
+from gantry_broker.server.send_path import SendPass, SendPath, store_refusal
+from gantry_remoting import Connection
+from gantry_wire import Command, Frame, RequestCode, ResponseCode, WireLimits, decode_command
+from gantry_wire.commands.fields import FieldError
+
+log = logging.getLogger(__name__)
+
+FAST_PORT_REFUSES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+"""As in RocketMQ: the fast port does not hold pulls."""
+
+
+@final
+class BrokerService:
+    """A `Service` for one listening port. Owned by the event loop."""
+
+    def __init__(
+        self,
+        path: SendPath,
+        sends: SendHandlers,
+        table: HandlerTable,
+        limits: WireLimits,
+        *,
+        refuses: frozenset[int],
+        disconnected: Callable[[Connection], None],
+    ) -> None:
+        self._path = path
+        self._sends = sends
+        self._table = {code: handler for code, handler in table.items() if code not in refuses}
+        self._limits = limits
+        self._disconnected = disconnected
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
+        return self._path.handle(data, connection, self._other)
+
+    def connected(self, connection: Connection) -> None:
+        """Nothing to do: a client makes itself known by its heartbeat."""
+
+    def disconnected(self, connection: Connection) -> None:
+        self._path.forget(connection)
+        self._disconnected(connection)
+
+    def _other(self, frame: Frame, connection: Connection, current: SendPass) -> bytes | None:
+        command = decode_command(frame, self._limits)
+        if command.is_reply:
+            connection.resolve(command)
+            return None
+        if command.code in SEND_CODES:
+            return self._sends.take(command, connection, current)
+        replies = current.flush()
+        answer = self._answer(command, connection)
+        if isinstance(answer, Awaitable):
+            task = asyncio.ensure_future(self._later(command, answer, connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return replies
+        if answer is None or command.is_oneway:
+            return replies
+        return replies + answer.encode()
+
+    def _answer(self, command: Command, connection: Connection) -> Answer:
+        handler = self._table.get(command.code)
+        if handler is None:
+            return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+        try:
+            return handler(command, connection)
+        except Exception as error:  # noqa: BLE001 - the firewall between one request and everybody else
+            return failure(command, error)
+
+    async def _later(self, command: Command, answer: Awaitable[Command | None], connection: Connection) -> None:
+        try:
+            reply = await answer
+        except Exception as error:  # noqa: BLE001 - the firewall between one request and everybody else
+            reply = failure(command, error)
+        if reply is not None and not command.is_oneway:
+            connection.send(reply.encode())
+
+    async def drain(self) -> None:
+        """Wait for slow answers under way."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def failure(command: Command, error: Exception) -> Command:
+    """The answer to a request whose handler raised."""
+    if isinstance(error, Refused):
+        return command.reply(error.code, error.remark)
+    if isinstance(error, FieldError):
+        return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+    if isinstance(error, BrokerError):
+        return command.reply(*store_refusal(error))
+    log.error("a handler failed", exc_info=error, extra={"code": command.code})
+    return command.reply(ResponseCode.SYSTEM_ERROR, f"the broker failed to handle the request: {type(error).__name__}")

@@ -1,0 +1,385 @@
+"""Settings of a broker: the names that RocketMQ users know, in a `broker.conf`, plus a few of our own.
+
+    file < command line
+
+Everything is read once, checked together, and passed on in small pieces. A setting we do not know, or one that asks
+for something this broker does not do, refuses to start and says which key it is and what to do: silently running with
+weaker promises than the file asks for is the one thing a broker must not do.
+"""
+
+import inspect
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from gantry_broker.store.settings import FlushSettings, StoreSettings, parse_delay_levels
+from gantry_remoting import ListenerSettings, TlsMode, TlsSettings
+from gantry_wire import WireLimits
+
+
+class SettingsError(ValueError):
+    """The settings cannot be used. The text names the keys and the remedy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """Everything one broker can be told. The RocketMQ name is the key in `broker.conf`."""
+
+    cluster_name: str = "DefaultCluster"
+    """brokerClusterName."""
+
+    broker_name: str = field(default_factory=socket.gethostname)
+    """brokerName; the host's name by default."""
+
+    broker_id: int = 0
+    """brokerId; 0 is the master. Slaves come with replication."""
+
+    broker_ip: str = "127.0.0.1"
+    """brokerIP1, the address that clients are told and that message ids carry."""
+
+    listen_host: str = "0.0.0.0"
+    """bindAddress: the address to listen on."""
+
+    listen_port: int = 10911
+    """listenPort."""
+
+    fast_port: int | None = None
+    """fastListenPort; two below listenPort by default, as clients and slaves expect. -1 switches it off."""
+
+    name_servers: tuple[str, ...] = ()
+    """namesrvAddr: host:port, several separated by semicolons."""
+
+    store_path: str = "store"
+    """storePathRootDir: where the log, the queues and the tables lie."""
+
+    register_period_ms: int = 30_000
+    """registerNameServerPeriod, 10 to 60 s."""
+
+    auto_create_topics: bool = True
+    """autoCreateTopicEnable: the first message to an unknown topic makes it."""
+
+    auto_create_groups: bool = True
+    """autoCreateSubscriptionGroup: the first contact of an unknown group makes it."""
+
+    default_topic_queues: int = 8
+    """defaultTopicQueueNums: the most queues that an auto-created topic gets."""
+
+    message_bytes_max: int = 4 * 1024 * 1024
+    """maxMessageSize: the largest body, stored bytes."""
+
+    batch_messages_max: int = 10_000
+    """maxBatchMessages: messages of one batch send. A batch is one append, and everybody else waits for it."""
+
+    send_queue_capacity: int = 10_000
+    """sendThreadPoolQueueCapacity: shown to tools; there is no such queue here."""
+
+    wait_in_send_queue_ms: int = 200
+    """waitTimeMillsInSendQueue: a send that waited longer for us is answered "busy"."""
+
+    page_cache_busy_ms: int = 1000
+    """osPageCacheBusyTimeOutMills: an append that takes longer is named as the reason for "busy"."""
+
+    held_pulls_max: int = 100_000
+    """pullThreadPoolQueueCapacity: long polls that may wait at once; each costs about a kilobyte."""
+
+    pull_messages_max: int = 1024
+    """maxPullBatchSize: messages in one pull's answer, whatever the client asks for."""
+
+    pull_bytes_max: int = 256 * 1024
+    """maxTransferBytesOnMessageInMemory: bytes in one pull's answer; one message is always given."""
+
+    pull_bytes_limit: int = 8 * 1024 * 1024
+    """maxTransferBytesOnRequest: the most that a client's own maxMsgBytes may raise it to."""
+
+    offsets_interval_ms: int = 5_000
+    """flushConsumerOffsetInterval: how often consumer and delay offsets go to disk."""
+
+    region: str = "DefaultRegion"
+    """regionId, told to clients in every reply to a send."""
+
+    connections_max: int = 8_000
+    """serverMaxConnections."""
+
+    connections_per_address_max: int = 4_000
+    """serverMaxConnectionsPerAddress."""
+
+    idle_timeout_ms: int = 120_000
+    """serverChannelMaxIdleTimeMills, given in ms."""
+
+    frame_bytes_max: int = 16 * 1024 * 1024
+    """frameMaxLength: RocketMQ sets it by a system property."""
+
+    tls_mode: TlsMode = TlsMode.PERMISSIVE
+    """tlsMode: disabled, permissive or enforcing. Permissive without a certificate speaks plain text only."""
+
+    tls_certificate: str = ""
+    """tlsServerCertPath: PEM, the whole chain."""
+
+    tls_key: str = ""
+    """tlsServerKeyPath: PEM, without a password."""
+
+    tls_authority: str = ""
+    """tlsServerTrustCertPath: who signs client certificates."""
+
+    tls_needs_client_certificate: bool = False
+    """tlsServerNeedClientAuth: refuse clients without a certificate."""
+
+    store: StoreSettings = field(default_factory=StoreSettings)
+    """Sizes and intervals of the store."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    """The keys that were set, as they were written."""
+
+    @property
+    def address(self) -> str:
+        """What clients connect to."""
+        return f"{self.broker_ip}:{self.listen_port}"
+
+    @property
+    def fast_listen_port(self) -> int | None:
+        if self.fast_port is None:
+            return self.listen_port - 2 if self.listen_port > 2 else None
+        return self.fast_port if self.fast_port >= 0 else None
+
+    def listener(self, port: int) -> ListenerSettings:
+        """The limits of one listening port."""
+        tls = None
+        if self.tls_mode is not TlsMode.DISABLED and self.tls_certificate:
+            tls = TlsSettings(
+                self.tls_mode,
+                self.tls_certificate,
+                self.tls_key,
+                self.tls_authority or None,
+                self.tls_needs_client_certificate,
+            )
+        return ListenerSettings(
+            host=self.listen_host,
+            port=port,
+            connections_max=self.connections_max,
+            connections_per_address_max=self.connections_per_address_max,
+            idle_timeout_ms=self.idle_timeout_ms,
+            wire=WireLimits(frame_bytes_max=self.frame_bytes_max),
+            tls=tls,
+        )
+
+    def effective(self) -> dict[str, str]:
+        """Every setting by the name that `broker.conf` has for it. Holds no secret."""
+        values: dict[str, str] = {}
+        for key, (name, _) in _KEYS.items():
+            value = _lookup(self, name)
+            values[key] = _written(value)
+        return values
+
+
+def _lookup(settings: BrokerSettings, path: str) -> Any:
+    value: Any = settings
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, TlsMode):
+        return value.value
+    if isinstance(value, tuple) and value and isinstance(value[0], int):
+        return " ".join(f"{ms // 1000}s" for ms in value)
+    return ";".join(value) if isinstance(value, tuple) else str("" if value is None else value)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise ValueError("write true or false")
+
+
+def _whole(minimum: int, maximum: int = 1 << 62) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = int(text)
+        if not minimum <= value <= maximum:
+            raise ValueError(f"{minimum} to {maximum} is allowed")
+        return value
+
+    return read
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,127}", text):
+        raise ValueError("a name has 1 to 127 of the characters A-Z a-z 0-9 _ . -")
+    return text
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
+
+
+def _tls_mode(text: str) -> TlsMode:
+    return TlsMode(text.lower())
+
+
+_PORT: Final = _whole(1, 65535)
+_POSITIVE: Final = _whole(1)
+
+_KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "brokerClusterName": ("cluster_name", _name),
+    "brokerName": ("broker_name", _name),
+    "brokerId": ("broker_id", _whole(0)),
+    "brokerIP1": ("broker_ip", str),
+    "bindAddress": ("listen_host", str),
+    "listenPort": ("listen_port", _PORT),
+    "fastListenPort": ("fast_port", _whole(-1, 65535)),
+    "namesrvAddr": ("name_servers", _addresses),
+    "storePathRootDir": ("store_path", str),
+    "registerNameServerPeriod": ("register_period_ms", _whole(10_000, 60_000)),
+    "autoCreateTopicEnable": ("auto_create_topics", _boolean),
+    "autoCreateSubscriptionGroup": ("auto_create_groups", _boolean),
+    "defaultTopicQueueNums": ("default_topic_queues", _whole(1, 1024)),
+    "maxMessageSize": ("message_bytes_max", _whole(1, 15 * 1024 * 1024)),
+    "maxBatchMessages": ("batch_messages_max", _POSITIVE),
+    "sendThreadPoolQueueCapacity": ("send_queue_capacity", _POSITIVE),
+    "waitTimeMillsInSendQueue": ("wait_in_send_queue_ms", _POSITIVE),
+    "osPageCacheBusyTimeOutMills": ("page_cache_busy_ms", _POSITIVE),
+    "pullThreadPoolQueueCapacity": ("held_pulls_max", _POSITIVE),
+    "maxPullBatchSize": ("pull_messages_max", _whole(1, 10_000)),
+    "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", _whole(1, 15 * 1024 * 1024)),
+    "maxTransferBytesOnRequest": ("pull_bytes_limit", _whole(1, 15 * 1024 * 1024)),
+    "flushConsumerOffsetInterval": ("offsets_interval_ms", _whole(100)),
+    "regionId": ("region", _name),
+    "serverMaxConnections": ("connections_max", _POSITIVE),
+    "serverMaxConnectionsPerAddress": ("connections_per_address_max", _POSITIVE),
+    "serverChannelMaxIdleTimeMills": ("idle_timeout_ms", _whole(1000)),
+    "frameMaxLength": ("frame_bytes_max", _whole(1024, 16 * 1024 * 1024)),
+    "tlsMode": ("tls_mode", _tls_mode),
+    "tlsServerCertPath": ("tls_certificate", str),
+    "tlsServerKeyPath": ("tls_key", str),
+    "tlsServerTrustCertPath": ("tls_authority", str),
+    "tlsServerNeedClientAuth": ("tls_needs_client_certificate", _boolean),
+    "mappedFileSizeCommitLog": ("store.mapped_file_size_commit_log", _whole(4096)),
+    "mappedFileSizeConsumeQueue": ("store.mapped_file_size_consume_queue", _whole(20)),
+    "messageIndexEnable": ("store.is_index_enabled", _boolean),
+    "maxHashSlotNum": ("store.max_hash_slot_num", _POSITIVE),
+    "maxIndexNum": ("store.max_index_num", _whole(2)),
+    "messageDelayLevel": ("store.delay_levels_ms", parse_delay_levels),
+    "flushIntervalCommitLog": ("store.flush.flush_interval_ms", _POSITIVE),
+    "flushCommitLogLeastPages": ("store.flush.flush_pages_min", _whole(0)),
+    "flushCommitLogThoroughInterval": ("store.flush.flush_thorough_interval_ms", _POSITIVE),
+}
+
+_FIXED: Final[dict[str, tuple[str, str]]] = {
+    "flushDiskType": ("ASYNC_FLUSH", "answers would be given before the disk has the message"),
+    "brokerRole": ("ASYNC_MASTER", "answers would be given before a slave has the message"),
+    "transientStorePoolEnable": ("false", "the write buffer does not exist yet"),
+    "aclEnable": ("false", "requests would go through unchecked"),
+    "enablePropertyFilter": ("false", "SQL92 subscriptions would not be filtered"),
+    "timerWheelEnable": ("false", "arbitrary delays would not be kept; delay levels work"),
+    "longPollingEnable": ("true", "pulls are always held"),
+    "brokerFastFailureEnable": ("true", "flow control is always on"),
+}
+"""RocketMQ's switches that have one position here, and the promise at stake in the other."""
+
+
+def parse_properties_file(text: str) -> dict[str, str]:
+    """`key=value` lines; `#` and `!` begin comments."""
+    pairs: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, separator, value = line.partition("=")
+        if not separator or not key.strip():
+            raise SettingsError(f"line {number}: {line[:80]!r} is not key=value")
+        if key.strip() in pairs:
+            raise SettingsError(f"line {number}: {key.strip()} is set twice")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
+    """The settings that these keys ask for. Raises SettingsError naming what is wrong."""
+    values: dict[str, Any] = {}
+    for key, text in pairs.items():
+        if key in _FIXED:
+            _check_fixed(key, text)
+            continue
+        if key not in _KEYS:
+            raise SettingsError(f"{key} is not a setting of this broker; `gantry broker --settings` lists them")
+        name, read = _KEYS[key]
+        try:
+            values[name] = read(text)
+        except ValueError as error:
+            raise SettingsError(f"{key}={text}: {error}") from error
+    settings = _assemble(values, dict(pairs))
+    _check_together(settings)
+    return settings
+
+
+def _check_fixed(key: str, text: str) -> None:
+    only, stake = _FIXED[key]
+    if text.strip().lower() != only.lower():
+        raise SettingsError(f"{key}={text} is not supported yet ({stake}); remove it or write {key}={only}")
+
+
+def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
+    flush = {name.rpartition(".")[2]: value for name, value in values.items() if name.startswith("store.flush.")}
+    store = {
+        name.partition(".")[2]: value
+        for name, value in values.items()
+        if name.startswith("store.") and name.count(".") == 1
+    }
+    top = {name: value for name, value in values.items() if "." not in name}
+    try:
+        return BrokerSettings(**top, store=StoreSettings(**store, flush=FlushSettings(**flush)), given=given)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _check_together(settings: BrokerSettings) -> None:
+    if settings.broker_id != 0:
+        raise SettingsError(f"brokerId={settings.broker_id}: only masters (brokerId=0) exist yet; slaves come later")
+    if settings.fast_listen_port == settings.listen_port:
+        raise SettingsError(f"listenPort and fastListenPort are both {settings.listen_port}; they must differ")
+    if settings.message_bytes_max + 65536 > settings.store.mapped_file_size_commit_log:
+        raise SettingsError(
+            f"maxMessageSize={settings.message_bytes_max} does not fit mappedFileSizeCommitLog="
+            f"{settings.store.mapped_file_size_commit_log}: a message is never split over files"
+        )
+    if settings.message_bytes_max + 65536 > settings.frame_bytes_max:
+        raise SettingsError(
+            f"maxMessageSize={settings.message_bytes_max} does not fit frameMaxLength={settings.frame_bytes_max}: "
+            "such a message could not be sent"
+        )
+    has_certificate, has_key = bool(settings.tls_certificate), bool(settings.tls_key)
+    if has_certificate != has_key:
+        raise SettingsError("tlsServerCertPath and tlsServerKeyPath go together: set both or neither")
+    if settings.tls_mode is TlsMode.ENFORCING and not has_certificate:
+        raise SettingsError("tlsMode=enforcing needs tlsServerCertPath and tlsServerKeyPath")
+    if settings.tls_needs_client_certificate and not settings.tls_authority:
+        raise SettingsError("tlsServerNeedClientAuth=true needs tlsServerTrustCertPath, who signs client certificates")
+
+
+def describe_settings() -> list[tuple[str, str, str]]:
+    """(key, default, explanation) of every setting, for `--settings` and the documentation."""
+    texts = {
+        **_field_texts(BrokerSettings),
+        **_field_texts(StoreSettings, "store."),
+        **_field_texts(FlushSettings, "store.flush."),
+    }
+    defaults = BrokerSettings(broker_name="the host's name")
+    return [(key, _written(_lookup(defaults, name)), texts.get(name, "")) for key, (name, _) in _KEYS.items()]
+
+
+def _field_texts(kind: type, prefix: str = "") -> dict[str, str]:
+    """The docstrings under the fields of a settings class, read from its source."""
+
+    source = inspect.getsource(kind)
+    texts: dict[str, str] = {}
+    for item in fields(kind):
+        match = re.search(
+            rf'^    {item.name}: [^\n]*(?:\n[^\n"]*)??\n    """(.*?)"""', source, re.MULTILINE | re.DOTALL
+        )
+        if match is not None:
+            texts[prefix + item.name] = " ".join(match[1].split())
+    return texts
