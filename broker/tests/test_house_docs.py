@@ -1,0 +1,140 @@
+"""The documents say what is true: every setting and command is in them, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from gantry_broker.settings import BrokerSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
+TITLES = {"README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md"}
+
+
+def load_reference() -> ModuleType:
+    """scripts/reference.py, which is no package's module."""
+    specification = importlib.util.spec_from_file_location("gantry_reference", ROOT / "scripts/reference.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+reference = load_reference()
+
+
+def documents() -> Iterator[Path]:
+    """Every page we wrote."""
+    yield from sorted(ROOT.glob("*.md"))
+    for folder in ("docs", "broker"):
+        yield from sorted((ROOT / folder).glob("**/*.md"))
+
+
+def dead_links(page: Path) -> list[str]:
+    """Relative links of a page that lead to no file."""
+    return [match[1] for match in LINK.finditer(page.read_text()) if not (page.parent / match[1]).exists()]
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    """Every command of `gantry` with the words that call it."""
+    return list(reference.walk_commands(reference.command_line(), "gantry"))
+
+
+@pytest.mark.parametrize("page", ["settings.md", "commands.md"])
+def test_the_reference_is_not_stale(page: str) -> None:
+    """The reference pages are what the code says today."""
+    wanted = reference.pages(ROOT)[ROOT / "docs" / page]
+
+    assert (ROOT / "docs" / page).read_text() == wanted, "run: make format"
+
+
+def test_every_setting_is_in_the_docs() -> None:
+    """Each field of each settings class is named in docs/, with its reason."""
+    text = (ROOT / "docs/settings.md").read_text()
+    classes = reference.all_settings(ROOT)
+    names = [(one.name, setting.name) for one in classes for setting in one.settings]
+
+    assert {one.name for one in classes} >= {"BrokerSettings", "StoreSettings", "NameServerSettings", "WireLimits"}
+    assert [name for name in names if f"`{name[1]}`" not in text] == []
+    assert [name for one in classes for name in one.unexplained] == []
+
+
+def test_every_key_of_broker_conf_is_in_the_docs() -> None:
+    """Each name that works in a `broker.conf` is named in docs/, as RocketMQ users spell it."""
+    text = (ROOT / "docs/settings.md").read_text()
+    keys = list(BrokerSettings().effective())
+
+    assert len(keys) > 20
+    assert [key for key in keys if not re.search(rf"\b{re.escape(key)}\b", text)] == []
+
+
+def test_an_unexplained_setting_is_caught(tmp_path: Path) -> None:
+    """A setting without a docstring is named instead of being listed bare."""
+    module = tmp_path / "broker/src/gantry_new/settings.py"
+    module.parent.mkdir(parents=True)
+    module.write_text('class NewSettings:\n    """New."""\n\n    one: int = 1\n    """Said."""\n\n    two: int = 2\n')
+
+    [found] = reference.all_settings(tmp_path)
+
+    assert [setting.name for setting in found.settings] == ["one", "two"]
+    assert found.unexplained == ["gantry_new.settings.NewSettings.two"]
+
+
+@pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
+def test_every_command_is_documented(name: str, command: click.Command) -> None:
+    """Each command has its own section in docs/, says what it does, and so does each of its options."""
+    text = (ROOT / "docs/commands.md").read_text()
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+
+    assert f"\n## `{name}`\n" in text
+    assert command.help
+    assert [option.name for option in options if not option.help and not option.hidden] == []
+
+
+def test_the_command_line_has_the_promised_commands() -> None:
+    """These commands are what the README and the next steps of `gantry up` speak of."""
+    promised = {"up", "down", "status", "produce", "consume", "topic", "nameserver", "broker"}
+
+    assert {f"gantry {name}" for name in promised} <= {name for name, _ in commands()}
+
+
+def test_every_link_leads_somewhere() -> None:
+    """No page of ours links to a file that is not there."""
+    assert {page.name for page in documents()} >= TITLES
+    assert {str(page): dead for page in documents() if (dead := dead_links(page))} == {}
+
+
+def test_a_dead_link_is_caught(tmp_path: Path) -> None:
+    """Links to other sites and within the page are left alone."""
+    page = tmp_path / "page.md"
+    page.write_text("[a](gone.md) [b](page.md#part) [c](#part) [d](https://example.org/x)")
+
+    assert dead_links(page) == ["gone.md"]
+
+
+def test_the_readme_opens_with_the_two_commands() -> None:
+    """The first block of the README is the two commands, before any explanation of what Gantry is."""
+    text = (ROOT / "README.md").read_text()
+    first_block = text.split("```")[1]
+
+    assert [line.split("#")[0].strip() for line in first_block.splitlines()[1:] if line] == ["make up", "make test"]
+    assert text.index("```") < 400
+
+
+def test_every_package_is_on_the_map() -> None:
+    """Each import package that exists is named in ARCHITECTURE.md."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    packages = {path.parent.name for path in ROOT.glob("*/src/*/__init__.py")}
+
+    assert "gantry_wire" in packages
+    assert sorted(package for package in packages if f"`{package}`" not in text) == []

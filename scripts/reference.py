@@ -1,0 +1,198 @@
+"""Write docs/settings.md and docs/commands.md from the code, so that neither can lag behind it.
+
+The settings are read from the source of every settings class: a dataclass whose name ends in `Settings` or
+`Limits`. Each field is followed by a docstring with its reason, and a field without one is an error here, since a
+reference that only repeats a name helps nobody. The commands are read from the command line itself. `make format`
+runs this; the docs test compares. It refuses to know what any of it means.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE_FOLDERS = ("broker/src", "operator/src", "pipelines/src")
+SPEAKING_NAMES = {"TlsSettings.mode", "TlsSettings.certificate_file", "TlsSettings.key_file"}
+"""The only settings that may do without a docstring, because the name and the class say it all."""
+NOTE = "<!-- Written by scripts/reference.py (`make format`) from the code; edit the docstrings there. -->\n"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One field of a settings class."""
+
+    name: str
+    default: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SettingsClass:
+    """One settings class as its source shows it."""
+
+    module: str
+    name: str
+    purpose: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def unexplained(self) -> list[str]:
+        """Fields that nobody gave a docstring."""
+        mute = (setting.name for setting in self.settings if not setting.reason)
+        return [f"{self.module}.{self.name}.{name}" for name in mute if f"{self.name}.{name}" not in SPEAKING_NAMES]
+
+
+def is_settings_class(node: ast.ClassDef) -> bool:
+    """A dataclass or struct that is called Settings or Limits."""
+    return node.name.endswith(("Settings", "Limits")) and not node.name.startswith("_")
+
+
+def text_of(node: ast.stmt | None) -> str:
+    """The text of a statement that is only a string."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return " ".join(node.value.value.split())
+    return ""
+
+
+def default_of(field: ast.AnnAssign, constants: dict[str, str]) -> str:
+    """The default as written, or the value of the constant it names; `required` when there is none."""
+    value = field.value
+    if value is None:
+        return "required"
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+        factory = {keyword.arg: keyword.value for keyword in value.keywords}.get("default_factory")
+        return "computed" if factory is None else f"{ast.unparse(factory)}()"
+    return constants.get(ast.unparse(value), ast.unparse(value))
+
+
+def settings_of(path: Path, module: str) -> Iterator[SettingsClass]:
+    """The settings classes of one module."""
+    tree = ast.parse(path.read_text())
+    constants = {
+        ast.unparse(target): ast.unparse(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    }
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef) or not is_settings_class(node):
+            continue
+        following = [*node.body[1:], None]
+        found = tuple(
+            Setting(field.target.id, default_of(field, constants), text_of(after))
+            for field, after in zip(node.body, following, strict=True)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if "ClassVar" not in ast.unparse(field.annotation) and not field.target.id.startswith("_")
+        )
+        if found:
+            yield SettingsClass(module, node.name, " ".join((ast.get_docstring(node) or "").split()), found)
+
+
+def all_settings(root: Path) -> list[SettingsClass]:
+    """Every settings class of every package, by module name."""
+    found = []
+    for folder in SOURCE_FOLDERS:
+        for path in sorted((root / folder).glob("**/*.py")):
+            module = ".".join(path.relative_to(root / folder).with_suffix("").parts)
+            if ".testing" not in module:
+                found += settings_of(path, module)
+    return sorted(found, key=lambda one: (one.module, one.name))
+
+
+def broker_conf_keys(root: Path) -> dict[str, str]:
+    """What works in a `broker.conf`: RocketMQ's key to our setting, read from the table of the broker's settings."""
+    tree = ast.parse((root / "broker/src/gantry_broker/settings.py").read_text())
+    for node in tree.body:
+        is_table = isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_KEYS"
+        if is_table and isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            rows = zip(node.value.keys, node.value.values, strict=True)
+            return {
+                ast.literal_eval(key): ast.literal_eval(value.elts[0])
+                for key, value in rows
+                if key is not None and isinstance(value, ast.Tuple)
+            }
+    raise SystemExit("reference: gantry_broker.settings has no table _KEYS any more")
+
+
+def settings_page(classes: list[SettingsClass], keys: dict[str, str]) -> str:
+    """docs/settings.md."""
+    lines = [
+        NOTE,
+        "# Settings",
+        "",
+        "Every setting, by the part that it belongs to. A `broker.conf` uses the names that RocketMQ users know:",
+        "",
+        "| in `broker.conf` | setting |",
+        "|---|---|",
+        *(f"| `{key}` | `{setting}` |" for key, setting in keys.items()),
+    ]
+    for one in classes:
+        lines += ["", f"## `{one.name}` ({one.module})", "", one.purpose, ""]
+        lines += ["| setting | default | what it is, and why |", "|---|---|---|"]
+        for setting in one.settings:
+            cells = (f"`{setting.name}`", f"`{setting.default}`", setting.reason)
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def command_line() -> Any:
+    """The root command of `gantry`, a click group."""
+    import click
+
+    from gantry_cli import main as module
+
+    groups = [value for value in vars(module).values() if isinstance(value, click.Group)]
+    if len(groups) != 1:
+        raise SystemExit(f"reference: gantry_cli.main should hold one click group, it holds {len(groups)}")
+    return groups[0]
+
+
+def walk_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """A command and all below it, with the words that call each."""
+    if command.hidden:
+        return
+    yield name, command
+    for child_name, child in sorted(getattr(command, "commands", {}).items()):
+        yield from walk_commands(child, f"{name} {child_name}")
+
+
+def commands_page(root_command: Any) -> str:
+    """docs/commands.md: what `--help` says, for every command."""
+    import click
+
+    lines = [NOTE, "# Commands", "", "What `gantry COMMAND --help` prints, for every command."]
+    for name, command in walk_commands(root_command, "gantry"):
+        context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
+        with context:
+            text = "\n".join(line.rstrip() for line in click.unstyle(command.get_help(context)).splitlines())
+        lines += ["", f"## `{name}`", "", "```text", text, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """Each page of the reference and what it should say. Raises SystemExit when a setting lacks its reason."""
+    classes = all_settings(root)
+    unexplained = [name for one in classes for name in one.unexplained]
+    if unexplained:
+        raise SystemExit("reference: say what these settings are, in a docstring: " + ", ".join(unexplained))
+    docs = root / "docs"
+    return {
+        docs / "settings.md": settings_page(classes, broker_conf_keys(root)),
+        docs / "commands.md": commands_page(command_line()),
+    }
+
+
+def main() -> int:
+    """Write the pages."""
+    for path, text in pages(ROOT).items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
