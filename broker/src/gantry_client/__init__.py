@@ -1,0 +1,84 @@
+"""Gantry's client: producers, consumers and administration for RocketMQ-compatible brokers.
+
+Everything here is asyncio; `gantry_client.sync` is the same for programs without an event loop. Only what is exported
+here is kept compatible.
+"""
+
+from gantry_client.admin import Admin
+from gantry_client.admin_brokers import BrokerAddress
+from gantry_client.documents import (
+    ClientConnection,
+    ConsumerConnections,
+    QueueOffsets,
+    QueueProgress,
+)
+from gantry_client.errors import (
+    Attempt,
+    BadReply,
+    BrokerRefused,
+    ClientClosed,
+    ClientError,
+    InvalidMessage,
+    NoRoute,
+    RequestFailed,
+    RequestTimeout,
+    SendFailed,
+    SendTimeout,
+    Unavailable,
+    UnreadableBody,
+)
+from gantry_client.fetching import FetchResult, FetchStatus
+from gantry_client.messages import Message, ReceivedMessage, SendReceipt, SendStatus
+from gantry_client.producer import Producer, Selector
+from gantry_client.pull_consumer import PullConsumer
+from gantry_client.routes import Route
+from gantry_client.settings import (
+    ClientSettings,
+    ConsumerSettings,
+    MessageModel,
+    NameServerAddresses,
+    ProducerSettings,
+    StartFrom,
+)
+from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.clients import MessageQueue
+
+__all__ = [
+    "Admin",
+    "Attempt",
+    "BadReply",
+    "BrokerAddress",
+    "BrokerRefused",
+    "ClientClosed",
+    "ClientConnection",
+    "ClientError",
+    "ClientSettings",
+    "ConsumerConnections",
+    "ConsumerSettings",
+    "FetchResult",
+    "FetchStatus",
+    "InvalidMessage",
+    "Message",
+    "MessageModel",
+    "MessageQueue",
+    "NameServerAddresses",
+    "NoRoute",
+    "Producer",
+    "ProducerSettings",
+    "PullConsumer",
+    "QueueOffsets",
+    "QueueProgress",
+    "ReceivedMessage",
+    "RequestFailed",
+    "RequestTimeout",
+    "Route",
+    "Selector",
+    "SendFailed",
+    "SendReceipt",
+    "SendStatus",
+    "SendTimeout",
+    "StartFrom",
+    "SubscriptionGroupConfig",
+    "Unavailable",
+    "UnreadableBody",
+]

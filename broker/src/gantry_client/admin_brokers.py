@@ -1,0 +1,84 @@
+"""Brokers as the name servers know them, and what each says of itself."""
+
+from dataclasses import dataclass
+from typing import final
+
+from gantry_client.calls import document_of
+from gantry_client.errors import Unavailable
+from gantry_client.routes import MASTER_ID
+from gantry_client.session import Session
+from gantry_wire.codes import RequestCode
+from gantry_wire.commands.nameserver import BrokerName, KeyValueTable
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAddress:
+    """One registered broker process."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    """0 is the master."""
+    address: str
+
+    @property
+    def is_master(self) -> bool:
+        return self.broker_id == MASTER_ID
+
+
+@final
+class Brokers:
+    """Questions about brokers."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def all(self, cluster: str | None = None) -> list[BrokerAddress]:
+        """Every registered broker, masters first within a name; of one cluster if it is named."""
+        self._session.require_open()
+        info = await self._session.name_servers.cluster()
+        brokers = [
+            BrokerAddress(cluster=data.cluster, name=name, broker_id=broker_id, address=address)
+            for name, data in info.broker_addr_table.items()
+            for broker_id, address in data.broker_addrs.items()
+            if cluster is None or data.cluster == cluster
+        ]
+        return sorted(brokers, key=lambda broker: (broker.cluster, broker.name, broker.broker_id))
+
+    async def masters(self, cluster: str | None = None) -> list[BrokerAddress]:
+        """The masters among them. Raises Unavailable when there is none: nothing could be administered."""
+        masters = [broker for broker in await self.all(cluster) if broker.is_master]
+        if not masters:
+            where = f"cluster {cluster!r}" if cluster else "any cluster"
+            raise Unavailable(f"the name servers know no master of {where}")
+        return masters
+
+    async def runtime(self, address: str) -> dict[str, str]:
+        """What a broker says of itself: rates, offsets, disk use."""
+        self._session.require_open()
+        reply = await self._session.calls.demand(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return document_of(reply, KeyValueTable, address).table
+
+    async def config(self, address: str) -> dict[str, str]:
+        """A broker's effective settings, by RocketMQ's names."""
+        self._session.require_open()
+        reply = await self._session.calls.demand(address, RequestCode.GET_BROKER_CONFIG)
+        lines = (line.partition("=") for line in reply.body.decode("utf-8", "replace").splitlines())
+        return {
+            name.strip(): value.strip() for name, separator, value in lines if separator and not name.startswith("#")
+        }
+
+    async def forbid_writes(self, broker_name: str) -> None:
+        """Have every name server take the broker's queues out of what producers see, until `allow_writes`."""
+        self._session.require_open()
+        await self._session.name_servers.tell_all(
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerName(broker_name=broker_name)
+        )
+
+    async def allow_writes(self, broker_name: str) -> None:
+        """Undo `forbid_writes`."""
+        self._session.require_open()
+        await self._session.name_servers.tell_all(
+            RequestCode.ADD_WRITE_PERM_OF_BROKER, BrokerName(broker_name=broker_name)
+        )

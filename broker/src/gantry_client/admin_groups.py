@@ -1,0 +1,121 @@
+"""Consumer groups: their configuration, who is in them, how far they are, and moving them."""
+
+from typing import final
+
+from gantry_client.admin_brokers import Brokers
+from gantry_client.calls import document_of, succeeded
+from gantry_client.documents import (
+    ConsumerConnections,
+    ConsumeStats,
+    GroupTable,
+    QueueProgress,
+    ResetOffsets,
+    ResetOffsetsResult,
+)
+from gantry_client.errors import BrokerRefused
+from gantry_client.outgoing import check_group
+from gantry_client.queue_calls import QueueCalls
+from gantry_client.session import Session
+from gantry_wire.codes import RequestCode, ResponseCode
+from gantry_wire.commands.admin import GroupName, SubscriptionGroupConfig
+from gantry_wire.commands.clients import ConsumerGroup, MessageQueue
+from gantry_wire.names import retry_topic
+
+
+@final
+class Groups:
+    """Questions and orders about consumer groups."""
+
+    def __init__(self, session: Session, brokers: Brokers) -> None:
+        self._session = session
+        self._brokers = brokers
+        self._queue_calls = QueueCalls(session)
+
+    async def all(self) -> dict[str, SubscriptionGroupConfig]:
+        """Every group that any master knows."""
+        self._session.require_open()
+        groups: dict[str, SubscriptionGroupConfig] = {}
+        for broker in await self._brokers.masters():
+            reply = await self._session.calls.demand(broker.address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            groups |= document_of(reply, GroupTable, broker.address).subscription_group_table
+        return dict(sorted(groups.items()))
+
+    async def create(self, config: SubscriptionGroupConfig, *, cluster: str | None = None) -> None:
+        """Create the group on every master, or change it there."""
+        self._session.require_open()
+        check_group(config.group_name)
+        for broker in await self._brokers.masters(cluster):
+            await self._session.calls.demand(
+                broker.address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config
+            )
+
+    async def delete(self, group: str, *, with_offsets: bool = True, cluster: str | None = None) -> None:
+        """Delete the group's configuration, and how far it was."""
+        self._session.require_open()
+        order = GroupName(group_name=group, clean_offset=with_offsets)
+        for broker in await self._brokers.masters(cluster):
+            await self._session.calls.demand(broker.address, RequestCode.DELETE_SUBSCRIPTIONGROUP, order)
+
+    async def members(self, group: str) -> ConsumerConnections | None:
+        """Who consumes for `group` now, and what; None when nobody does."""
+        self._session.require_open()
+        for broker in await self._brokers.masters():
+            reply = await self._session.calls.ask(
+                broker.address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroup(consumer_group=group)
+            )
+            if reply.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                return document_of(succeeded(reply, broker.address), ConsumerConnections, broker.address)
+        return None
+
+    async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, QueueProgress]:
+        """How far `group` is in every queue that it has consumed; `lag` is what is left."""
+        self._session.require_open()
+        question = ConsumerGroup(consumer_group=group, topic=topic)
+        table: dict[MessageQueue, QueueProgress] = {}
+        for broker in await self._brokers.masters():
+            reply = await self._session.calls.demand(broker.address, RequestCode.GET_CONSUME_STATS, question)
+            table |= document_of(reply, ConsumeStats, broker.address).offset_table
+        return dict(sorted(table.items(), key=lambda item: (item[0].topic, item[0].broker_name, item[0].queue_id)))
+
+    async def lag(self, group: str, topic: str | None = None) -> int:
+        """Messages that `group` has not consumed, those waiting to be retried included."""
+        return sum(progress.lag for progress in (await self.progress(group, topic)).values())
+
+    async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Have `group` go on at the first message stored at or after `timestamp_ms`; -1 means at the end.
+
+        Brokers move consumers that are running. One that cannot gets plain commits, which running consumers overwrite.
+        """
+        self._session.require_open()
+        order = ResetOffsets(topic=topic, group=group, timestamp=timestamp_ms)
+        route = await self._session.routes.get(topic)
+        offsets: dict[MessageQueue, int] = {}
+        for broker_name in {queue.broker_name for queue in route.read_queues}:
+            address = route.master_address(broker_name)
+            if address is None:
+                continue
+            try:
+                reply = await self._session.calls.demand(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, order)
+            except BrokerRefused as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+                queues = [queue for queue in route.read_queues if queue.broker_name == broker_name]
+                offsets |= await self._commit_at(group, queues, timestamp_ms)
+            else:
+                offsets |= document_of(reply, ResetOffsetsResult, address).offset_table
+        return offsets
+
+    async def retry_lag(self, group: str) -> int:
+        """Messages of the group that failed and wait to be delivered again."""
+        progress = await self.progress(group, retry_topic(group))
+        return sum(queue.lag for queue in progress.values())
+
+    async def _commit_at(self, group: str, queues: list[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
+        offsets: dict[MessageQueue, int] = {}
+        for queue in queues:
+            if timestamp_ms < 0:
+                offsets[queue] = await self._queue_calls.max_offset(queue)
+            else:
+                offsets[queue] = await self._queue_calls.offset_at(queue, timestamp_ms)
+            await self._queue_calls.commit(group, queue, offsets[queue])
+        return offsets

@@ -1,0 +1,92 @@
+"""Finding single messages: by the broker's id, by the sender's id, by key."""
+
+from typing import Final, final
+
+from gantry_client.calls import succeeded
+from gantry_client.errors import BadReply, InvalidMessage
+from gantry_client.messages import ReceivedMessage, received
+from gantry_client.session import Session
+from gantry_wire.codes import RequestCode, ResponseCode
+from gantry_wire.command import Command
+from gantry_wire.commands.pull import QueryMessage, ViewMessage
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import decode_record, decode_records, parse_offset_message_id
+from gantry_wire.properties import UNIQUE_KEY
+
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+TIMESTAMP_MAX: Final = (1 << 63) - 1
+
+
+@final
+class Messages:
+    """Questions about single messages."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def view(self, offset_message_id: str, topic: str | None = None) -> ReceivedMessage:
+        """The message with the id that a broker gave it. Raises BrokerRefused when it is gone.
+
+        The id holds the address of the broker that stored it. With `topic` its route names the broker that has that
+        address; otherwise the answer carries the address in place of a broker name.
+        """
+        self._session.require_open()
+        try:
+            host, port, offset = parse_offset_message_id(offset_message_id)
+        except RemoteProtocolError as error:
+            raise InvalidMessage(str(error)) from error
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        reply = await self._session.calls.demand(
+            address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset=offset, topic=topic)
+        )
+        try:
+            return received(decode_record(reply.body), await self._broker_name(topic, address))
+        except RemoteProtocolError as error:
+            raise BadReply(f"{address} sent a damaged message: {error}") from error
+
+    async def by_key(
+        self, topic: str, key: str, *, messages_max: int = 32, begin_ms: int = 0, end_ms: int = TIMESTAMP_MAX
+    ) -> list[ReceivedMessage]:
+        """Messages of `topic` sent with `key`, by store time. Brokers look by hash; the text is compared here."""
+        found = await self._query(topic, key, (messages_max, begin_ms, end_ms), is_unique_key=False)
+        return [message for message in found if key in message.keys][:messages_max]
+
+    async def by_id(self, topic: str, message_id: str) -> list[ReceivedMessage]:
+        """Messages of `topic` with the id that their sender gave them: one, or several after a retry of the send."""
+        found = await self._query(topic, message_id, (32, 0, TIMESTAMP_MAX), is_unique_key=True)
+        return [message for message in found if message.properties.get(UNIQUE_KEY) == message_id]
+
+    async def _query(
+        self, topic: str, key: str, bounds: tuple[int, int, int], *, is_unique_key: bool
+    ) -> list[ReceivedMessage]:
+        self._session.require_open()
+        messages_max, begin_ms, end_ms = bounds
+        header = QueryMessage(
+            topic=topic, key=key, max_num=messages_max, begin_timestamp=begin_ms, end_timestamp=end_ms
+        ).write()
+        header[UNIQUE_KEY_QUERY] = "true" if is_unique_key else "false"
+        route = await self._session.routes.get(topic)
+        found: list[ReceivedMessage] = []
+        for broker_name in route.brokers:
+            address = route.read_address(broker_name)
+            if address is None:
+                continue
+            command = Command(code=RequestCode.QUERY_MESSAGE, ext=header)
+            reply = await self._session.pool.request(address, command, self._session.settings.request_timeout_ms)
+            if reply.code == ResponseCode.QUERY_NOT_FOUND:
+                continue
+            try:
+                records = decode_records(succeeded(reply, address).body)
+            except RemoteProtocolError as error:
+                raise BadReply(f"{address} sent a damaged message: {error}") from error
+            found += (received(record, broker_name) for record in records)
+        unique = {message.offset_message_id: message for message in found}
+        return sorted(unique.values(), key=lambda message: (message.store_timestamp_ms, message.physical_offset))
+
+    async def _broker_name(self, topic: str | None, address: str) -> str:
+        if topic is not None:
+            route = await self._session.routes.get(topic)
+            for broker_name, addresses in route.brokers.items():
+                if address in addresses.values():
+                    return broker_name
+        return address

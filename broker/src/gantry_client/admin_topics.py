@@ -1,0 +1,123 @@
+"""Topics of a cluster: create, change, delete, list, and how full their queues are."""
+
+from typing import final
+
+from gantry_client.admin_brokers import Brokers
+from gantry_client.calls import document_of
+from gantry_client.documents import GroupListing, QueueOffsets, TopicStats
+from gantry_client.errors import NoRoute
+from gantry_client.outgoing import check_topic
+from gantry_client.queue_calls import QueueCalls
+from gantry_client.routes import Route
+from gantry_client.session import Session
+from gantry_wire.codes import RequestCode
+from gantry_wire.commands.admin import CreateTopic, TopicName
+from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.nameserver import DeleteTopicFromNameServer
+from gantry_wire.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS, is_retry_or_dead_letter
+
+
+@final
+class Topics:
+    """Questions and orders about topics."""
+
+    def __init__(self, session: Session, brokers: Brokers) -> None:
+        self._session = session
+        self._brokers = brokers
+        self._queue_calls = QueueCalls(session)
+
+    async def create(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        read_queues: int | None = None,
+        permission: int = 6,
+        is_ordered: bool = False,
+        cluster: str | None = None,
+    ) -> None:
+        """Create `topic` on every master (of `cluster`), or change it there. It is done when every broker has said so.
+
+        `permission` is 6 to read and write, 4 to read only, 2 to write only. Fewer `queues` than `read_queues` lets
+        consumers empty the queues that producers no longer see.
+        """
+        self._session.require_open()
+        check_topic(topic)
+        order = CreateTopic(
+            topic=topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=read_queues or queues,
+            write_queue_nums=queues,
+            perm=permission,
+            topic_filter_type="SINGLE_TAG",
+            order=is_ordered,
+            topic_sys_flag=0,
+        )
+        for broker in await self._brokers.masters(cluster):
+            await self._session.calls.demand(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, order)
+
+    async def delete(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete `topic` with its messages from every master (of `cluster`), and then from the name servers."""
+        self._session.require_open()
+        for broker in await self._brokers.masters(cluster):
+            await self._session.calls.demand(broker.address, RequestCode.DELETE_TOPIC_IN_BROKER, TopicName(topic=topic))
+        await self._session.name_servers.tell_all(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNameServer(topic=topic, cluster_name=cluster)
+        )
+
+    async def all(self, *, with_internal: bool = False) -> list[str]:
+        """The topics that applications made; with `with_internal` also retry, dead letter and system topics."""
+        self._session.require_open()
+        topics = sorted(set(await self._session.name_servers.topics()))
+        if with_internal:
+            return topics
+        internal = await self._broker_topics()
+        return [topic for topic in topics if topic not in internal and not _is_internal(topic)]
+
+    async def route(self, topic: str) -> Route:
+        """Where `topic` is now, asked anew. Raises NoRoute."""
+        self._session.require_open()
+        route = await self._session.routes.refresh(topic)
+        if route is None:
+            raise NoRoute(topic, "no broker has registered it")
+        return route
+
+    async def stats(self, topic: str) -> dict[MessageQueue, QueueOffsets]:
+        """The ends of every queue of `topic`."""
+        route = await self.route(topic)
+        table: dict[MessageQueue, QueueOffsets] = {}
+        for broker_name in route.brokers:
+            address = route.read_address(broker_name)
+            if address is not None:
+                reply = await self._session.calls.demand(
+                    address, RequestCode.GET_TOPIC_STATS_INFO, TopicName(topic=topic)
+                )
+                table |= document_of(reply, TopicStats, address).offset_table
+        return dict(sorted(table.items(), key=lambda item: (item[0].broker_name, item[0].queue_id)))
+
+    async def groups(self, topic: str) -> list[str]:
+        """The groups that have consumed `topic`."""
+        route = await self.route(topic)
+        groups: set[str] = set()
+        for broker_name in route.brokers:
+            address = route.read_address(broker_name)
+            if address is not None:
+                reply = await self._session.calls.demand(
+                    address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicName(topic=topic)
+                )
+                groups.update(document_of(reply, GroupListing, address).group_list)
+        return sorted(groups)
+
+    async def offsets_at(self, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
+        """For every queue of `topic` the first message stored at or after `timestamp_ms`."""
+        route = await self.route(topic)
+        return {queue: await self._queue_calls.offset_at(queue, timestamp_ms) for queue in route.read_queues}
+
+    async def _broker_topics(self) -> set[str]:
+        """Every broker and every cluster has a topic of its own name."""
+        brokers = await self._brokers.all()
+        return {broker.name for broker in brokers} | {broker.cluster for broker in brokers}
+
+
+def _is_internal(topic: str) -> bool:
+    return topic in SYSTEM_TOPICS or is_retry_or_dead_letter(topic) or topic.startswith("rmq_sys_")

@@ -1,0 +1,42 @@
+"""Time for clients: deadlines on the event loop's clock, and the wall clock for timestamps.
+
+A deadline is made once and handed down; whoever waits asks it how much is left. So three retries of a three second
+send end after three seconds, not after nine.
+"""
+
+import asyncio
+import time
+from typing import final
+
+
+def wall_ms() -> int:
+    """Now, in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@final
+class Deadline:
+    """A moment on the running loop's clock by which something must have happened."""
+
+    __slots__ = ("_at", "_loop")
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._at = self._loop.time() + timeout_ms / 1000
+
+    def __repr__(self) -> str:
+        return f"<Deadline in {self.remaining_ms} ms>"
+
+    @property
+    def at(self) -> float:
+        """The moment itself, for `asyncio.timeout_at`."""
+        return self._at
+
+    @property
+    def remaining_ms(self) -> int:
+        """Milliseconds left; 0 when it has passed."""
+        return max(0, int((self._at - self._loop.time()) * 1000))
+
+    @property
+    def has_passed(self) -> bool:
+        return self._loop.time() >= self._at

@@ -1,0 +1,119 @@
+"""One connection per address, made when first needed and made again after it was lost.
+
+Nobody else in this package opens a connection or sees an error of the layer below: `ConnectionPool.request` returns a
+reply or raises a leaf of our own tree. All requests to one address share its connection and wait side by side.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import final
+
+from gantry_client.errors import ClientClosed, RequestTimeout, Unavailable
+from gantry_client.settings import ClientSettings
+from gantry_remoting.client import Channel
+from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingTimeout
+from gantry_wire.command import Command
+
+log = logging.getLogger(__name__)
+
+Answer = Callable[[Command, str], Command | None]
+"""What we say to a peer's request: takes the request and the peer's address."""
+
+
+@final
+class ConnectionPool:
+    """The open connections of one client. Belongs to one event loop."""
+
+    def __init__(
+        self, settings: ClientSettings, *, answer: Answer, connected: Callable[[str], None] = lambda address: None
+    ) -> None:
+        self._settings = settings
+        self._answer = answer
+        self._connected = connected
+        self._channels: dict[str, Channel] = {}
+        self._connecting: dict[str, asyncio.Task[Channel]] = {}
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<ConnectionPool open={sorted(self._channels)}>"
+
+    def open_addresses(self) -> set[str]:
+        """Where connections are open now."""
+        return {address for address, channel in self._channels.items() if channel.is_open}
+
+    async def request(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """The reply of `address`, whatever its code. Raises Unavailable or RequestTimeout."""
+        channel = await self._channel(address, timeout_ms)
+        try:
+            return await channel.request(command, timeout_ms)
+        except RemotingTimeout as error:
+            raise RequestTimeout(str(error)) from error
+        except ConnectionClosed as error:
+            raise Unavailable(str(error), is_outcome_unknown=True) from error
+
+    async def send_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
+        """Hand `command` to the connection; wait for a connection and for room in it, never for the peer's answer."""
+        channel = await self._channel(address, timeout_ms)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await channel.writable()
+            channel.send_oneway(command)
+        except TimeoutError as error:
+            raise RequestTimeout(f"{address} did not take what was written for {timeout_ms} ms") from error
+        except ConnectionClosed as error:
+            raise Unavailable(str(error)) from error
+
+    async def close(self) -> None:
+        """Close every connection. Afterwards every request raises ClientClosed."""
+        self._is_closed = True
+        for task in list(self._connecting.values()):
+            task.cancel()
+        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        await asyncio.gather(*(channel.close() for channel in list(self._channels.values())))
+        self._channels.clear()
+
+    async def _channel(self, address: str, timeout_ms: int) -> Channel:
+        if self._is_closed:
+            raise ClientClosed("the client is closed")
+        channel = self._channels.get(address)
+        if channel is not None and channel.is_open:
+            return channel
+        task = self._connecting.get(address)
+        if task is None:
+            task = asyncio.create_task(self._connect(address), name=f"gantry-connect-{address}")
+            self._connecting[address] = task
+            task.add_done_callback(lambda done: self._connect_ended(address, done))
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await asyncio.shield(task)
+        except TimeoutError as error:
+            raise Unavailable(f"no connection to {address} in {timeout_ms} ms") from error
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ClientClosed("the client is closed") from None
+            raise
+
+    async def _connect(self, address: str) -> Channel:
+        try:
+            channel = await Channel.connect(
+                address,
+                timeout_ms=self._settings.connect_timeout_ms,
+                tls=self._settings.tls,
+                on_request=lambda command, _: self._answer(command, address),
+                on_close=lambda closed: self._forget(address, closed),
+            )
+        except (CannotConnect, ValueError) as error:
+            raise Unavailable(str(error)) from error
+        self._channels[address] = channel
+        self._connected(address)
+        return channel
+
+    def _connect_ended(self, address: str, task: asyncio.Task[Channel]) -> None:
+        self._connecting.pop(address, None)
+        if not task.cancelled() and task.exception() is not None:
+            log.info("cannot connect", extra={"peer": address, "reason": str(task.exception())})
+
+    def _forget(self, address: str, channel: Channel) -> None:
+        if self._channels.get(address) is channel:
+            del self._channels[address]

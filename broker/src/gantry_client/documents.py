@@ -1,0 +1,95 @@
+"""Answers that only an administrator reads, as they stand on the wire."""
+
+import msgspec
+
+from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.clients import Document, MessageQueue, SubscriptionData
+from gantry_wire.commands.fields import Fields, Int32, Int64
+
+
+class QueueOffsets(Document):
+    """The ends of one queue: it holds `[min_offset, max_offset)`."""
+
+    min_offset: Int64 = 0
+    max_offset: Int64 = 0
+    last_update_timestamp: Int64 = 0
+    """When its newest message was stored, in milliseconds; 0 for an empty queue."""
+
+
+class TopicStats(Document):
+    """The reply to code 202."""
+
+    offset_table: dict[MessageQueue, QueueOffsets] = msgspec.field(default_factory=dict)
+
+
+class QueueProgress(Document):
+    """How far a group is in one queue."""
+
+    broker_offset: Int64 = 0
+    consumer_offset: Int64 = 0
+    pull_offset: Int64 = 0
+    last_timestamp: Int64 = 0
+
+    @property
+    def lag(self) -> int:
+        """Messages that the group has not consumed."""
+        return max(0, self.broker_offset - max(0, self.consumer_offset))
+
+
+class ConsumeStats(Document):
+    """The reply to code 208."""
+
+    offset_table: dict[MessageQueue, QueueProgress] = msgspec.field(default_factory=dict)
+    consume_tps: float = 0.0
+
+
+class GroupTable(Document):
+    """The reply to code 201."""
+
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = msgspec.field(default_factory=dict)
+
+
+class GroupListing(Document):
+    """The reply to code 300."""
+
+    group_list: list[str] = msgspec.field(default_factory=list)
+
+
+class ClientConnection(Document):
+    """One client that is connected to a broker."""
+
+    client_id: str
+    client_addr: str
+    language: str | None = None
+    version: Int32 = 0
+
+
+class ConsumerConnections(Document):
+    """The reply to code 203."""
+
+    connection_set: list[ClientConnection] = msgspec.field(default_factory=list)
+    subscription_table: dict[str, SubscriptionData] = msgspec.field(default_factory=dict)
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+class ConsumerIds(Document):
+    """The reply to code 38."""
+
+    consumer_id_list: list[str] = msgspec.field(default_factory=list)
+
+
+class ResetOffsets(Fields):
+    """Code 222: set a group's offsets of one topic to a store time."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool = True
+
+
+class ResetOffsetsResult(Document):
+    """The reply to code 222: where the group goes on."""
+
+    offset_table: dict[MessageQueue, Int64] = msgspec.field(default_factory=dict)

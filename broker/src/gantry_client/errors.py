@@ -1,0 +1,117 @@
+"""What can go wrong for a client, by who must act.
+
+One small tree. The leaves say whether to mend the call, to ask again, or to look at the cluster. An error that leaves
+it open whether a message was stored says so in `is_outcome_unknown`: sending such a message again may store it twice,
+not sending it again may lose it, and only the application can choose.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from gantry_wire.codes import ResponseCode
+
+
+class ClientError(Exception):
+    """The root of this package's errors. Catch it; it is never raised itself."""
+
+
+@final
+class ClientClosed(ClientError):
+    """The object was not started yet, or is closed. The caller should use it inside `async with` (or `with`)."""
+
+
+@final
+class InvalidMessage(ClientError):
+    """A message, name or argument breaks a rule that every broker has. The caller should mend it; nothing was sent."""
+
+
+@final
+class UnreadableBody(ClientError):
+    """A received body is damaged, packed in a way that is not supported, or too large when unpacked. The consumer
+    should put the message aside; reading it again will not help."""
+
+
+@final
+class NoRoute(ClientError):
+    """No broker serves the topic as asked. The caller should create the topic, or look at the brokers."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"no route to topic {topic!r}: {reason}")
+        self.topic = topic
+
+
+class RequestFailed(ClientError):
+    """One request to one peer did not succeed."""
+
+    is_outcome_unknown = False
+    """Whether the peer may have carried it out all the same."""
+
+
+@final
+class Unavailable(RequestFailed):
+    """Nobody answers at the address. The caller should try later; another broker is tried where that is possible."""
+
+    def __init__(self, text: str, *, is_outcome_unknown: bool = False) -> None:
+        super().__init__(text)
+        self.is_outcome_unknown = is_outcome_unknown
+
+
+@final
+class RequestTimeout(RequestFailed):
+    """A peer took the request and gave no answer in time. The caller decides whether asking again is safe."""
+
+    is_outcome_unknown = True
+
+
+@final
+class BrokerRefused(RequestFailed):
+    """A peer answered with an error. The caller should read the code and the remark; they are RocketMQ's."""
+
+    def __init__(self, code: int, remark: str | None, address: str) -> None:
+        super().__init__(f"{address} answered {code} {code_name(code)}: {remark or 'no remark'}")
+        self.code = code
+        self.remark = remark
+        self.address = address
+
+
+@final
+class BadReply(RequestFailed):
+    """A peer answered with something that is not RocketMQ's protocol. The caller should look at what listens there."""
+
+    is_outcome_unknown = True
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of a send."""
+
+    broker_name: str
+    error: RequestFailed
+
+
+class SendFailed(ClientError):
+    """All tries of a send failed. The caller should look at `attempts`, and send again if that is safe."""
+
+    def __init__(self, topic: str, attempts: tuple[Attempt, ...], why: str) -> None:
+        tries = "; ".join(f"{attempt.broker_name}: {attempt.error}" for attempt in attempts) or "no broker was tried"
+        super().__init__(f"could not send to topic {topic!r}, {why} ({tries})")
+        self.topic = topic
+        self.attempts = attempts
+
+    @property
+    def is_outcome_unknown(self) -> bool:
+        """Whether a broker may have stored the message all the same."""
+        return any(attempt.error.is_outcome_unknown for attempt in self.attempts)
+
+
+@final
+class SendTimeout(SendFailed):
+    """The deadline of a send passed. The caller should treat the message as unknown if `is_outcome_unknown` says so."""
+
+
+def code_name(code: int) -> str:
+    """RocketMQ's name of a response code."""
+    try:
+        return ResponseCode(code).name
+    except ValueError:
+        return "(unknown code)"

@@ -1,0 +1,146 @@
+"""Messages as applications see them: what they send, what the broker says to it, what they receive."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from gantry_client.errors import UnreadableBody
+from gantry_wire import properties as names
+from gantry_wire.codes import ResponseCode
+from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.compress import inflate_body
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.limits import BODY_INFLATED_BYTES_MAX
+from gantry_wire.message import StoredMessage, decode_host
+from gantry_wire.names import RETRY_PREFIX
+
+SHARDING_KEY = "__SHARDINGKEY"
+
+
+@dataclass(slots=True)
+class Message:
+    """One message to send. Say what you know of it by keyword; `properties` are the application's own."""
+
+    topic: str
+    body: bytes
+    tags: str | None = field(default=None, kw_only=True)
+    """What subscriptions filter by; one tag."""
+    keys: Sequence[str] = field(default=(), kw_only=True)
+    """What the message can be found by."""
+    properties: dict[str, str] = field(default_factory=dict, kw_only=True)
+    delay_level: int = field(default=0, kw_only=True)
+    """Deliver later: 1 is 1 s, 18 is 2 h; 0 at once."""
+    sharding_key: str | None = field(default=None, kw_only=True)
+    """Messages with equal keys go to one queue, in the order of their sends."""
+    waits_for_store: bool = field(default=True, kw_only=True)
+    """Whether the answer waits for the flush and the slave that the broker's mode promises."""
+    flag: int = field(default=0, kw_only=True)
+    """A number for the application."""
+
+
+class SendStatus(IntEnum):
+    """What a broker says to a message that it stored. Only SEND_OK is an acknowledgement."""
+
+    SEND_OK = ResponseCode.SUCCESS
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    """Stored, but not flushed in time."""
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+    """Stored, but no slave is there."""
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    """Stored, but no slave has it in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendReceipt:
+    """Where a message is stored, and which promise holds for it."""
+
+    status: SendStatus
+    message_id: str
+    """The id that the client gave the message."""
+    offset_message_id: str
+    """The id that the broker gave it: where it is stored."""
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str | None = None
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether the broker's whole promise holds. Otherwise the message is stored, but a fault may still take it."""
+        return self.status is SendStatus.SEND_OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedMessage:
+    """One message as a consumer gets it."""
+
+    topic: str
+    """The topic it was sent to, also when it comes again by way of a retry topic."""
+    queue: MessageQueue
+    """The queue it was read from; its topic is the retry topic for a message that comes again."""
+    queue_offset: int
+    stored_body: bytes = field(repr=False)
+    """The body, unpacked unless `body_fault` says why it could not be."""
+    body_fault: str | None = None
+    properties: dict[str, str] = field(repr=False)
+    flag: int = 0
+    reconsume_times: int = 0
+    """How often consuming it has failed before."""
+    born_timestamp_ms: int = 0
+    born_host: str = ""
+    store_timestamp_ms: int = 0
+    store_host: str = ""
+    physical_offset: int = 0
+    offset_message_id: str = ""
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent. Raises UnreadableBody for a compressed one that is damaged or passes the limit."""
+        if self.body_fault is not None:
+            raise UnreadableBody(f"message {self.message_id}: {self.body_fault}")
+        return self.stored_body
+
+    @property
+    def message_id(self) -> str:
+        """The id that the sender gave the message, or the broker's where the sender gave none."""
+        return self.properties.get(names.UNIQUE_KEY) or self.offset_message_id
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(names.TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.properties.get(names.KEYS, "").split())
+
+
+def received(
+    record: StoredMessage, broker_name: str, *, body_bytes_max: int = BODY_INFLATED_BYTES_MAX
+) -> ReceivedMessage:
+    """The message in a record that `broker_name` sent."""
+    properties = dict(record.properties)
+    is_retry = record.topic.startswith(RETRY_PREFIX)
+    try:
+        body, fault = inflate_body(record.body, record.sys_flag, body_bytes_max), None
+    except RemoteProtocolError as error:
+        body, fault = record.body, str(error)
+    return ReceivedMessage(
+        topic=properties.get(names.RETRY_TOPIC, record.topic) if is_retry else record.topic,
+        queue=MessageQueue(topic=record.topic, broker_name=broker_name, queue_id=record.queue_id),
+        queue_offset=record.queue_offset,
+        stored_body=body,
+        body_fault=fault,
+        properties=properties,
+        flag=record.flag,
+        reconsume_times=record.reconsume_times,
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_host=_host(record.born_host),
+        store_timestamp_ms=record.store_timestamp_ms,
+        store_host=_host(record.store_host),
+        physical_offset=record.physical_offset,
+        offset_message_id=record.offset_message_id,
+    )
+
+
+def _host(raw: bytes) -> str:
+    address, port = decode_host(raw)
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

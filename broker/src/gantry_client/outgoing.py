@@ -1,0 +1,146 @@
+"""From a message to what travels: properties, compression, and the checks that every broker would make.
+
+Pure. What is refused here was never sent; the rules are RocketMQ's, so that a broker would refuse it, too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from gantry_client.errors import InvalidMessage
+from gantry_client.messages import SHARDING_KEY, Message
+from gantry_client.settings import ProducerSettings
+from gantry_wire import properties as names
+from gantry_wire.batch import BatchEntry, encode_batch
+from gantry_wire.compress import deflate
+from gantry_wire.errors import LocalProtocolError
+from gantry_wire.limits import PROPERTIES_BYTES_MAX
+from gantry_wire.message import COMPRESSION_ZLIB, FLAG_COMPRESSED
+from gantry_wire.names import NOT_SENDABLE_TOPICS, RETRY_PREFIX, group_fault, topic_fault
+from gantry_wire.properties import format_properties
+
+_RESERVED = frozenset({names.KEYS, names.TAGS, names.WAIT_STORE, names.DELAY_LEVEL, names.UNIQUE_KEY, SHARDING_KEY})
+"""Properties that are arguments of a Message; given among its properties they would contradict them."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """One message ready to be sent, as often as it takes: every retry carries the same id."""
+
+    topic: str
+    body: bytes
+    properties: str
+    flag: int
+    sys_flag: int
+    message_id: str
+    """The ids of a batch are joined by commas."""
+    is_batch: bool = False
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+
+
+def check_topic(topic: str) -> None:
+    """Raise InvalidMessage for a topic that nobody can send to."""
+    fault = topic_fault(topic)
+    if fault is not None:
+        raise InvalidMessage(f"topic {topic[:64]!r}: {fault.value}")
+    if topic in NOT_SENDABLE_TOPICS:
+        raise InvalidMessage(f"topic {topic!r} belongs to the broker")
+
+
+def check_group(group: str) -> None:
+    """Raise InvalidMessage for a group name that brokers refuse."""
+    fault = group_fault(group)
+    if fault is not None:
+        raise InvalidMessage(f"group {group[:64]!r}: {fault.value}")
+
+
+def prepare(message: Message, message_id: str, settings: ProducerSettings) -> Outgoing:
+    """`message` as it travels alone; a large body is compressed. Raises InvalidMessage."""
+    check_topic(message.topic)
+    body, sys_flag = _checked_body(message, settings.message_bytes_max), 0
+    if len(body) > settings.compress_above_bytes:
+        body, sys_flag = deflate(body, settings.compress_level), FLAG_COMPRESSED | COMPRESSION_ZLIB
+    return Outgoing(
+        topic=message.topic,
+        body=body,
+        properties=_properties(message, message_id),
+        flag=message.flag,
+        sys_flag=sys_flag,
+        message_id=message_id,
+    )
+
+
+def prepare_entry(message: Message, message_id: str, settings: ProducerSettings) -> BatchEntry:
+    """`message` as it travels in a batch; batches are not compressed. Raises InvalidMessage."""
+    if message.delay_level:
+        raise InvalidMessage("a delayed message cannot travel in a batch; send it alone")
+    body = _checked_body(message, settings.message_bytes_max)
+    return BatchEntry(message.flag, body, _properties(message, message_id).encode())
+
+
+def prepare_batch(first: Message, entries: Sequence[BatchEntry], ids: Sequence[str]) -> Outgoing:
+    """The request that carries `entries`, messages like `first`."""
+    return Outgoing(
+        topic=first.topic,
+        body=encode_batch(entries),
+        properties=format_properties({names.WAIT_STORE: _java_boolean(first.waits_for_store)}),
+        flag=0,
+        sys_flag=0,
+        message_id=",".join(ids),
+        is_batch=True,
+    )
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Raise InvalidMessage for messages that cannot share a request."""
+    if not messages:
+        raise InvalidMessage("an empty batch")
+    check_topic(messages[0].topic)
+    if messages[0].topic.startswith(RETRY_PREFIX):
+        raise InvalidMessage("retry topics take no batches")
+    if any(message.topic != messages[0].topic for message in messages):
+        raise InvalidMessage("the messages of a batch must go to one topic")
+    if any(message.waits_for_store != messages[0].waits_for_store for message in messages):
+        raise InvalidMessage("the messages of a batch must agree on waits_for_store")
+
+
+def _checked_body(message: Message, bytes_max: int) -> bytes:
+    if not message.body:
+        raise InvalidMessage("the body is empty")
+    if len(message.body) > bytes_max:
+        raise InvalidMessage(f"the body has {len(message.body)} bytes, the limit is {bytes_max}")
+    return message.body
+
+
+def _properties(message: Message, message_id: str) -> str:
+    reserved = _RESERVED.intersection(message.properties)
+    if reserved:
+        raise InvalidMessage(f"properties {sorted(reserved)} are set by the message's own arguments")
+    pairs = dict(message.properties)
+    pairs[names.UNIQUE_KEY] = message_id
+    pairs[names.WAIT_STORE] = _java_boolean(message.waits_for_store)
+    if message.tags:
+        pairs[names.TAGS] = message.tags.strip()
+    if message.keys:
+        if isinstance(message.keys, str) or any(not key or key.split() != [key] for key in message.keys):
+            raise InvalidMessage("keys are a list of texts without spaces")
+        pairs[names.KEYS] = names.KEY_SEPARATOR.join(message.keys)
+    if message.delay_level:
+        if message.delay_level < 1:
+            raise InvalidMessage(f"delay level {message.delay_level} is below 1")
+        pairs[names.DELAY_LEVEL] = str(message.delay_level)
+    if message.sharding_key is not None:
+        pairs[SHARDING_KEY] = message.sharding_key
+    try:
+        text = format_properties(pairs)
+    except LocalProtocolError as error:
+        raise InvalidMessage(str(error)) from error
+    if len(text.encode()) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(f"the properties take more than {PROPERTIES_BYTES_MAX} bytes")
+    return text
+
+
+def _java_boolean(value: bool) -> str:
+    return "true" if value else "false"

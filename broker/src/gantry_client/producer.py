@@ -1,0 +1,177 @@
+"""The producer: messages to brokers, with a deadline, retries that change the broker, and a bound on what is under way.
+
+A send that returns a receipt with SEND_OK is acknowledged: the broker keeps the promise of its mode. Everything else
+raises, or says in its status which promise is missing. Retries carry the same message id but may store the message
+twice, when an answer is lost; consumers that cannot bear this compare ids. Sends with a fixed queue (a queue, a
+selector or a sharding key) are not retried elsewhere, because another queue would break their order.
+
+Many sends may be under way at once, on one connection per broker; `outstanding_max` of them, then `send` waits. On one
+connection messages reach the broker in the order of the calls.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Final, Self, final
+
+from gantry_client.clock import Deadline, wall_ms
+from gantry_client.errors import BadReply, InvalidMessage
+from gantry_client.messages import Message, SendReceipt
+from gantry_client.outgoing import check_batch, check_group, prepare, prepare_batch, prepare_entry
+from gantry_client.selection import queue_for_key
+from gantry_client.sender import Sender
+from gantry_client.session import Session
+from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
+from gantry_wire.batch import ENTRY_BYTES_MIN, BatchEntry
+from gantry_wire.commands.clients import MessageQueue
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+"""Chooses one of a topic's queues for a message."""
+
+DEFAULT_GROUP: Final = "GANTRY_PRODUCER"
+
+
+@final
+class Producer:
+    """Sends messages. Use it inside `async with`; it belongs to the event loop that starts it."""
+
+    def __init__(
+        self,
+        name_servers: NameServerAddresses,
+        group: str = DEFAULT_GROUP,
+        *,
+        settings: ProducerSettings | None = None,
+        client_settings: ClientSettings | None = None,
+    ) -> None:
+        check_group(group)
+        self.group = group
+        self.settings = settings or ProducerSettings()
+        self._session = Session(name_servers, client_settings, default_topic_queues=self.settings.default_topic_queues)
+        self._session.enter_producer_group(group)
+        self._sender = Sender(self._session, group, self.settings)
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.group} outstanding={self.outstanding}>"
+
+    @property
+    def outstanding(self) -> int:
+        """Sends that have no answer yet."""
+        return self._sender.outstanding
+
+    @property
+    def client_id(self) -> str:
+        """How brokers know this producer."""
+        return self._session.client_id
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Open for sends."""
+        await self._session.start()
+
+    async def close(self) -> None:
+        """Say goodbye to the brokers and close the connections. Sends under way fail."""
+        await self._session.close()
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues that messages of `topic` go to now."""
+        self._session.require_open()
+        return (await self._session.routes.for_sending(topic)).write_queues
+
+    async def send(
+        self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
+    ) -> SendReceipt:
+        """Send one message and wait for the broker's answer.
+
+        `queue` fixes the queue or chooses it; so does the message's sharding key. Raises SendTimeout, SendFailed,
+        BrokerRefused, NoRoute or InvalidMessage.
+        """
+        self._session.require_open()
+        outgoing = prepare(message, self._session.unique_ids.next(wall_ms()), self.settings)
+        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        return await self._sender.send(outgoing, await self._fixed_queue(message, queue), deadline)
+
+    async def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
+        """Send one message and do not wait for the broker: it may be lost, and nobody will say so.
+
+        Waits at most for a route, a connection and room in it. Raises NoRoute, Unavailable or InvalidMessage.
+        """
+        self._session.require_open()
+        outgoing = prepare(message, self._session.unique_ids.next(wall_ms()), self.settings)
+        await self._sender.send_oneway(outgoing, await self._fixed_queue(message, queue))
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic together: one request up to `batch_bytes_max`, above it several, one by one.
+
+        One receipt per message, in order. A request is stored whole or not at all; when a later one fails, the earlier
+        ones are stored.
+        """
+        self._session.require_open()
+        check_batch(messages)
+        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        batches = list(self._split(messages))
+        fixed = await self._fixed_queue(messages[0], queue)
+        receipts: list[SendReceipt] = []
+        for entries, ids in batches:
+            outgoing = prepare_batch(messages[0], entries, ids)
+            receipts += _receipts_of_batch(await self._sender.send(outgoing, fixed, deadline), ids)
+        return receipts
+
+    def _split(self, messages: Sequence[Message]) -> Iterator[tuple[list[BatchEntry], list[str]]]:
+        """Groups of messages that fit `batch_bytes_max`; every message is checked before the first is sent."""
+        entries: list[BatchEntry] = []
+        ids: list[str] = []
+        size = 0
+        for message in messages:
+            message_id = self._session.unique_ids.next(wall_ms())
+            entry = prepare_entry(message, message_id, self.settings)
+            entry_bytes = ENTRY_BYTES_MIN + len(entry.body) + len(entry.properties)
+            if entries and size + entry_bytes > self.settings.batch_bytes_max:
+                yield entries, ids
+                entries, ids, size = [], [], 0
+            entries.append(entry)
+            ids.append(message_id)
+            size += entry_bytes
+        yield entries, ids
+
+    async def _fixed_queue(self, message: Message, queue: MessageQueue | Selector | None) -> MessageQueue | None:
+        """The one queue that `message` must go to, or None when any will do."""
+        if queue is None and message.sharding_key is None:
+            return None
+        if isinstance(queue, MessageQueue):
+            if queue.topic != message.topic:
+                raise InvalidMessage(f"the queue belongs to topic {queue.topic!r}, the message to {message.topic!r}")
+            return queue
+        route = await self._session.routes.for_sending(message.topic)
+        if queue is not None:
+            return queue(route.write_queues, message)
+        assert message.sharding_key is not None, "the first line returned for neither"
+        return queue_for_key(route, message.sharding_key)
+
+
+def _receipts_of_batch(receipt: SendReceipt, ids: Sequence[str]) -> list[SendReceipt]:
+    offset_ids = receipt.offset_message_id.split(",")
+    if len(offset_ids) != len(ids):
+        raise BadReply(f"a broker answered {len(offset_ids)} ids to a batch of {len(ids)}")
+    return [
+        SendReceipt(
+            status=receipt.status,
+            message_id=message_id,
+            offset_message_id=offset_id,
+            queue=receipt.queue,
+            queue_offset=receipt.queue_offset + index,
+        )
+        for index, (message_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
+    ]

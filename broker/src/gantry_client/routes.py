@@ -1,0 +1,187 @@
+"""Where topics are: what the name servers said last, kept fresh.
+
+A route is asked for when a topic is first used, again every 30 s (`refresh_all`), and at once when a broker fails
+(`refresh`). An old route is kept when the name servers are silent, because brokers usually outlive them. Several users
+that need the same unknown topic at once share one question.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from gantry_client.errors import NoRoute, RequestFailed
+from gantry_client.name_servers import NameServers
+from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.nameserver import BrokerData, QueueData, TopicRoute
+from gantry_wire.names import AUTO_CREATE_TOPIC
+
+log = logging.getLogger(__name__)
+
+MASTER_ID: Final = 0
+PERMISSION_READ: Final = 4
+PERMISSION_WRITE: Final = 2
+QUEUES_MAX: Final = 65536
+"""More queues of one topic on one broker than this are a broken route, not a topic."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One topic's queues and the brokers that serve them."""
+
+    topic: str
+    write_queues: tuple[MessageQueue, ...]
+    read_queues: tuple[MessageQueue, ...]
+    brokers: dict[str, dict[int, str]]
+    """Addresses by broker name and id; id 0 is the master."""
+    is_guess: bool = False
+    """The topic is unknown; these are the queues that it would get where brokers create topics on first use."""
+
+    def master_address(self, broker_name: str) -> str | None:
+        return self.brokers.get(broker_name, {}).get(MASTER_ID)
+
+    def read_address(self, broker_name: str, preferred_id: int = MASTER_ID) -> str | None:
+        """The preferred replica if it is there, else the master, else any slave."""
+        addresses = self.brokers.get(broker_name, {})
+        found = addresses.get(preferred_id) or addresses.get(MASTER_ID)
+        return found or next(iter(addresses.values()), None)
+
+
+def build_route(topic: str, data: TopicRoute) -> Route:
+    """The route that a name server's answer describes. Queues are ordered by broker name and id."""
+    brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+    queue_datas = sorted(data.queue_datas, key=lambda queue_data: queue_data.broker_name)
+    if data.order_topic_conf:
+        write_queues = _ordered_queues(topic, data.order_topic_conf)
+    else:
+        write_queues = [
+            queue
+            for queue_data in queue_datas
+            if queue_data.perm & PERMISSION_WRITE and MASTER_ID in brokers.get(queue_data.broker_name, {})
+            for queue in _queues(topic, queue_data.broker_name, queue_data.write_queue_nums)
+        ]
+    read_queues = [
+        queue
+        for queue_data in queue_datas
+        if queue_data.perm & PERMISSION_READ
+        for queue in _queues(topic, queue_data.broker_name, queue_data.read_queue_nums)
+    ]
+    return Route(topic, tuple(write_queues), tuple(read_queues), brokers)
+
+
+def _queues(topic: str, broker_name: str, count: int) -> list[MessageQueue]:
+    return [
+        MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id)
+        for queue_id in range(min(count, QUEUES_MAX))
+    ]
+
+
+def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
+    """The queues in `brokerA:4;brokerB:4`, the fixed set of an ordered topic."""
+    queues: list[MessageQueue] = []
+    for part in text.split(";"):
+        broker_name, _, count = part.partition(":")
+        if count.isdigit():
+            queues += _queues(topic, broker_name, int(count))
+    return queues
+
+
+@final
+class RouteTable:
+    """All routes that one client uses. Belongs to one event loop."""
+
+    def __init__(self, name_servers: NameServers, *, default_topic_queues: int = 4) -> None:
+        self._name_servers = name_servers
+        self._default_topic_queues = default_topic_queues
+        self._routes: dict[str, Route] = {}
+        self._asking: dict[str, asyncio.Task[Route | None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<RouteTable topics={sorted(self._routes)}>"
+
+    async def get(self, topic: str) -> Route:
+        """The route of `topic`. Raises NoRoute for an unknown one, Unavailable when no name server answers."""
+        route = self._routes.get(topic)
+        if route is None or route.is_guess:
+            route = await self.refresh(topic)
+        if route is None:
+            raise NoRoute(topic, "no broker has registered it; create the topic")
+        return route
+
+    async def for_sending(self, topic: str) -> Route:
+        """The route of `topic`, or for an unknown one where brokers would create it. Raises NoRoute."""
+        route = self._routes.get(topic) or await self.refresh(topic) or await self._guess(topic)
+        if not route.write_queues:
+            raise NoRoute(topic, "no broker with a master lets anybody write to it")
+        return route
+
+    async def refresh(self, topic: str) -> Route | None:
+        """Ask for `topic` again; None when no broker has it any more. Users who ask at once share one question."""
+        task = self._asking.get(topic)
+        if task is None:
+            task = asyncio.create_task(self._ask(topic), name=f"gantry-route-{topic}")
+            self._asking[topic] = task
+            task.add_done_callback(lambda _: self._asking.pop(topic, None))
+        return await asyncio.shield(task)
+
+    async def refresh_all(self) -> None:
+        """Ask for every known topic again. What cannot be asked now stays as it is."""
+        for topic in list(self._routes):
+            try:
+                await self.refresh(topic)
+            except RequestFailed as error:
+                log.warning("routes are not refreshed", extra={"topic": topic, "reason": str(error)})
+
+    def addresses(self, *, masters_only: bool) -> set[str]:
+        """The brokers that serve any topic of this client."""
+        return {
+            address
+            for route in self._routes.values()
+            for addresses in route.brokers.values()
+            for broker_id, address in addresses.items()
+            if broker_id == MASTER_ID or not masters_only
+        }
+
+    async def close(self) -> None:
+        """Drop questions under way."""
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask(self, topic: str) -> Route | None:
+        data = await self._name_servers.route(topic)
+        if data is None:
+            known = self._routes.get(topic)
+            if known is None or not known.is_guess:
+                self._routes.pop(topic, None)
+            return None
+        self._routes[topic] = build_route(topic, data)
+        return self._routes[topic]
+
+    async def _guess(self, topic: str) -> Route:
+        data = await self._name_servers.route(AUTO_CREATE_TOPIC)
+        if data is None:
+            raise NoRoute(topic, "no broker has registered it, and none creates topics on first use; create the topic")
+        guess = replace(build_route(topic, _limited(data, self._default_topic_queues)), is_guess=True)
+        self._routes[topic] = guess
+        return guess
+
+
+def _limited(data: TopicRoute, queues_max: int) -> TopicRoute:
+    return TopicRoute(
+        broker_datas=[
+            BrokerData(cluster=broker.cluster, broker_name=broker.broker_name, broker_addrs=broker.broker_addrs)
+            for broker in data.broker_datas
+        ],
+        queue_datas=[
+            QueueData(
+                broker_name=queue_data.broker_name,
+                read_queue_nums=min(queue_data.read_queue_nums, queues_max),
+                write_queue_nums=min(queue_data.write_queue_nums, queues_max),
+                perm=queue_data.perm,
+            )
+            for queue_data in data.queue_datas
+        ],
+    )

@@ -1,0 +1,212 @@
+"""One send from its queue to its outcome: attempts, the next broker, the deadline, and a bound on sends under way.
+
+The rules of retrying live here and nowhere else. A refusal that every broker would repeat is raised at once. After
+the others the route is asked for again and the next attempt goes to a broker that has not failed in this send; when
+there is none left, it waits a little, because a broker that restarts needs a moment.
+"""
+
+import asyncio
+from typing import Final, final
+
+from gantry_client.calls import header_of
+from gantry_client.clock import Deadline, wall_ms
+from gantry_client.errors import (
+    Attempt,
+    BrokerRefused,
+    NoRoute,
+    RequestFailed,
+    SendFailed,
+    SendTimeout,
+    Unavailable,
+)
+from gantry_client.messages import SendReceipt, SendStatus
+from gantry_client.outgoing import Outgoing
+from gantry_client.routes import Route
+from gantry_client.selection import QueueSelector
+from gantry_client.session import Session
+from gantry_client.settings import ProducerSettings
+from gantry_wire.codes import RequestCode, ResponseCode
+from gantry_wire.command import Command, oneway
+from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.send import SendMessageV2, SendResult
+from gantry_wire.names import AUTO_CREATE_TOPIC
+
+RETRYABLE_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        204,
+        205,
+        ResponseCode.GO_AWAY,
+    }
+)
+"""Refusals after which another broker may take the message (204: no buyer id, 205: not in this unit)."""
+
+ROUTE_REFRESH_MS: Final = 500
+"""How long a retry waits for a fresh route before it uses the old one: name servers must not eat the deadline."""
+
+BACKOFF_FIRST_MS: Final = 50
+"""How long to wait before a broker is tried a second time; doubles with every further attempt."""
+
+_STATUSES: Final = frozenset(status.value for status in SendStatus)
+
+
+@final
+class Sender:
+    """Sends what is ready to be sent, for one producer group. Belongs to one event loop."""
+
+    def __init__(self, session: Session, group: str, settings: ProducerSettings) -> None:
+        self._session = session
+        self._group = group
+        self._settings = settings
+        self._selector = QueueSelector(settings.avoid_failed_broker_ms)
+        self._slots = asyncio.Semaphore(settings.outstanding_max)
+        self.outstanding = 0
+
+    def __repr__(self) -> str:
+        return f"<Sender {self._group} outstanding={self.outstanding}>"
+
+    async def send(self, outgoing: Outgoing, queue: MessageQueue | None, deadline: Deadline) -> SendReceipt:
+        """Send to `queue`, or to any when it is None, as soon as fewer than `outstanding_max` sends are under way."""
+        await self._take_slot(outgoing.topic, deadline)
+        self.outstanding += 1
+        try:
+            if queue is None:
+                return await self._send_anywhere(outgoing, deadline)
+            return await self._send_to(queue, outgoing, deadline)
+        finally:
+            self.outstanding -= 1
+            self._slots.release()
+
+    async def send_oneway(self, outgoing: Outgoing, queue: MessageQueue | None) -> None:
+        """Hand the message to a connection and forget it."""
+        if queue is None:
+            route = await self._session.routes.for_sending(outgoing.topic)
+            queue = self._selector.next(route, (), _now_s())
+        address = await self._master_of(queue)
+        command = oneway(_code(outgoing), self._header(queue, outgoing).write(), outgoing.body)
+        await self._session.pool.send_oneway(address, command, self._settings.send_timeout_ms)
+
+    async def _take_slot(self, topic: str, deadline: Deadline) -> None:
+        if not self._slots.locked():
+            await self._slots.acquire()
+            return
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            why = f"{self._settings.outstanding_max} other sends were under way until the deadline"
+            raise SendTimeout(topic, (), why) from error
+
+    async def _send_anywhere(self, outgoing: Outgoing, deadline: Deadline) -> SendReceipt:
+        attempts: list[Attempt] = []
+        while True:
+            route = await self._route(outgoing.topic, attempts, deadline)
+            tried = {attempt.broker_name for attempt in attempts}
+            queue = self._selector.next(route, tried, _now_s())
+            if queue.broker_name in tried:
+                await self._back_off(len(attempts), deadline)
+            try:
+                receipt = await self._attempt(queue, outgoing, deadline)
+            except RequestFailed as error:
+                attempts.append(Attempt(queue.broker_name, error))
+                await self._after_failure(outgoing.topic, attempts, deadline)
+            else:
+                self._selector.succeeded(queue.broker_name)
+                return receipt
+
+    async def _send_to(self, queue: MessageQueue, outgoing: Outgoing, deadline: Deadline) -> SendReceipt:
+        try:
+            return await self._attempt(queue, outgoing, deadline)
+        except BrokerRefused:
+            raise
+        except RequestFailed as error:
+            attempts = (Attempt(queue.broker_name, error),)
+            if deadline.has_passed:
+                raise SendTimeout(outgoing.topic, attempts, "the deadline passed") from error
+            raise SendFailed(outgoing.topic, attempts, "and its queue is fixed") from error
+
+    async def _route(self, topic: str, attempts: list[Attempt], deadline: Deadline) -> Route:
+        try:
+            async with asyncio.timeout_at(deadline.at):
+                return await self._session.routes.for_sending(topic)
+        except TimeoutError as error:
+            raise SendTimeout(topic, tuple(attempts), "the deadline passed while its route was asked for") from error
+
+    async def _after_failure(self, topic: str, attempts: list[Attempt], deadline: Deadline) -> None:
+        """Return when another attempt may be made; raise when not."""
+        error = attempts[-1].error
+        if isinstance(error, BrokerRefused) and error.code not in RETRYABLE_CODES:
+            raise error
+        if deadline.has_passed:
+            raise SendTimeout(topic, tuple(attempts), "the deadline passed") from error
+        if len(attempts) > self._settings.retries:
+            raise SendFailed(topic, tuple(attempts), f"all {len(attempts)} attempts failed") from error
+        if isinstance(error, Unavailable):
+            self._selector.failed(attempts[-1].broker_name, _now_s())
+        await self._refresh_route(topic, deadline)
+
+    async def _refresh_route(self, topic: str, deadline: Deadline) -> None:
+        try:
+            async with asyncio.timeout(min(ROUTE_REFRESH_MS, deadline.remaining_ms) / 1000):
+                await self._session.routes.refresh(topic)
+        except (TimeoutError, RequestFailed):
+            return  # The route that we have is the best there is.
+
+    async def _back_off(self, attempts: int, deadline: Deadline) -> None:
+        await asyncio.sleep(min(BACKOFF_FIRST_MS << attempts, deadline.remaining_ms) / 1000)
+
+    async def _attempt(self, queue: MessageQueue, outgoing: Outgoing, deadline: Deadline) -> SendReceipt:
+        address = await self._master_of(queue)
+        timeout_ms = max(1, deadline.remaining_ms)
+        if self._settings.attempt_timeout_ms is not None:
+            timeout_ms = min(timeout_ms, self._settings.attempt_timeout_ms)
+        command = Command(code=_code(outgoing), ext=self._header(queue, outgoing).write(), body=outgoing.body)
+        reply = await self._session.pool.request(address, command, timeout_ms)
+        if reply.code not in _STATUSES:
+            raise BrokerRefused(reply.code, reply.remark, address)
+        result = header_of(reply, SendResult, address)
+        return SendReceipt(
+            status=SendStatus(reply.code),
+            message_id=outgoing.message_id,
+            offset_message_id=result.msg_id,
+            queue=MessageQueue(topic=queue.topic, broker_name=queue.broker_name, queue_id=result.queue_id),
+            queue_offset=result.queue_offset,
+            transaction_id=result.transaction_id,
+        )
+
+    async def _master_of(self, queue: MessageQueue) -> str:
+        route = await self._session.routes.for_sending(queue.topic)
+        address = route.master_address(queue.broker_name)
+        if address is None:
+            raise NoRoute(queue.topic, f"broker {queue.broker_name!r} has no master now")
+        return address
+
+    def _header(self, queue: MessageQueue, outgoing: Outgoing) -> SendMessageV2:
+        return SendMessageV2(
+            producer_group=self._group,
+            topic=outgoing.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_nums=self._settings.default_topic_queues,
+            queue_id=queue.queue_id,
+            sys_flag=outgoing.sys_flag,
+            born_timestamp=wall_ms(),
+            flag=outgoing.flag,
+            properties=outgoing.properties,
+            reconsume_times=outgoing.reconsume_times,
+            unit_mode=False,
+            max_reconsume_times=outgoing.max_reconsume_times,
+            batch=outgoing.is_batch,
+            broker_name=queue.broker_name,
+        )
+
+
+def _code(outgoing: Outgoing) -> RequestCode:
+    return RequestCode.SEND_BATCH_MESSAGE if outgoing.is_batch else RequestCode.SEND_MESSAGE_V2
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

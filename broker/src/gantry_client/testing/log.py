@@ -1,0 +1,90 @@
+"""Messages in lists: what a fake broker keeps instead of a commit log."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import final
+
+from gantry_wire.filters import TagFilter
+from gantry_wire.hashing import tags_code
+from gantry_wire.message import StoredMessage, encode_record, record_size
+from gantry_wire.properties import TAGS
+
+FIRST_PHYSICAL_OFFSET = 4096
+"""Not 0, so that a test notices when an offset was lost on the way."""
+
+
+@final
+@dataclass(slots=True)
+class FakeQueue:
+    """One queue: the messages `[min_offset, max_offset)`."""
+
+    messages: list[StoredMessage] = field(default_factory=list)
+    min_offset: int = 0
+    """Messages below it are expired: `messages` keeps them, readers do not get them."""
+
+    @property
+    def max_offset(self) -> int:
+        return len(self.messages)
+
+
+@final
+class FakeLog:
+    """All queues of one fake broker, and who waits for them."""
+
+    def __init__(self, store_host: bytes) -> None:
+        self.store_host = store_host
+        self._queues: dict[tuple[str, int], FakeQueue] = {}
+        self._by_physical_offset: dict[int, StoredMessage] = {}
+        self._end = FIRST_PHYSICAL_OFFSET
+        self._arrived = asyncio.Event()
+
+    def queue(self, topic: str, queue_id: int) -> FakeQueue:
+        return self._queues.setdefault((topic, queue_id), FakeQueue())
+
+    def all_messages(self, topic: str) -> list[StoredMessage]:
+        """Every message of `topic`, queue by queue."""
+        return [
+            message for (name, _), queue in sorted(self._queues.items()) if name == topic for message in queue.messages
+        ]
+
+    def at(self, physical_offset: int) -> StoredMessage | None:
+        return self._by_physical_offset.get(physical_offset)
+
+    def delete(self, topic: str) -> None:
+        for key in [key for key in self._queues if key[0] == topic]:
+            del self._queues[key]
+
+    def append(self, message: StoredMessage) -> StoredMessage:
+        """Store `message` at the end of its queue and wake whoever waits."""
+        queue = self.queue(message.topic, message.queue_id)
+        stored = replace(message, queue_offset=queue.max_offset, physical_offset=self._end, store_host=self.store_host)
+        queue.messages.append(stored)
+        self._by_physical_offset[self._end] = stored
+        self._end += record_size(
+            len(stored.body), len(stored.topic.encode()), len(stored.properties_bytes), stored.sys_flag
+        )
+        self.wake()
+        return stored
+
+    def wake(self) -> None:
+        """Have every waiting pull look again."""
+        self._arrived.set()
+        self._arrived = asyncio.Event()
+
+    async def wait_for_arrival(self, timeout_ms: int) -> None:
+        """Return when anything is appended, or after `timeout_ms`."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._arrived.wait()
+        except TimeoutError:
+            return
+
+    def read(self, queue: FakeQueue, offset: int, messages_max: int, tags: TagFilter) -> tuple[list[bytes], int]:
+        """Records from `offset` on that `tags` takes by hash, and the offset after the last one looked at."""
+        found: list[bytes] = []
+        while offset < queue.max_offset and len(found) < messages_max:
+            message = queue.messages[offset]
+            offset += 1
+            if tags.accepts_code(tags_code(message.properties.get(TAGS))):
+                found.append(encode_record(message))
+        return found, offset

@@ -1,0 +1,100 @@
+"""A fake broker's handlers for sends."""
+
+from dataclasses import replace
+from random import randrange
+
+from gantry_client.testing.state import BrokerState, Handler, missing_topic
+from gantry_remoting.server import Connection
+from gantry_wire.batch import decode_batch
+from gantry_wire.codes import RequestCode, ResponseCode
+from gantry_wire.command import Command
+from gantry_wire.commands.send import SendBack, SendMessage, SendMessageV2, SendResult
+from gantry_wire.message import StoredMessage
+from gantry_wire.names import dead_letter_topic, retry_topic
+from gantry_wire.properties import (
+    DELAY_LEVEL,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    UNIQUE_KEY,
+    encode_properties,
+    parse_properties,
+)
+
+
+def send(state: BrokerState, command: Command, connection: Connection) -> Command:
+    """Codes 10, 310 and 320."""
+    header = SendMessage.read(command.ext) if command.code == RequestCode.SEND_MESSAGE else _long_names(command)
+    config = state.topic(header.topic, queues=header.default_topic_queue_nums)
+    if config is None:
+        return missing_topic(command, header.topic)
+    queue_id = header.queue_id if header.queue_id >= 0 else randrange(config.write_queue_nums)
+    if queue_id >= max(config.write_queue_nums, config.read_queue_nums):
+        return command.reply(ResponseCode.INVALID_PARAMETER, f"request queueId[{queue_id}] is illegal")
+    base = StoredMessage(
+        topic=header.topic,
+        queue_id=queue_id,
+        body=command.body,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_timestamp_ms=header.born_timestamp,
+        store_timestamp_ms=header.born_timestamp,
+        reconsume_times=header.reconsume_times or 0,
+        properties_bytes=(header.properties or "").encode(),
+    )
+    stored = [state.log.append(message) for message in _messages(base, is_batch=bool(header.batch))]
+    result = SendResult(
+        msg_id=",".join(message.offset_message_id for message in stored),
+        queue_id=queue_id,
+        queue_offset=stored[0].queue_offset,
+        transaction_id=parse_properties(header.properties or "").get(UNIQUE_KEY),
+    )
+    return command.reply(ext=result.write())
+
+
+def _long_names(command: Command) -> SendMessageV2:
+    return SendMessageV2.read(command.ext)
+
+
+def _messages(base: StoredMessage, *, is_batch: bool) -> list[StoredMessage]:
+    if not is_batch:
+        return [base]
+    return [
+        replace(base, body=entry.body, flag=entry.flag, properties_bytes=entry.properties, _properties=[])
+        for entry in decode_batch(base.body)
+    ]
+
+
+def send_back(state: BrokerState, command: Command, connection: Connection) -> Command:
+    """Code 36. The message comes again at once: what the delay level was, a test reads in `state.send_backs`."""
+    header = SendBack.read(command.ext)
+    state.send_backs.append(command.ext)
+    original = state.log.at(header.offset)
+    if original is None:
+        return command.reply(ResponseCode.SYSTEM_ERROR, "look message by offset failed")
+    times_max = 16 if header.max_reconsume_times is None else header.max_reconsume_times
+    is_dead = original.reconsume_times >= times_max or header.delay_level < 0
+    topic = dead_letter_topic(header.group) if is_dead else retry_topic(header.group)
+    properties = dict(original.properties)
+    properties.setdefault(RETRY_TOPIC, original.topic)
+    properties.setdefault(ORIGIN_MESSAGE_ID, original.offset_message_id)
+    properties.pop(DELAY_LEVEL, None)
+    state.topic(topic)
+    state.log.append(
+        replace(
+            original,
+            topic=topic,
+            queue_id=0,
+            reconsume_times=original.reconsume_times + 1,
+            properties_bytes=encode_properties(properties),
+            _properties=[],
+        )
+    )
+    return command.reply()
+
+
+HANDLERS: dict[int, Handler] = {
+    RequestCode.SEND_MESSAGE: send,
+    RequestCode.SEND_MESSAGE_V2: send,
+    RequestCode.SEND_BATCH_MESSAGE: send,
+    RequestCode.CONSUMER_SEND_MSG_BACK: send_back,
+}
