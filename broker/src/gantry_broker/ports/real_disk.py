@@ -14,7 +14,8 @@ import fcntl
 import mmap
 import os
 import shutil
-from typing import final
+from collections.abc import Callable
+from typing import Any, cast, final
 
 from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
 
@@ -23,15 +24,15 @@ FALLOC_FL_KEEP_SIZE = 0x01
 FALLOC_FL_ZERO_RANGE = 0x10
 
 
-def _load_fallocate() -> ctypes._CFuncPtr | None:
+def _load_fallocate() -> Callable[[int, int, int, int], int] | None:
     """``fallocate(2)``, which Python does not wrap. None where the C library has none: zeros are written instead."""
     try:
-        function = ctypes.CDLL(None, use_errno=True).fallocate
+        function: Any = ctypes.CDLL(None, use_errno=True).fallocate
     except (OSError, AttributeError):
         return None
     function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     function.restype = ctypes.c_int
-    return function  # type: ignore[no-any-return]
+    return cast("Callable[[int, int, int, int], int]", function)
 
 
 _FALLOCATE = _load_fallocate()

@@ -1,0 +1,25 @@
+"""The durable log and what is derived of it, on the ports below and for the floors above.
+
+``MessageStore`` is the door; ``Draft`` goes in, ``ReadResult`` comes out.
+"""
+
+from gantry_broker.store.config_file import ConfigFile
+from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.draft import Draft
+from gantry_broker.store.message_store import MessageStore
+from gantry_broker.store.reader import ReadResult, ReadStatus
+from gantry_broker.store.recover import RecoveryReport
+from gantry_broker.store.settings import FlushSettings, StoreSettings, parse_delay_levels
+
+__all__ = [
+    "ConfigFile",
+    "ConsumeQueue",
+    "Draft",
+    "FlushSettings",
+    "MessageStore",
+    "ReadResult",
+    "ReadStatus",
+    "RecoveryReport",
+    "StoreSettings",
+    "parse_delay_levels",
+]

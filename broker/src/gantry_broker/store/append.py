@@ -13,19 +13,18 @@ Later stages that need the whole record (a checksum property, say) have exactly 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
-from gantry_broker.errors import LogReadOnly, MessageTooLarge, StoreError
+from gantry_broker.errors import LogReadOnly, MessageTooLarge
 from gantry_broker.store.commit_log import CommitLog, blank_record
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.dispatcher import Dispatcher, HeldUnit, Indexed
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_wire.message import CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4
-
-import struct
 
 BLANK_BYTES: Final = 8
 _PREFIX: Final = {
@@ -46,6 +45,8 @@ def append_batch(
     """Append ``drafts`` in order; (physical offsets, queue offsets). See the module for what it promises."""
     if log.is_read_only:
         raise LogReadOnly("the log takes no more messages")
+    if not drafts:
+        return [], []
     file_size, base, start, view = log.file_size, log.base_offset, log.position, log.view
     position = start
     file_end = file_size - BLANK_BYTES
@@ -135,7 +136,7 @@ def append_batch(
     log.wrote = base + position
     if position > log.preallocate_at:
         log.preallocate()
-    dispatcher.appended(log.wrote, now_ms, touched, held, indexed)
+    dispatcher.appended(log.wrote, physical_offsets[-1], now_ms, touched, held, indexed)
     return physical_offsets, queue_offsets
 
 
@@ -163,6 +164,3 @@ def roll(log: CommitLog) -> None:
     log.view[log.position : log.position + BLANK_BYTES] = blank_record(log.file_size - log.position)
     log.use(file, 0)
     log.wrote = file.base_offset
-
-
-__all__ = ["StoreError", "append_batch", "append_contiguous", "roll"]

@@ -17,11 +17,13 @@ counters and syncs files.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, final
 
+from gantry_broker.ports.disk import Disk
 from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.scrub import scrub
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, RECORD_BYTES_MIN
@@ -146,6 +148,49 @@ class ConsumeQueue:
         self.flushed_end = min(self.flushed_end, end)
         self.seek(self.readable_end)
 
+    # -- recovery ------------------------------------------------------------------------------------------------------
+
+    def load(self, *, before: int, min_physical: int) -> None:
+        """Open the files, and keep only the leading units whose messages begin before physical offset ``before``.
+
+        Those are known to be durable and in order; whatever follows is zeroed, to be put again from the log.
+        """
+        self.files.load(reserve_all=False, setting="mappedFileSizeConsumeQueue")
+        first = self.files.base_offset // CONSUME_UNIT_BYTES
+        last = self.files.end_offset // CONSUME_UNIT_BYTES
+        end = self._partition(first, last, lambda physical, size: size > 0 and 0 <= physical < before)
+        self.min_offset = self._partition(
+            first, end, lambda physical, size: size == FILLER_SIZE or physical < min_physical
+        )
+        self.end = self.readable_end = self.flushed_end = end
+        self.files.remove_from(end * CONSUME_UNIT_BYTES + 1)
+        for file in self.files.files:
+            used = min(max(end * CONSUME_UNIT_BYTES - file.base_offset, 0), file.size)
+            scrub(file.file, used, file.size)
+            file.reserve(used)
+        self.seek(end)
+
+    def _partition(self, first: int, last: int, holds: Callable[[int, int], bool]) -> int:
+        """The first queue offset in ``[first, last)`` whose (physical offset, size) does not hold, by bisection."""
+        while first < last:
+            middle = (first + last) // 2
+            file = self.files.at(middle * CONSUME_UNIT_BYTES)
+            assert file is not None, (self, middle)
+            raw = file.file.pread(CONSUME_UNIT_BYTES, middle * CONSUME_UNIT_BYTES - file.base_offset)
+            physical, size, _ = UNIT.unpack(raw)
+            if holds(physical, size):
+                first = middle + 1
+            else:
+                last = middle
+        return first
+
+    def reset(self, disk: Disk) -> None:
+        """Drop all files: the queue is going to be built again."""
+        self.close()
+        if disk.exists(self.files.directory):
+            disk.remove_tree(self.files.directory)
+        self.min_offset = self.end = self.readable_end = self.flushed_end = 0
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def raw(self, offset: int, end: int) -> bytes:
@@ -175,19 +220,20 @@ class ConsumeQueue:
 
     # -- durability ----------------------------------------------------------------------------------------------------
 
-    def sync(self) -> None:
-        """Make all units before ``readable_end`` durable. Called by the flush thread."""
+    def sync(self) -> bool:
+        """Make all units before ``readable_end`` durable; True if files came or went. Called by the flush thread."""
         end = self.readable_end
-        start = self.flushed_end * CONSUME_UNIT_BYTES
+        start = min(self.flushed_end, end) * CONSUME_UNIT_BYTES
         is_directory_dirty = self.files.is_directory_dirty
         if end == self.flushed_end and not is_directory_dirty:
-            return
+            return False
         for file in self.files.files:
             if file.end_offset > start:
                 file.file.sync()
         if is_directory_dirty:
             self.files.sync_directory()
         self.flushed_end = end
+        return is_directory_dirty
 
     def close(self) -> None:
         self.view = _EMPTY_VIEW

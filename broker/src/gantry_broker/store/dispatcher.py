@@ -41,6 +41,8 @@ class Dispatcher:
         self.index: Index | None = None
         self.is_held = False
         self.dispatched = 0
+        self.tail: tuple[int, int, int] = (0, -1, 0)
+        """Everything before the first is in queues and index; the record that ends there, and its store time."""
         self._held_units: deque[HeldUnit] = deque()
         self._held_keys: deque[tuple[int, list[Indexed]]] = deque()
 
@@ -52,6 +54,7 @@ class Dispatcher:
     def appended(
         self,
         wrote: int,
+        last_physical: int,
         timestamp_ms: int,
         touched: Mapping[ConsumeQueue, int],
         held: list[HeldUnit] | None,
@@ -63,10 +66,12 @@ class Dispatcher:
             if indexed:
                 self._held_keys.append((timestamp_ms, indexed))
             return
-        for queue in touched:
-            queue.readable_end = queue.end
         if indexed and self.index is not None:
             self.index.put_batch(indexed, timestamp_ms)
+        # Before the ends of the queues move: the flush thread reads those first and this then.
+        self.tail = (wrote, last_physical, timestamp_ms)
+        for queue in touched:
+            queue.readable_end = queue.end
         self.dispatched = wrote
         if touched:
             for listener in self.listeners:

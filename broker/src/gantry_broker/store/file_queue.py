@@ -9,6 +9,7 @@ durable by ``sync_directory``, at a moment that the owner chooses.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import final
 
 from gantry_broker.errors import StoreMismatch
@@ -82,7 +83,8 @@ class FileQueue:
     def sync_directory(self) -> None:
         """Make the names of all files durable."""
         self.is_directory_dirty = False
-        if self.disk.is_directory(self.directory):
+        # The directory may be gone: its topic was deleted meanwhile.
+        with suppress(FileNotFoundError):
             self.disk.sync_directory(self.directory)
 
     def remove_from(self, offset: int) -> None:

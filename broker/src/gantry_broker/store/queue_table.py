@@ -7,13 +7,14 @@ no topic can name a file outside ``consumequeue/``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, final
 
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.settings import StoreSettings
-from gantry_wire.names import path_component
+from gantry_wire.names import path_component, topic_fault
 
 QUEUE_ID_MAX: Final = 0x7FFFFFFF
 
@@ -28,6 +29,7 @@ class QueueTable:
         self._file_size: Final = settings.mapped_file_size_consume_queue
         self._stride: Final = settings.consume_queue_reserve_bytes
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._retired: list[ConsumeQueue] = []
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(tuple(self._queues.values()))
@@ -49,6 +51,51 @@ class QueueTable:
             queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, files, stride=self._stride)
         return queue
 
+    def discover(self) -> tuple[ConsumeQueue, ...]:
+        """Make an entry for every queue that has a directory. Foreign names are left alone."""
+        for topic in self._disk.list(self.directory):
+            if topic_fault(topic) is not None or not self._disk.is_directory(f"{self.directory}/{topic}"):
+                continue
+            for name in self._disk.list(f"{self.directory}/{topic}"):
+                if name.isascii() and name.isdigit() and str(int(name)) == name and int(name) <= QUEUE_ID_MAX:
+                    self.get_or_create(topic, int(name))
+        return tuple(self)
+
+    def topics(self) -> dict[str, list[int]]:
+        """Every topic that has queues, with their ids in order."""
+        found: dict[str, list[int]] = {}
+        for topic, queue_id in sorted(self._queues):
+            found.setdefault(topic, []).append(queue_id)
+        return found
+
+    def delete_topic(self, topic: str) -> bool:
+        """Drop all queues of ``topic`` and their files. False if there are none."""
+        queues = [queue for queue in self if queue.topic == topic]
+        for queue in queues:
+            del self._queues[topic, queue.queue_id]
+            # The flush thread may be syncing its files right now, so it is left to close them.
+            self._retired.append(queue)
+        directory = f"{self.directory}/{path_component(topic)}"
+        if self._disk.exists(directory):
+            self._disk.remove_tree(directory)
+        return bool(queues)
+
+    def sync(self) -> None:
+        """Make every queue durable, names included. Called by the flush thread."""
+        while self._retired:
+            self._retired.pop().close()
+        touched = [queue for queue in self if queue.sync()]
+        if any(touched):
+            self._sync_directories(touched)
+
+    def _sync_directories(self, queues: list[ConsumeQueue]) -> None:
+        """New queues have new directories, whose names are in their parents."""
+        for parent in [*sorted({f"{self.directory}/{queue.topic}" for queue in queues}), self.directory]:
+            with suppress(FileNotFoundError):
+                self._disk.sync_directory(parent)
+        self._disk.sync_directory(self.directory.rpartition("/")[0])
+
     def close(self) -> None:
-        for queue in self:
+        for queue in (*self, *self._retired):
             queue.close()
+        self._retired.clear()

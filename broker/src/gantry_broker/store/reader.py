@@ -55,7 +55,7 @@ class ReadResult(NamedTuple):
     min_offset: int
     max_offset: int
     body: bytes = b""
-    count: int = 0
+    count: int = 0  # type: ignore[assignment]  # hides tuple.count, which nobody wants here
 
 
 def offset_fault(queue: ConsumeQueue | None, offset: int) -> ReadResult | None:

@@ -1,0 +1,143 @@
+"""One file of the key index: a hash table on disk, filled in order and never changed behind its end.
+
+    | header 40 | slots: 4 bytes each | entries: 20 bytes each, number 0 unused |
+    header  begin time 8 | end time 8 | begin physical 8 | end physical 8 | used slots 4 | count 4 (starts at 1)
+    entry   key hash 4 | physical offset 8 | seconds since begin time 4 | previous entry of the same slot 4
+
+A slot holds the number of its newest entry, an entry that of the one before. The entries are the truth: the slots can
+be computed from them. ``restore`` does that after a crash, when slots and entries may have reached the disk in any order.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Final, NamedTuple, final
+
+from gantry_broker.ports.disk import Disk, DiskFile
+from gantry_broker.store.mapped_file import full_disk_is_store_full
+from gantry_broker.store.scrub import scrub
+from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
+
+HEADER: Final = struct.Struct(">qqqqii")
+assert HEADER.size == INDEX_HEADER_BYTES
+SLOT: Final = struct.Struct(">i")
+ENTRY: Final = struct.Struct(">iqii")
+ENTRY_BYTES: Final = 20
+assert ENTRY.size == ENTRY_BYTES
+SECONDS_MAX: Final = 0x7FFFFFFF
+
+
+class IndexHeader(NamedTuple):
+    """The first 40 bytes."""
+
+    begin_timestamp_ms: int = 0
+    end_timestamp_ms: int = 0
+    begin_physical: int = 0
+    end_physical: int = 0
+    slots_used: int = 0
+    next_number: int = 1
+
+    def covers(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether the file may hold entries of ``[begin_ms, end_ms]``."""
+        return begin_ms <= self.end_timestamp_ms and end_ms >= self.begin_timestamp_ms
+
+
+@final
+class IndexFile:
+    """An open index file. Written by the loop's thread, synced by the flush thread."""
+
+    def __init__(self, file: DiskFile, name: str, settings: StoreSettings) -> None:
+        self.file: Final = file
+        self.name: Final = name
+        self.slots: Final = settings.max_hash_slot_num
+        self.count_max: Final = settings.max_index_num
+        self.entries_start: Final = INDEX_HEADER_BYTES + self.slots * 4
+        self._stride: Final = settings.index_reserve_bytes
+        self.header = IndexHeader()
+        self.is_dirty = False
+        file.reserve(self.entries_start)
+        self.view: Final = file.view
+
+    def __repr__(self) -> str:
+        return f"<IndexFile {self.name} count={self.header.next_number} end={self.header.end_physical}>"
+
+    @classmethod
+    def create(cls, disk: Disk, directory: str, name: str, settings: StoreSettings) -> IndexFile:
+        """A new file with the slots reserved and the entries still sparse. Raises ``StoreFull``."""
+        path = f"{directory}/{name}"
+        reserve = INDEX_HEADER_BYTES + settings.max_hash_slot_num * 4 + settings.index_reserve_bytes
+        with full_disk_is_store_full(path):
+            index = cls(disk.create(path, settings.index_file_size, reserve=reserve), name, settings)
+        index.write_header(IndexHeader())
+        return index
+
+    def load(self) -> bool:
+        """Read the header; False if it cannot be one."""
+        header = IndexHeader(*HEADER.unpack(self.file.pread(HEADER.size, 0)))
+        number = max(1, header.next_number)
+        if number > self.count_max:
+            return False
+        self.header = header._replace(next_number=number)
+        self.reserve_entry(number)
+        return True
+
+    @property
+    def is_full(self) -> bool:
+        return self.header.next_number >= self.count_max
+
+    def entry_position(self, number: int) -> int:
+        return self.entries_start + number * ENTRY_BYTES
+
+    def reserve_entry(self, number: int) -> int:
+        """Give blocks to the entry ``number`` and some after it; exclusive end of the numbers that have them."""
+        end = self.entry_position(number) + ENTRY_BYTES
+        if end > self.file.reserved:
+            with full_disk_is_store_full(self.file.path):
+                self.file.reserve(end + self._stride)
+        return min(self.count_max, (self.file.reserved - self.entries_start) // ENTRY_BYTES)
+
+    def write_header(self, header: IndexHeader) -> None:
+        self.header = header
+        HEADER.pack_into(self.view, 0, *header)
+
+    def find(self, key_hash: int, *, count_max: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of up to ``count_max`` entries with ``key_hash``, newest first."""
+        header, view = self.header, self.view
+        number = SLOT.unpack_from(view, INDEX_HEADER_BYTES + key_hash % self.slots * 4)[0]
+        previous = header.next_number
+        found = 0
+        # Numbers fall strictly along a chain, so that no damage can make it endless.
+        while 0 < number < previous and found < count_max:
+            entry_hash, physical, seconds, before = ENTRY.unpack_from(view, self.entry_position(number))
+            time_ms = header.begin_timestamp_ms + seconds * 1000
+            if seconds < 0 or time_ms + 999 < begin_ms:
+                return
+            if entry_hash == key_hash and time_ms <= end_ms:
+                found += 1
+                yield physical
+            previous, number = number, before
+
+    def restore(self, header: IndexHeader) -> None:
+        """Go back to ``header``: later entries are zeroed and every slot is computed from the entries before."""
+        self.reserve_entry(header.next_number)
+        end = self.entry_position(header.next_number)
+        scrub(self.file, end, self.file.size)
+        words = array("I", self.file.pread((header.next_number - 1) * ENTRY_BYTES, self.entry_position(1)))
+        hashes = words[0::5]
+        hashes.byteswap()
+        slots = array("I", bytes(self.slots * 4))
+        count_slots = self.slots
+        for number, key_hash in enumerate(hashes, start=1):
+            slots[key_hash % count_slots] = number
+        used = self.slots - slots.count(0)
+        slots.byteswap()
+        self.view[INDEX_HEADER_BYTES : self.entries_start] = slots.tobytes()
+        self.write_header(header._replace(slots_used=used))
+        self.is_dirty = True
+
+    def sync(self) -> None:
+        if self.is_dirty:
+            self.is_dirty = False
+            self.file.sync()

@@ -1,0 +1,70 @@
+"""The hash that keys are found by: Java's ``hashCode`` of ``topic#key``, made non-negative.
+
+Computed for every key of every message, so it is put together from pieces that repeat. A hash is a polynomial in 31,
+so the hash of a text is the sum of its pieces' hashes times powers of 31. A unique key of 32 characters is 20 that name
+its producer, 8 that change every millisecond and 4 that count; what pieces contribute is kept in bounded tables.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gantry_wire.hashing import java_string_hash
+
+MASK: Final = 0xFFFFFFFF
+UNIQUE_KEY_CHARACTERS: Final = 32
+PRODUCER_END: Final = 20
+TIME_END: Final = 28
+_ENTRIES_MAX: Final = 65_536
+_POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(256))
+
+moments: Final[dict[str, int]] = {}
+"""What the first 28 characters of a unique key contribute: one producer in one millisecond."""
+
+counters: Final[dict[str, int]] = {}
+"""What the last 4 contribute."""
+
+_producers: Final[dict[str, int]] = {}
+_times: Final[dict[str, int]] = {}
+
+
+def non_negative(value: int) -> int:
+    """``abs`` of the signed 32-bit number that ``value`` is, and 0 where Java's ``abs`` stays negative."""
+    value &= MASK
+    if value > 0x7FFFFFFF:
+        value = 0x1_0000_0000 - value
+        return 0 if value == 0x8000_0000 else value
+    return value
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The hash of one key, without any table."""
+    return non_negative(java_string_hash(f"{topic}#{key}"))
+
+
+def seeded_hash(seed: int, key: str) -> int:
+    """The unmasked hash of ``topic#key``, where ``seed`` is the hash of ``topic#``."""
+    length = len(key) if key.isascii() else len(key.encode("utf-16-be", "surrogatepass")) // 2
+    power = _POWERS[length] if length < len(_POWERS) else pow(31, length, 1 << 32)
+    return seed * power + java_string_hash(key)
+
+
+def _contribution(table: dict[str, int], piece: str, power: int) -> int:
+    value = table.get(piece)
+    if value is None:
+        if len(table) >= _ENTRIES_MAX:
+            table.clear()
+        value = table[piece] = (java_string_hash(piece) * power) & MASK
+    return value
+
+
+def learn(key: str) -> int:
+    """The contribution of a key of 32 ASCII characters, whose pieces go into the tables."""
+    assert key.isascii(), "characters must be code units for the pieces to add up"
+    producer = _contribution(_producers, key[:PRODUCER_END], _POWERS[UNIQUE_KEY_CHARACTERS - PRODUCER_END])
+    moment = key[:TIME_END]
+    time = _contribution(_times, key[PRODUCER_END:TIME_END], _POWERS[UNIQUE_KEY_CHARACTERS - TIME_END])
+    if len(moments) >= _ENTRIES_MAX:
+        moments.clear()
+    moments[moment] = (producer + time) & MASK
+    return moments[moment] + _contribution(counters, key[TIME_END:], 1)

@@ -1,0 +1,240 @@
+"""The key index: from a topic and a key to the messages that carry it, through hashes only.
+
+Files are named by the time they were begun and filled one after the other. What comes back may hold messages of other
+keys with the same hash; whoever asked compares. Derived: a damaged or missing index is built again from the log, and a
+full disk stops indexing, never a send.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple, final
+
+from gantry_broker.errors import StoreFull
+from gantry_broker.ports.clock import Clock
+from gantry_broker.ports.disk import Disk
+from gantry_broker.store.dispatcher import Indexed
+from gantry_broker.store.index_file import ENTRY, ENTRY_BYTES, SECONDS_MAX, SLOT, IndexFile, IndexHeader
+from gantry_broker.store.key_hash import (
+    MASK,
+    TIME_END,
+    UNIQUE_KEY_CHARACTERS,
+    counters,
+    key_hash,
+    learn,
+    moments,
+    seeded_hash,
+)
+from gantry_broker.store.recovery_point import IndexPoint
+from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
+
+log = logging.getLogger(__name__)
+
+NAME_DIGITS: Final = 17
+_pack_entry: Final = ENTRY.pack_into
+_pack_slot: Final = SLOT.pack_into
+_unpack_slot: Final = SLOT.unpack_from
+
+
+class KeyMatches(NamedTuple):
+    """Physical offsets, newest first, and how far the index has come."""
+
+    physical_offsets: list[int]
+    last_timestamp_ms: int
+    last_physical: int
+
+
+@final
+class KeyIndex:
+    """The index files of one store. Owned by the loop's thread; ``files`` is replaced, never changed in place."""
+
+    def __init__(self, disk: Disk, directory: str, settings: StoreSettings, clock: Clock) -> None:
+        self.directory: Final = directory
+        self.files: tuple[IndexFile, ...] = ()
+        self.is_directory_dirty = False
+        self.is_behind = False
+        self._disk: Final = disk
+        self._clock: Final = clock
+        self._settings: Final = settings
+
+    @property
+    def end_physical(self) -> int:
+        """Messages at or before this physical offset are indexed; -1 when none is."""
+        for file in reversed(self.files):
+            if file.header.next_number > 1:
+                return file.header.end_physical
+        return -1
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def load(self, *, up_to: str | None = None) -> bool:
+        """Open what is there. False if something is there that is not an index of these settings; nothing is open then.
+
+        Files that were begun after the one called ``up_to`` are unlinked first.
+        """
+        files: list[IndexFile] = []
+        is_good = True
+        for name in self._disk.list(self.directory):
+            if len(name) != NAME_DIGITS or not name.isdigit():
+                continue
+            path = f"{self.directory}/{name}"
+            if up_to is not None and name > up_to:
+                self._disk.remove(path)
+                self.is_directory_dirty = True
+                continue
+            if self._disk.file_size(path) != self._settings.index_file_size:
+                is_good = False
+                break
+            file = IndexFile(self._disk.open(path), name, self._settings)
+            files.append(file)
+            if not file.load():
+                is_good = False
+                break
+        self.files = tuple(files)
+        if not is_good:
+            self.close()
+        return is_good
+
+    def point(self) -> IndexPoint | None:
+        """What a recovery point says of the index: its newest file that holds anything."""
+        for file in reversed(self.files):
+            if file.header.next_number > 1:
+                return IndexPoint(file.name, file.header)
+        return None
+
+    def restore(self, point: IndexPoint, *, is_clean: bool) -> bool:
+        """Go back to ``point``, unless the last stop was clean. False if what the point says is not there."""
+        newest = next((file for file in self.files if file.name == point.name), None)
+        if newest is None or (newest.header.next_number < point.header.next_number and is_clean):
+            return False
+        if not is_clean:
+            newest.restore(point.header)
+        return True
+
+    def remove_all(self) -> None:
+        """Forget everything, to be built again."""
+        self.close()
+        if self._disk.exists(self.directory):
+            self._disk.remove_tree(self.directory)
+
+    def _next_name(self) -> str:
+        now_ms = self._clock.wall_ms()
+        name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
+        if self.files and name <= self.files[-1].name:
+            return f"{int(self.files[-1].name) + 1:0{NAME_DIGITS}d}"
+        return name
+
+    def _writable(self) -> IndexFile:
+        if self.files and not self.files[-1].is_full:
+            return self.files[-1]
+        self._disk.make_directory(self.directory)
+        file = IndexFile.create(self._disk, self.directory, self._next_name(), self._settings)
+        if self.files:
+            last = self.files[-1].header
+            file.header = file.header._replace(end_physical=last.end_physical, end_timestamp_ms=last.end_timestamp_ms)
+        self.files = (*self.files, file)
+        self.is_directory_dirty = True
+        return file
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def put_batch(self, items: Sequence[Indexed], timestamp_ms: int) -> None:
+        """Index messages in the order of their physical offsets, all stored at ``timestamp_ms``."""
+        if self.is_behind:
+            return
+        try:
+            done = 0
+            while done < len(items):
+                done = self._put_into(self._writable(), items, done, timestamp_ms)
+        except (StoreFull, OSError) as exc:
+            # A gap in the middle would never be noticed again, so indexing stops here and the next start catches up.
+            self.is_behind = True
+            log.error("the key index stops until the next start", extra={"reason": str(exc)})
+
+    def _put_into(self, file: IndexFile, items: Sequence[Indexed], start: int, timestamp_ms: int) -> int:
+        """Index ``items[start:]`` until the file is full; where to go on."""
+        header, view, slots, count_max = file.header, file.view, file.slots, file.count_max
+        count, used = header.next_number, header.slots_used
+        begin_ms, begin_physical = header.begin_timestamp_ms, header.begin_physical
+        entry_position = file.entry_position(count)
+        numbers_end = file.reserve_entry(count)
+        done = start
+        physical = header.end_physical
+        if count <= 1:
+            begin_ms, begin_physical = timestamp_ms, items[start][2]
+        seconds = min(max((timestamp_ms - begin_ms) // 1000, 0), SECONDS_MAX)
+        for queue, keys, physical in items[start:] if start else items:
+            if count + len(keys) > numbers_end:
+                if count + len(keys) > count_max and count > 1:
+                    # All keys of a message go into one file; the few entries left at the end of this one stay unused.
+                    break
+                keys = keys[: count_max - count]
+                numbers_end = file.reserve_entry(count + len(keys) - 1)
+            for key in keys:
+                if len(key) == UNIQUE_KEY_CHARACTERS:
+                    try:
+                        value = (queue.key_seed_unique + moments[key[:TIME_END]] + counters[key[TIME_END:]]) & MASK
+                    except KeyError:
+                        if key.isascii():
+                            value = (queue.key_seed_unique + learn(key)) & MASK
+                        else:
+                            value = seeded_hash(queue.key_seed, key) & MASK
+                else:
+                    value = seeded_hash(queue.key_seed, key) & MASK
+                if value > 0x7FFFFFFF:
+                    value = 0x1_0000_0000 - value
+                    if value == 0x8000_0000:
+                        value = 0
+                slot_position = INDEX_HEADER_BYTES + value % slots * 4
+                previous = _unpack_slot(view, slot_position)[0]
+                if not 0 < previous < count:
+                    previous = 0
+                    used += 1
+                _pack_entry(view, entry_position, value, physical, seconds, previous)
+                _pack_slot(view, slot_position, count)
+                entry_position += ENTRY_BYTES
+                count += 1
+            done += 1
+        if done == start:
+            physical = header.end_physical
+        else:
+            physical = items[done - 1][2]
+        is_full = done < len(items)
+        file.is_dirty = True
+        number = count_max if is_full else count
+        file.write_header(IndexHeader(begin_ms, timestamp_ms, begin_physical, physical, used, number))
+        return done
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def find(self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int) -> KeyMatches:
+        """Messages that may carry ``key``, newest first."""
+        value = key_hash(topic, key)
+        found: list[int] = []
+        for file in reversed(self.files):
+            if len(found) >= count_max:
+                break
+            if file.header.next_number > 1 and file.header.covers(begin_ms, end_ms):
+                found += file.find(value, count_max=count_max - len(found), begin_ms=begin_ms, end_ms=end_ms)
+        last = self.files[-1].header if self.files else IndexHeader()
+        return KeyMatches(found, last.end_timestamp_ms, last.end_physical)
+
+    # -- durability ----------------------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Make all entries and names durable. Called by the flush thread."""
+        for file in self.files:
+            file.sync()
+        if self.is_directory_dirty:
+            self.is_directory_dirty = False
+            self._disk.sync_directory(self.directory)
+
+    def close(self) -> None:
+        for file in self.files:
+            file.file.close()
+        self.files = ()
+
+
+__all__ = ["ENTRY_BYTES", "KeyIndex", "KeyMatches"]

@@ -1,0 +1,320 @@
+"""Recovery, the doing half: open the files, read the log, cut the torn tail, bring queues and index up to its end.
+
+The order is the promise. The abort marker is set before anything changes. The tail is cut durably (zeroed from the cut
+to the end of its file, later files unlinked, file and directory synced) before a byte is accepted there: overwriting
+only the first header would let old records rise again behind new ones of the same size. What was not known to be
+flushed is rewritten before it is synced, since after a failed flush the page cache shows bytes that are on no disk.
+Only then does ``flushed`` count, and last of all a new recovery point is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from gantry_broker.ports.disk import Disk, DiskFile, write_fully
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.key_index import KeyIndex
+from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.record_dispatch import RecordFacts, record_facts
+from gantry_broker.store.recovery import ScanResult, StartFacts, StartPlan, plan_start, scan_log
+from gantry_broker.store.recovery_point import RecoveryPoint
+from gantry_broker.store.settings import StoreSettings
+from gantry_wire.message import RECORD_BYTES_MIN, check_record
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+PROGRESS_RECORDS: Final = 10_000
+REWRITE_BYTES: Final = 1 << 20
+QUEUE_OFFSET_MAX: Final = 1 << 56
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveryReport:
+    """What an open found and did."""
+
+    is_clean: bool
+    """Whether the last run ended well."""
+
+    start: int
+    """From where the log was read."""
+
+    end: int = 0
+    """Where the log ends."""
+
+    records: int = 0
+    """How many records were read."""
+
+    cut_bytes: int = 0
+    """Bytes behind the end that were not zero: the torn tail."""
+
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+    """Half-open ranges of rot, reported and stepped over."""
+
+    lost_flushed_bytes: int = 0
+    """Bytes that had been flushed and are gone. Above 0 only if the disk lied or lost them."""
+
+    queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
+    is_index_rebuilt: bool = False
+    unknown_topics: int = 0
+    """Records of topics whose names cannot name a directory; they are in the log only."""
+
+
+@final
+class Recovery:
+    """One recovery of one store. Used once, by the thread that opens."""
+
+    def __init__(
+        self, disk: Disk, settings: StoreSettings, commit_log: CommitLog, queues: QueueTable, index: KeyIndex | None
+    ) -> None:
+        self._disk: Final = disk
+        self._settings: Final = settings
+        self._log: Final = commit_log
+        self._queues: Final = queues
+        self._index: Final = index
+        self._deleted: dict[str, int] = {}
+        self._only: set[ConsumeQueue] | None = None
+        self._index_end = -1
+        self._progress: Progress = lambda done, total: None
+        self._records = 0
+        self._report = RecoveryReport(is_clean=True, start=0)
+        self.tail = -1
+
+    def run(
+        self, point: RecoveryPoint | None, *, is_clean: bool, sealed_flushed: int, progress: Progress | None
+    ) -> RecoveryReport:
+        """Recover, and say what happened."""
+        if progress is not None:
+            self._progress = progress
+        self._deleted = dict(point.deleted) if point is not None else {}
+        commit_log = self._log
+        facts = StartFacts(
+            is_clean=is_clean,
+            min_physical=commit_log.min_physical,
+            files_end=commit_log.files.end_offset,
+            sealed_flushed=sealed_flushed,
+            point_through=point.through if point is not None else None,
+            is_point_proved=self._prove(point),
+        )
+        plan = plan_start(facts)
+        trusted = point if point is not None and not plan.is_full else None
+        self._report = report = RecoveryReport(is_clean=is_clean, start=plan.start)
+        commit_log.last_timestamp_ms = trusted.timestamp_ms if trusted is not None else 0
+        self.tail = trusted.tail if trusted is not None else -1
+
+        rebuilt = self._load_queues(plan, trusted)
+        is_index_usable = self._load_index(trusted, is_clean=is_clean)
+        self._read_before(plan, rebuilt, is_index_usable=is_index_usable)
+        result = scan_log(commit_log.files.files, plan.start, plan.durable_mark, self._found)
+        report.end, report.records = result.end, self._records
+        report.damaged = sorted(report.damaged + result.damaged)
+        report.lost_flushed_bytes = result.lost_flushed
+        self._restore_ends(trusted)
+        self._cut(result, plan, is_clean=is_clean)
+        commit_log.start_at(result.end)
+        self._make_durable(plan, result.end, is_clean=is_clean)
+        log.info("store recovered", extra={"start": plan.start, "end": result.end, "records": self._records})
+        return report
+
+    # -- before the log is read ----------------------------------------------------------------------------------------
+
+    def _prove(self, point: RecoveryPoint | None) -> bool:
+        if point is None:
+            return False
+        if point.through % self._log.file_size == 0:
+            return True
+        file = self._log.files.at(point.tail)
+        if point.tail < 0 or file is None:
+            return False
+        check = check_record(file.view, point.tail - file.base_offset, physical_offset=point.tail)
+        return check.is_good and point.tail + check.size == point.through
+
+    def _load_queues(self, plan: StartPlan, point: RecoveryPoint | None) -> set[ConsumeQueue]:
+        """Open the queues as far as they can be trusted; those that must be built from the beginning of the log."""
+        before = plan.start
+        min_physical = self._log.min_physical
+        for queue in self._queues.discover():
+            queue.load(before=before, min_physical=min_physical)
+        if point is None:
+            return set()
+        rebuilt: set[ConsumeQueue] = set()
+        damaged = set(point.damaged)
+        for topic, ends in point.queues.items():
+            for queue_id, end in ends.items():
+                queue = self._queues.get_or_create(topic, int(queue_id))
+                if queue.end < end or (topic, queue.queue_id) in damaged:
+                    rebuilt.add(queue)
+        for queue in self._queues:
+            if queue not in rebuilt and not self._is_plausible(queue):
+                rebuilt.add(queue)
+        for queue in rebuilt:
+            queue.reset(self._disk)
+            self._report.queues_rebuilt.append((queue.topic, queue.queue_id))
+        self._report.queues_rebuilt.sort()
+        return rebuilt
+
+    def _is_plausible(self, queue: ConsumeQueue) -> bool:
+        """Whether the first and the last unit of a queue lead to messages of that queue."""
+        if queue.end == queue.min_offset:
+            return True
+        for offset in (queue.min_offset, queue.end - 1):
+            unit = queue.unit(offset)
+            file = self._log.files.at(unit[0]) if unit is not None else None
+            if unit is None or file is None or unit[0] + unit[1] > file.end_offset:
+                return False
+            position = unit[0] - file.base_offset
+            if not check_record(file.view, position, physical_offset=unit[0], verify_crc=False).is_good:
+                # The log itself is damaged there; that is not the queue's fault, and reading it will say so.
+                continue
+            facts = record_facts(file.view, position, unit[1], self._settings.delay_levels_ms)
+            if (facts.topic, facts.queue_id, facts.queue_offset) != (queue.topic, queue.queue_id, offset):
+                return False
+        return True
+
+    def _load_index(self, point: RecoveryPoint | None, *, is_clean: bool) -> bool:
+        """Open the index. False if it has to be built from the beginning of the log."""
+        index = self._index
+        if index is None:
+            return True
+        if point is None:
+            # Nothing says what ought to be there. What a clean stop left is whole, and goes on where it ends.
+            is_usable = is_clean and index.load()
+        elif not point.is_indexed:
+            is_usable = False
+        elif point.index is None:
+            index.remove_all()
+            return True
+        else:
+            is_usable = index.load(up_to=point.index.name) and index.restore(point.index, is_clean=is_clean)
+        if not is_usable:
+            self._report.is_index_rebuilt = self._disk.exists(index.directory) or point is not None
+            index.remove_all()
+        self._index_end = index.end_physical
+        return is_usable
+
+    # -- reading the log -----------------------------------------------------------------------------------------------
+
+    def _read_before(self, plan: StartPlan, rebuilt: set[ConsumeQueue], *, is_index_usable: bool) -> None:
+        """Read what lies before the start, for queues and an index that are not there."""
+        if plan.is_full or (not rebuilt and is_index_usable):
+            return
+        self._only = rebuilt
+        files = tuple(_Before(file, plan.start) for file in self._log.files.files if file.base_offset < plan.start)
+        scan_log(files, self._log.min_physical, plan.start, self._found, verify_crc=False)
+        self._only = None
+
+    def _found(self, view: memoryview, position: int, physical: int, size: int) -> None:
+        """One whole record."""
+        self._records += 1
+        if self._records % PROGRESS_RECORDS == 0:
+            self._progress(physical - self._log.min_physical, self._log.files.end_offset - self._log.min_physical)
+        facts = record_facts(view, position, size, self._settings.delay_levels_ms)
+        if self._only is None:
+            self.tail = physical
+            self._log.last_timestamp_ms = max(self._log.last_timestamp_ms, facts.store_timestamp_ms)
+        try:
+            queue = self._queues.get_or_create(facts.topic, facts.queue_id)
+        except ValueError:
+            self._report.unknown_topics += 1
+            return
+        is_deleted = physical < self._deleted.get(facts.topic, -1)
+        if facts.is_queued and not is_deleted and (self._only is None or queue in self._only):
+            self._put_unit(queue, facts, physical, size)
+        if self._index is not None and facts.keys and physical > self._index_end and not is_deleted:
+            self._index.put_batch([(queue, facts.keys, physical)], facts.store_timestamp_ms)
+
+    def _put_unit(self, queue: ConsumeQueue, facts: RecordFacts, physical: int, size: int) -> None:
+        offset = facts.queue_offset
+        if not 0 <= offset <= QUEUE_OFFSET_MAX:
+            self._report.damaged.append((physical, physical + size))
+            return
+        if offset < queue.readable_end:
+            # The topic was deleted and made anew, and its numbers began again: the newer message counts.
+            if offset <= queue.min_offset:
+                queue.reset(self._disk)
+            else:
+                queue.rewind(offset)
+        gap = offset - queue.readable_end
+        if queue.files.files and gap * RECORD_BYTES_MIN > self._log.files.end_offset - self._log.min_physical:
+            # More missing messages than the log has room for: the record's own numbers are rotten.
+            self._report.damaged.append((physical, physical + size))
+            return
+        queue.put(offset, physical, size, facts.tags_code)
+
+    # -- after the log is read -----------------------------------------------------------------------------------------
+
+    def _restore_ends(self, point: RecoveryPoint | None) -> None:
+        """A queue all of whose messages have expired still knows its next offset, or consumers would be lost."""
+        for topic, ends in point.queues.items() if point is not None else ():
+            for queue_id, end in ends.items():
+                queue = self._queues.get_or_create(topic, int(queue_id))
+                if queue.end < end and not queue.files.files:
+                    queue.start_at(end)
+
+    def _cut(self, result: ScanResult, plan: StartPlan, *, is_clean: bool) -> None:
+        """Make everything behind the end of the log zero, durably."""
+        files = self._log.files
+        if is_clean and not plan.is_full and result.end == plan.start:
+            return
+        file = files.at(result.end)
+        if file is not None:
+            position = result.end - file.base_offset
+            self._report.cut_bytes = _last_used(file.file, position) - position
+            file.file.zero(position, file.size)
+            file.file.sync()
+        files.remove_from(result.end + 1 if file is not None else result.end)
+        if self._disk.is_directory(files.directory):
+            files.sync_directory()
+
+    def _make_durable(self, plan: StartPlan, end: int, *, is_clean: bool) -> None:
+        """Let ``flushed`` say the truth: rewrite what may be in the page cache only, then sync."""
+        files = self._log.files
+        if is_clean and not plan.is_full:
+            first = max(end - 1, 0)
+        else:
+            known = plan.durable_mark if 0 < plan.durable_mark <= end else end - files.file_size
+            first = max(known, files.base_offset) if not is_clean else files.base_offset
+            if not is_clean:
+                for file in files.files:
+                    _rewrite(file.file, max(first - file.base_offset, 0), min(end - file.base_offset, file.size))
+            if plan.is_full:
+                first = files.base_offset
+        for file in files.files:
+            if file.end_offset > first:
+                file.file.sync()
+        if self._disk.is_directory(files.directory):
+            files.sync_directory()
+        self._log.flushed = end
+
+
+@final
+class _Before:
+    """The part of a log file that lies before an offset."""
+
+    __slots__ = ("base_offset", "end_offset", "view")
+
+    def __init__(self, file: MappedFile, end: int) -> None:
+        self.base_offset = file.base_offset
+        self.end_offset = min(end, file.end_offset)
+        self.view = file.view[: self.end_offset - self.base_offset]
+
+
+def _last_used(file: DiskFile, start: int) -> int:
+    """The exclusive end of what is not zero in ``[start, size)``; ``start`` if all is."""
+    last = start
+    for position in range(start, file.size, REWRITE_BYTES):
+        chunk = file.pread(min(REWRITE_BYTES, file.size - position), position)
+        if chunk.count(0) != len(chunk):
+            last = position + len(chunk.rstrip(b"\0"))
+    return last
+
+
+def _rewrite(file: DiskFile, start: int, end: int) -> None:
+    """Write ``[start, end)`` again with the bytes that are there, so that a sync has to bring them to the disk."""
+    for position in range(start, end, REWRITE_BYTES):
+        write_fully(file, file.pread(min(REWRITE_BYTES, end - position), position), position)

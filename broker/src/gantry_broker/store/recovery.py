@@ -1,0 +1,167 @@
+"""Recovery, the deciding half: from where to read, and what damage means. Pure functions over bytes and values.
+
+    [min_physical ...... start ...... durable mark ...... end of the files)
+      queues and index     |- read record by record; dispatched again -|
+      are trusted here
+
+Two things look alike and are not. A **torn tail** is where a crash stopped the writing: the log ends there, and what
+follows, valid or not, was never promised and must never rise again. **Rot** is damage to bytes that had been flushed:
+cutting there would throw away good, acknowledged messages behind it. The durable mark tells them apart: it says
+how far the log was known to be on disk. Damage before it, with a whole record after it, is rot: it is reported and
+stepped over. Damage behind it ends the log. After a clean stop everything had been flushed, so the mark is infinite.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from gantry_wire.message import (
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    PHYSICAL_OFFSET_POSITION,
+    RecordFault,
+    check_record,
+)
+
+INFINITE: Final = 1 << 62
+_MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
+_MAGIC_POSITION: Final = 4
+
+
+class LogFile(Protocol):
+    """What the scan needs of a log file."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def view(self) -> memoryview: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFacts:
+    """What is known before a byte of the log is read."""
+
+    is_clean: bool
+    min_physical: int
+    files_end: int
+    sealed_flushed: int
+    """From the checkpoint's seal; 0 when there is none."""
+
+    point_through: int | None
+    """From the recovery point; None when there is none."""
+
+    is_point_proved: bool
+    """Whether a whole record ends at ``point_through``, or it is where the log begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartPlan:
+    """Where to read from."""
+
+    start: int
+    durable_mark: int
+    is_full: bool
+    """Whether the whole log is read, since nothing says what may be skipped."""
+
+
+def plan_start(facts: StartFacts) -> StartPlan:
+    """Where recovery begins to read and which damage it must take for rot."""
+    through = facts.point_through
+    is_point_usable = through is not None and facts.is_point_proved and facts.min_physical <= through <= facts.files_end
+    start = through if is_point_usable and through is not None else facts.min_physical
+    mark = INFINITE if facts.is_clean else max(facts.sealed_flushed, start if is_point_usable else 0)
+    return StartPlan(start, mark, not is_point_usable)
+
+
+@dataclass(slots=True)
+class ScanResult:
+    """What reading the log found."""
+
+    end: int
+    """The exclusive end of the log."""
+
+    records: int = 0
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+    """Half-open ranges that hold rot."""
+
+    lost_flushed: int = 0
+    """Bytes before the durable mark behind which nothing valid was found: flushed once, and gone."""
+
+
+def scan_log(
+    files: tuple[LogFile, ...],
+    start: int,
+    durable_mark: int,
+    found: Callable[[memoryview, int, int, int], None],
+    *,
+    verify_crc: bool = True,
+) -> ScanResult:
+    """Read records from ``start`` to the end of the log; ``found(view, position, physical offset, size)`` for each."""
+    result = ScanResult(end=start)
+    offset = start
+    for index, file in enumerate(files):
+        if file.end_offset <= offset:
+            continue
+        view, base, end = file.view, file.base_offset, file.end_offset
+        while offset < end:
+            check = check_record(view, offset - base, physical_offset=offset, verify_crc=verify_crc)
+            if check.is_good:
+                found(view, offset - base, offset, check.size)
+                result.records += 1
+                offset += check.size
+                continue
+            if check.fault is RecordFault.BLANK and offset + check.size == end:
+                offset = end
+                continue
+            after = _next_record(files[index:], offset, durable_mark) if offset < durable_mark else None
+            if after is None:
+                result.end = offset
+                if durable_mark != INFINITE:
+                    result.lost_flushed = max(0, durable_mark - offset)
+                return result
+            result.damaged.append((offset, after))
+            offset = after
+        result.end = offset
+    return result
+
+
+def _next_record(files: tuple[LogFile, ...], damaged: int, durable_mark: int) -> int | None:
+    """Where the first whole record after ``damaged`` begins, if that is not behind the durable mark."""
+    for file in files:
+        for offset in _candidates(file, max(damaged + 1, file.base_offset)):
+            if offset > durable_mark:
+                return None
+            if check_record(file.view, offset - file.base_offset, physical_offset=offset).is_good:
+                return offset
+    return None
+
+
+def _candidates(file: LogFile, start: int) -> Iterator[int]:
+    """Offsets of ``file`` from ``start`` on where a magic stands and the record says that this is its place."""
+    chunk_bytes = 1 << 20
+    overlap = PHYSICAL_OFFSET_POSITION + 8
+    for chunk_start in range(start, file.end_offset, chunk_bytes):
+        position = chunk_start - file.base_offset
+        data = bytes(file.view[position : position + chunk_bytes + overlap])
+        places = sorted(place for magic in _MAGICS for place in _find_all(data, magic))
+        for place in places:
+            begin = place - _MAGIC_POSITION
+            if not 0 <= begin < chunk_bytes or begin + overlap > len(data):
+                continue
+            own = int.from_bytes(data[begin + PHYSICAL_OFFSET_POSITION : begin + overlap], "big")
+            if own == chunk_start + begin:
+                yield own
+
+
+def _find_all(data: bytes, pattern: bytes) -> Iterator[int]:
+    place = data.find(pattern)
+    while place >= 0:
+        yield place
+        place = data.find(pattern, place + 1)

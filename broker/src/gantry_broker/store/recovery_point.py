@@ -1,0 +1,97 @@
+"""The recovery point: from where the next start has to read the log, and what must be there before it.
+
+    [min_physical ......... through ......... end of the log)
+      log, queues and index      to be read again after an unclean stop
+      are durable
+
+A small JSON file with a CRC, replaced whole. It lists every queue with the end it had, so that a queue whose files are
+gone is noticed and built again; RocketMQ has nothing that says which queues there ought to be. ``through`` is proved at
+the start by the record that ends there. RocketMQ ignores the file; if it is missing or damaged the whole log is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, final
+from zlib import crc32
+
+import msgspec
+
+from gantry_broker.ports.disk import Disk
+from gantry_broker.store.index_file import IndexHeader
+
+log = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+
+
+class IndexPoint(msgspec.Struct, frozen=True):
+    """The newest index file as it was."""
+
+    name: str
+    header: IndexHeader
+
+
+class RecoveryPoint(msgspec.Struct, frozen=True):
+    """Everything before ``through`` is durable."""
+
+    through: int
+    """A physical offset at which a record begins or will begin."""
+
+    tail: int
+    """Where the record begins that ends at ``through``; -1 when there is none."""
+
+    timestamp_ms: int
+    """The newest store time before ``through``."""
+
+    queues: dict[str, dict[str, int]]
+    """Topic, queue id, end of the queue."""
+
+    is_indexed: bool = False
+    """Whether every message before ``through`` that has keys is in the index."""
+
+    index: IndexPoint | None = None
+    deleted: dict[str, int] = {}
+    """Topics that were deleted, and the end of the log then: older records of theirs belong to no queue."""
+
+    damaged: list[tuple[str, int]] = []
+    """Queues that were seen to be wrong and must be built again."""
+
+    format: int = FORMAT
+
+
+@final
+class RecoveryPointFile:
+    """``<root>/recovery-point.json``. Written by the flush thread, read at the start."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk: Final = disk
+        self._path: Final = f"{root}/recovery-point.json"
+
+    def read(self) -> RecoveryPoint | None:
+        """The last point, or None when there is none to believe."""
+        if not self._disk.exists(self._path):
+            return None
+        data = self._disk.read_file(self._path)
+        crc, _, body = data.partition(b"\n")
+        try:
+            if int(crc, 16) != crc32(body):
+                raise ValueError("its CRC is wrong")
+            point = msgspec.json.decode(body, type=RecoveryPoint)
+            if point.format != FORMAT:
+                raise ValueError(f"its format is {point.format}")
+        except (ValueError, msgspec.DecodeError) as exc:
+            log.warning("the recovery point is not usable, the whole log will be read", extra={"reason": str(exc)})
+            return None
+        return point
+
+    def write(self, point: RecoveryPoint) -> None:
+        """Replace it, durably. What it describes must be durable already."""
+        body: Any = msgspec.json.encode(point)
+        self._disk.write_file(self._path, b"%08x\n" % crc32(body) + body)
+
+    def remove(self) -> None:
+        """Forget it, so that the next start reads everything."""
+        if self._disk.exists(self._path):
+            self._disk.remove(self._path)
+            self._disk.sync_directory(self._path.rpartition("/")[0])

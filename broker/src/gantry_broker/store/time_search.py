@@ -1,0 +1,43 @@
+"""Finding queue offsets by time: bisection over the store times of a queue's messages, which never fall.
+
+times      t1 t1 t1 t3 t3           asked for t2:  LOWER is the first at or after it (the fourth),
+offsets     0  1  2  3  4                          UPPER the last at or before it (the third)
+"""
+
+from __future__ import annotations
+
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
+from gantry_wire.message import RECORD_BYTES_MIN, record_store_timestamp
+
+
+def store_time(commit_log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
+    """The store time of one message of a queue, or -1 where there is none."""
+    unit = queue.unit(offset)
+    if unit is None or unit[1] == FILLER_SIZE or unit[1] < RECORD_BYTES_MIN or unit[0] < commit_log.min_physical:
+        return -1
+    record = commit_log.slice(unit[0], unit[1])
+    return record_store_timestamp(record) if record is not None else -1
+
+
+def earliest_time(commit_log: CommitLog, queue: ConsumeQueue) -> int:
+    """The store time of the first message that is still there, or -1."""
+    return store_time(commit_log, queue, queue.min_offset)
+
+
+def offset_by_time(commit_log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, *, is_upper: bool) -> int:
+    """LOWER: the first offset stored at or after the time, the queue's end if there is none.
+
+    UPPER: the last offset stored at or before it; where every message is later, 0 as RocketMQ answers.
+    """
+    first, last = queue.min_offset, queue.readable_end
+    while first < last:
+        middle = (first + last) // 2
+        time_ms = store_time(commit_log, queue, middle)
+        if time_ms < timestamp_ms or (is_upper and time_ms == timestamp_ms):
+            first = middle + 1
+        else:
+            last = middle
+    if not is_upper:
+        return first
+    return first - 1 if first > queue.min_offset else 0

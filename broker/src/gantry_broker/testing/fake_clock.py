@@ -1,0 +1,30 @@
+"""A clock that moves when a test says so."""
+
+from __future__ import annotations
+
+from typing import final
+
+
+@final
+class FakeClock:
+    """Both clocks of the port. ``advance`` moves both; ``jump_wall`` only the wall, as an operator or NTP would."""
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
+        self._wall_ms = wall_ms
+        self._monotonic_ms = 1_000
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+    def monotonic_ms(self) -> int:
+        return self._monotonic_ms
+
+    def advance(self, duration_ms: int) -> None:
+        """Let time pass."""
+        assert duration_ms >= 0, "time does not go backward; the wall clock may: jump_wall"
+        self._wall_ms += duration_ms
+        self._monotonic_ms += duration_ms
+
+    def jump_wall(self, by_ms: int) -> None:
+        """Set the wall clock forward or backward. Deadlines must not notice."""
+        self._wall_ms += by_ms

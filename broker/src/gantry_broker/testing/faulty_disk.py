@@ -1,0 +1,343 @@
+"""A disk in memory that forgets, tears, rots, fills up and fails, on purpose and repeatably.
+
+What a real disk may do at a power loss is modelled by keeping two copies of everything: what programs see (the page
+cache) and what is durable. ``sync`` copies a file's bytes from one to the other, ``sync_directory`` the names.
+A crash is one of
+
+    lose_unsynced()     nothing that was not synced is left, neither bytes nor names
+    tear(seed)          of the sectors and names that were not synced, a random subset is left
+
+after which every open file is dead (using it raises ``EBADF``, as after the end of the process) and locks are free.
+``kill()`` is the end of the process alone: the page cache stays. Single faults: ``fail_next``, ``short_write``,
+``flip``, ``capacity``. Bytes changed through a map need no bookkeeping: they are found by comparing the two copies.
+
+It also polices its users: ``sync`` complains about bytes that were written where no blocks were reserved, which on
+a real disk would have been a SIGBUS waiting to happen.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import random
+from collections import defaultdict, deque
+from typing import Final, final
+
+from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
+
+SECTOR_BYTES: Final = 512
+DEFAULT_CAPACITY: Final = 1 << 30
+
+
+@final
+class _Node:
+    """A file's two copies. Names point to nodes, so that renaming moves no bytes."""
+
+    __slots__ = ("cache", "durable", "durable_size", "reserved")
+
+    def __init__(self, size: int) -> None:
+        self.cache = bytearray(size)
+        self.durable = bytearray()
+        self.durable_size = -1
+        self.reserved = 0
+
+    def sync(self) -> None:
+        self.durable = bytearray(self.cache)
+        self.durable_size = len(self.cache)
+
+    def crash(self, chance: random.Random | None) -> None:
+        """Fall back to what is durable, but for the dirty sectors that ``chance`` lets through.
+
+        A file that was never synced may not even have got its size: then it is empty.
+        """
+        if self.durable_size < 0 and (chance is None or chance.random() < 0.5):
+            self.cache = bytearray()
+        survived = bytearray(self.durable) + bytes(max(0, len(self.cache) - len(self.durable)))
+        if chance is not None:
+            # One draw decides how much survives at all, so that "nearly nothing" and "nearly all" both happen.
+            probability = chance.random()
+            for start in range(0, len(self.cache), SECTOR_BYTES):
+                end = start + SECTOR_BYTES
+                if self.cache[start:end] != survived[start:end] and chance.random() < probability:
+                    survived[start:end] = self.cache[start:end]
+        self.cache = survived
+        self.durable = bytearray(survived)
+        self.durable_size = len(survived)
+
+
+@final
+class FaultyFile:
+    """One open file of a ``FaultyDisk``."""
+
+    def __init__(self, disk: FaultyDisk, path: str, node: _Node) -> None:
+        self._disk = disk
+        self._path = path
+        self._node = node
+        self._life = disk.life
+        self._is_open = True
+        self._reserved = 0
+
+    def __repr__(self) -> str:
+        return f"<FaultyFile {self._path} size={self.size} reserved={self._reserved}>"
+
+    def _check(self, operation: str) -> None:
+        if not self._is_open or self._life != self._disk.life:
+            raise OSError(errno.EBADF, "the file was closed, or the disk crashed", self._path)
+        self._disk.meet_fault(operation, self._path)
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return len(self._node.cache)
+
+    @property
+    def reserved(self) -> int:
+        return self._reserved
+
+    @property
+    def view(self) -> memoryview:
+        self._check("map")
+        return memoryview(self._node.cache)
+
+    def reserve(self, end: int) -> None:
+        self._check("reserve")
+        end = min(end, self.size)
+        if end > self._reserved:
+            self._disk.charge(self._node, end, self._path)
+            self._reserved = end
+
+    def pread(self, length: int, position: int) -> bytes:
+        self._check("read")
+        return bytes(self._node.cache[position : position + length])
+
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> int:
+        self._check("write")
+        length = self._disk.shorten(len(data))
+        self._disk.charge(self._node, min(position + length, self.size), self._path)
+        with memoryview(self._node.cache) as cache, memoryview(data) as source:
+            cache[position : position + length] = source[:length]
+        return length
+
+    def sync(self) -> None:
+        self._check("sync")
+        beyond = self._node.cache[self._node.reserved :]
+        assert beyond.count(0) == len(beyond), f"{self._path} was written where no blocks were reserved"
+        self._node.sync()
+
+    def zero(self, start: int, end: int) -> None:
+        self._check("zero")
+        with memoryview(self._node.cache) as cache:
+            cache[start:end] = bytes(end - start)
+
+    def close(self) -> None:
+        self._is_open = False
+
+
+@final
+class FaultyLock:
+    """A lock on a path of a ``FaultyDisk``."""
+
+    def __init__(self, disk: FaultyDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._life = disk.life
+
+    def release(self) -> None:
+        if self._life == self._disk.life:
+            self._disk.locked.discard(self._path)
+
+
+@final
+class FaultyDisk:
+    """The disk. ``life`` counts crashes; files of an earlier life are dead."""
+
+    def __init__(self, *, capacity: int = DEFAULT_CAPACITY) -> None:
+        self.capacity = capacity
+        self.life = 0
+        self.locked: set[str] = set()
+        self.operations: dict[str, int] = defaultdict(int)
+        self._names: dict[str, _Node | None] = {"/": None}
+        self._durable_names: dict[str, _Node | None] = {"/": None}
+        self._faults: dict[str, deque[int]] = defaultdict(deque)
+        self._short_writes: deque[int] = deque()
+
+    # -- faults on purpose ---------------------------------------------------------------------------------------------
+
+    def fail_next(self, operation: str, code: int, *, count: int = 1) -> None:
+        """Let the next ``count`` operations of a kind fail with the errno ``code``.
+
+        Kinds: create, open, reserve, read, write, sync, sync_directory, zero, map, rename, remove.
+        """
+        self._faults[operation].extend([code] * count)
+
+    def short_write(self, length: int) -> None:
+        """Let the next write take only ``length`` bytes."""
+        self._short_writes.append(length)
+
+    def flip(self, path: str, offset: int, mask: int = 0x01) -> None:
+        """Let bits of one byte rot, in the page cache and on the disk."""
+        node = self._file(path)
+        node.cache[offset] ^= mask
+        if offset < len(node.durable):
+            node.durable[offset] ^= mask
+
+    def kill(self) -> None:
+        """The process ends: open files and locks are gone, all bytes are still there."""
+        self.life += 1
+        self.locked.clear()
+        self._faults.clear()
+        self._short_writes.clear()
+
+    def lose_unsynced(self) -> None:
+        """Power loss after which exactly the synced bytes and names are left."""
+        self._crash(None)
+
+    def tear(self, seed: int) -> None:
+        """Power loss after which a random part of the unsynced bytes and names is left, too."""
+        self._crash(random.Random(seed))
+
+    def _crash(self, chance: random.Random | None) -> None:
+        self.kill()
+        names: dict[str, _Node | None] = {}
+        for path in sorted(self._names.keys() | self._durable_names.keys()):
+            lasting, seen = self._durable_names.get(path, ...), self._names.get(path, ...)
+            kept = seen if lasting != seen and chance is not None and chance.random() < 0.5 else lasting
+            if not isinstance(kept, type(...)) and posixpath.dirname(path) in names | {"/": None}:
+                names[path] = kept
+        names["/"] = None
+        for node in {id(node): node for node in names.values() if node is not None}.values():
+            node.crash(chance)
+        self._names = names
+        self._durable_names = dict(names)
+
+    # -- what files ask ------------------------------------------------------------------------------------------------
+
+    def meet_fault(self, operation: str, path: str) -> None:
+        self.operations[operation] += 1
+        if self._faults[operation]:
+            code = self._faults[operation].popleft()
+            raise OSError(code, os.strerror(code), path)
+
+    def shorten(self, length: int) -> int:
+        return min(length, self._short_writes.popleft()) if self._short_writes else length
+
+    def charge(self, node: _Node, end: int, path: str) -> None:
+        """Give blocks to ``node`` up to ``end``, or fail for want of space."""
+        more = end - node.reserved
+        if more > 0:
+            if more > self.space("/").free:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            node.reserved = end
+
+    def _file(self, path: str) -> _Node:
+        node = self._names.get(posixpath.normpath(path))
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return node
+
+    # -- the port ------------------------------------------------------------------------------------------------------
+
+    def create(self, path: str, size: int, *, reserve: int = 0) -> DiskFile:
+        self.meet_fault("create", path)
+        path = posixpath.normpath(path)
+        if path in self._names:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if posixpath.dirname(path) not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        node = _Node(size)
+        self._names[path] = node
+        file = FaultyFile(self, path, node)
+        try:
+            file.reserve(reserve)
+        except OSError:
+            del self._names[path]
+            raise
+        return file
+
+    def open(self, path: str) -> DiskFile:
+        self.meet_fault("open", path)
+        return FaultyFile(self, posixpath.normpath(path), self._file(path))
+
+    def exists(self, path: str) -> bool:
+        return posixpath.normpath(path) in self._names
+
+    def file_size(self, path: str) -> int:
+        return len(self._file(path).cache)
+
+    def list(self, directory: str) -> list[str]:
+        directory = posixpath.normpath(directory)
+        return sorted(posixpath.basename(path) for path in self._names if posixpath.dirname(path) == directory != path)
+
+    def is_directory(self, path: str) -> bool:
+        path = posixpath.normpath(path)
+        return path in self._names and self._names[path] is None
+
+    def make_directory(self, path: str) -> None:
+        path = posixpath.normpath(path)
+        if path in self._names:
+            return
+        self.make_directory(posixpath.dirname(path))
+        self._names[path] = None
+
+    def remove(self, path: str) -> None:
+        self.meet_fault("remove", path)
+        self._file(path)
+        del self._names[posixpath.normpath(path)]
+
+    def remove_tree(self, path: str) -> None:
+        path = posixpath.normpath(path)
+        for name in [name for name in self._names if name == path or name.startswith(f"{path}/")]:
+            del self._names[name]
+
+    def rename(self, source: str, target: str) -> None:
+        self.meet_fault("rename", source)
+        node = self._file(source)
+        del self._names[posixpath.normpath(source)]
+        self._names[posixpath.normpath(target)] = node
+
+    def sync_directory(self, path: str) -> None:
+        self.meet_fault("sync_directory", path)
+        path = posixpath.normpath(path)
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self._durable_names = {
+            name: node for name, node in self._durable_names.items() if posixpath.dirname(name) != path or name == "/"
+        }
+        for name, node in self._names.items():
+            if posixpath.dirname(name) == path:
+                self._durable_names[name] = node
+
+    def read_file(self, path: str) -> bytes:
+        self.meet_fault("read", path)
+        return bytes(self._file(path).cache)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        temporary = f"{posixpath.normpath(path)}.tmp"
+        self.meet_fault("write", temporary)
+        node = _Node(0)
+        self._names[temporary] = node
+        self.charge(node, len(data), temporary)
+        node.cache = bytearray(data[: self.shorten(len(data))])
+        self.meet_fault("sync", temporary)
+        node.cache = bytearray(data)
+        node.sync()
+        self.rename(temporary, path)
+        self.sync_directory(posixpath.dirname(posixpath.normpath(path)))
+
+    def space(self, path: str) -> DiskSpace:
+        used = sum(node.reserved for node in {id(n): n for n in self._names.values() if n is not None}.values())
+        return DiskSpace(total=self.capacity, free=max(0, self.capacity - used))
+
+    def lock(self, path: str) -> DiskLock:
+        path = posixpath.normpath(path)
+        if path in self.locked:
+            raise BlockingIOError(errno.EAGAIN, "locked by another process", path)
+        if path not in self._names:
+            self._names[path] = _Node(0)
+        self._file(path).cache = bytearray(b"lock")
+        self.locked.add(path)
+        return FaultyLock(self, path)
