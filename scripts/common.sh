@@ -26,7 +26,13 @@ need_java() {
 }
 
 need_go() {
-    need_command go "on Debian: apt-get install golang-go"
+    remedy="on Debian 12: apt-get install -t bookworm-backports golang-go"
+    need_command go "$remedy"
+    # The toolchain is told not to fetch another one, or an old Go would answer with a download.
+    case $(GOTOOLCHAIN=local go env GOVERSION) in
+        go1.2[2-9]* | go1.[3-9][0-9]* | go[2-9]*) ;;
+        *) refuse "Go 1.22 or newer is missing" "$remedy" ;;
+    esac
 }
 
 find_python() { # prints a Python 3.11 or newer; PYTHON chooses one

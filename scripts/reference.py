@@ -95,7 +95,7 @@ def settings_of(path: Path, module: str) -> Iterator[SettingsClass]:
 
 def all_settings(root: Path) -> list[SettingsClass]:
     """Every settings class of every package, by module name."""
-    found = []
+    found: list[SettingsClass] = []
     for folder in SOURCE_FOLDERS:
         for path in sorted((root / folder).glob("**/*.py")):
             module = ".".join(path.relative_to(root / folder).with_suffix("").parts)
@@ -152,13 +152,23 @@ def command_line() -> Any:
     return groups[0]
 
 
+def context_of(command: Any, name: str) -> Any:
+    """A context in which the command prints its help, as wide on every machine."""
+    import click
+
+    width = {"terminal_width": 100, "max_content_width": 100}
+    return click.Context(command, info_name=name, **{**command.context_settings, **width})
+
+
 def walk_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     """A command and all below it, with the words that call each."""
     if command.hidden:
         return
     yield name, command
-    for child_name, child in sorted(getattr(command, "commands", {}).items()):
-        yield from walk_commands(child, f"{name} {child_name}")
+    if hasattr(command, "list_commands"):
+        context = context_of(command, name)
+        for child_name in sorted(command.list_commands(context)):
+            yield from walk_commands(command.get_command(context, child_name), f"{name} {child_name}")
 
 
 def commands_page(root_command: Any) -> str:
@@ -167,7 +177,7 @@ def commands_page(root_command: Any) -> str:
 
     lines = [NOTE, "# Commands", "", "What `gantry COMMAND --help` prints, for every command."]
     for name, command in walk_commands(root_command, "gantry"):
-        context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
+        context = context_of(command, name)
         with context:
             text = "\n".join(line.rstrip() for line in click.unstyle(command.get_help(context)).splitlines())
         lines += ["", f"## `{name}`", "", "```text", text, "```"]

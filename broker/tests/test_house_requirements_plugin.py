@@ -6,6 +6,7 @@ Every promise has its failing twin: the same file with the need met, missing, an
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -157,3 +158,25 @@ def test_a_hanging_or_failing_command_counts_as_missing() -> None:
     assert requirements_plugin.command_fails("true") is None
     assert requirements_plugin.command_fails("false") == "`false` exits 1"
     assert requirements_plugin.missing_commands("sh", "no-such-command-here") == "no no-such-command-here on PATH"
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        ("go1.22", None),
+        ("go1.26.8", None),
+        ("go1.19.8", "Go 1.22 or newer is needed, found go1.19.8"),
+        ("", "Go 1.22 or newer is needed, found nothing"),
+    ],
+    ids=["oldest good", "newer", "too old", "broken"],
+)
+def test_an_old_go_counts_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, reason: str | None
+) -> None:
+    """A Go that cannot build our modules is no Go."""
+    command = tmp_path / "go"
+    command.write_text(f"#!/bin/sh\necho {version}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert requirements_plugin.probe_go() == reason

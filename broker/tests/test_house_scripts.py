@@ -147,6 +147,18 @@ def test_without_buildah_image_names_the_package(bare_path: Path) -> None:
     assert refusal("image", bare_path) == "image: buildah is missing -- on Debian: apt-get install buildah"
 
 
+@pytest.mark.parametrize("version", [None, "go1.19.8", "go1.21.13"], ids=["none", "Debian 12", "one too old"])
+def test_without_a_new_go_the_benchmark_names_the_package(bare_path: Path, version: str | None) -> None:
+    """No Go, or one that is too old for the load generator: one line, with the Debian package."""
+    if version is not None:
+        write_command(bare_path, "go", f"echo {version}")
+
+    line = refusal("bench-send", bare_path)
+
+    assert line.startswith("bench-send: ")
+    assert line.endswith(" is missing -- on Debian 12: apt-get install -t bookworm-backports golang-go")
+
+
 def test_pre_commit_only_formats() -> None:
     """A commit is never blocked by a check, and nothing is fetched for one."""
     text = (ROOT / ".pre-commit-config.yaml").read_text()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -26,6 +27,7 @@ import pytest
 
 REQUIRE_VARIABLE = "GANTRY_REQUIRE"
 PROBE_TIMEOUT_S = 10
+GO_VERSION_MIN = (1, 22)
 
 Probe = Callable[[], str | None]
 """Looks at the machine: None when the need is met, else a few words on what is missing."""
@@ -94,8 +96,22 @@ def probe_java() -> str | None:
 
 
 def probe_go() -> str | None:
-    """A Go toolchain that starts."""
-    return missing_commands("go") or command_fails("go", "version")
+    """A Go toolchain that starts and is new enough for our modules."""
+    missing = missing_commands("go")
+    if missing:
+        return missing
+    words = subprocess.run(
+        ["go", "env", "GOVERSION"],
+        capture_output=True,
+        text=True,
+        timeout=PROBE_TIMEOUT_S,
+        check=False,
+        env={**os.environ, "GOTOOLCHAIN": "local"},
+    ).stdout.strip()
+    version = re.fullmatch(r"go(\d+)\.(\d+).*", words)
+    if version is None or (int(version[1]), int(version[2])) < GO_VERSION_MIN:
+        return f"Go 1.22 or newer is needed, found {words or 'nothing'}"
+    return None
 
 
 def probe_spark() -> str | None:
@@ -126,7 +142,7 @@ NEEDS: dict[str, Need] = {
     for need in (
         Need("root", probe_root, "run again with sudo"),
         Need("java", probe_java, "apt-get install openjdk-17-jdk-headless maven"),
-        Need("go", probe_go, "apt-get install golang-go"),
+        Need("go", probe_go, "on Debian 12: apt-get install -t bookworm-backports golang-go"),
         Need("spark", probe_spark, "scripts/setup spark, and apt-get install openjdk-17-jre-headless"),
         Need("cluster", probe_cluster, "point KUBECONFIG at a cluster; `kind create cluster` makes one"),
         Need("browser", probe_browser, "apt-get install chromium"),
