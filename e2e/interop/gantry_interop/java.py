@@ -42,7 +42,7 @@ def sources_digest() -> str:
     """A digest over every file that decides what Maven would build."""
     digest = hashlib.sha256()
     found = [INTEROP / "pom.xml"]
-    for module in ("driver", *CLIENT_MODULES.values(), REFERENCE):
+    for module in ("common", "driver", *CLIENT_MODULES.values(), REFERENCE):
         found += [INTEROP / module / "pom.xml", *sorted((INTEROP / module / "src").rglob("*.java"))]
     for path in found:
         if path.exists():

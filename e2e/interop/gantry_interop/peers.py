@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gantry_interop import java, probe
@@ -20,6 +20,7 @@ SHORT_DELAY_LEVELS = "1s 1s 1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 11s 12s 13s 14s 15s 1
 """Level 3, where retries begin, is one second; each later one is a second longer."""
 
 READY_SECONDS_MAX = 60.0
+PORTS = 5
 AUTO_CREATE_TOPIC = "TBW102"
 
 NAME_SERVER = java.Program(
@@ -32,19 +33,38 @@ BROKER = java.Program(
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a peer lives: its directory, its addresses, and what is changed in its broker configuration."""
+    """Where a peer lives: its directory, its addresses, and what is changed in its broker configuration.
+
+    A broker that joins somebody else's name server names it in `name_server_override`.
+    """
 
     directory: Path
     listen_host: str = "127.0.0.1"
     advertised_host: str = "127.0.0.1"
     settings: Mapping[str, str] = field(default_factory=dict)
-    name_server_as_seen_by_broker: str | None = None
-    name_server_port: int = field(default_factory=free_port_run)
-    broker_port: int = field(default_factory=lambda: free_port_run(4) + 2)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    name_server_seen_by_broker_host: str | None = None
+    name_server_override: str | None = None
+    first_port: int = field(default_factory=lambda: free_port_run(PORTS))
+
+    @property
+    def name_server_port(self) -> int:
+        return self.first_port
+
+    @property
+    def broker_port(self) -> int:
+        """The main port; two below it is the fast port, one above it replication."""
+        return self.first_port + 3
 
     @property
     def name_server(self) -> str:
-        return f"{self.listen_host}:{self.name_server_port}"
+        return self.name_server_override or f"{self.listen_host}:{self.name_server_port}"
+
+    @property
+    def name_server_seen_by_broker(self) -> str:
+        if self.name_server_seen_by_broker_host is None:
+            return self.name_server
+        return f"{self.name_server_seen_by_broker_host}:{self.name_server_port}"
 
     @property
     def store(self) -> Path:
@@ -74,15 +94,17 @@ def start(kind: str, nursery: Nursery, layout: Layout) -> Peer:
     return Peer(kind, layout, name_server, broker)
 
 
-def start_broker(kind: str, nursery: Nursery, layout: Layout) -> Child:
+def start_broker(kind: str, nursery: Nursery, layout: Layout, name: str = "broker") -> Child:
     """Start only the broker of a layout (again) and wait until it is registered."""
+    layout.directory.mkdir(parents=True, exist_ok=True)
     conf = layout.directory / "broker.conf"
     conf.write_text("".join(f"{name}={value}\n" for name, value in broker_settings(kind, layout).items()))
     home = layout.directory / "broker-home"
     if kind == "apache":
-        broker = nursery.start("broker", BROKER.command(home, ["-c", str(conf)]), java.environment(home))
+        program = replace(BROKER, properties=dict(layout.properties))
+        broker = nursery.start(name, program.command(home, ["-c", str(conf)]), java.environment(home))
     else:
-        broker = nursery.start("broker", [sys.executable, "-m", "gantry_broker", "-c", str(conf)], os.environ)
+        broker = nursery.start(name, [sys.executable, "-m", "gantry_broker", "-c", str(conf)], os.environ)
     wait_until(
         "the broker's registration",
         lambda: probe.knows_topic(layout.name_server, AUTO_CREATE_TOPIC),
@@ -97,7 +119,8 @@ def _start_name_server(kind: str, nursery: Nursery, layout: Layout) -> Child:
         home = layout.directory / "name-server-home"
         conf = layout.directory / "namesrv.conf"
         conf.write_text(f"listenPort={layout.name_server_port}\nbindAddress={layout.listen_host}\n")
-        return nursery.start("name-server", NAME_SERVER.command(home, ["-c", str(conf)]), java.environment(home))
+        program = replace(NAME_SERVER, properties=dict(layout.properties))
+        return nursery.start("name-server", program.command(home, ["-c", str(conf)]), java.environment(home))
     command = [sys.executable, "-m", "gantry_nameserver", "--listen", layout.name_server]
     return nursery.start("name-server", command, os.environ)
 
@@ -113,7 +136,7 @@ def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
         "brokerIP1": layout.advertised_host,
         "listenPort": str(layout.broker_port),
         "haListenPort": str(layout.broker_port + 1),
-        "namesrvAddr": layout.name_server_as_seen_by_broker or layout.name_server,
+        "namesrvAddr": layout.name_server_seen_by_broker,
         "storePathRootDir": str(layout.store),
         "messageDelayLevel": SHORT_DELAY_LEVELS,
         "mappedFileSizeCommitLog": str(256 * 1024 * 1024),

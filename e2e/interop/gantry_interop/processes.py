@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -123,9 +124,8 @@ def wait_until(what: str, holds: Callable[[], bool], seconds_max: float, child: 
 
 def free_port_run(length: int = 1, host: str = "127.0.0.1") -> int:
     """The first of `length` neighbouring ports that are free now, below the range the kernel hands out itself."""
-    first = 20000 + (os.getpid() * 37 + int(time.monotonic() * 1000) * 7) % 11000
-    for candidate in range(20000, 32000):
-        start = 20000 + (first + candidate) % 11900
+    for _ in range(1000):
+        start = 20000 + secrets.randbelow(12000 - length)
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(start, start + length):

@@ -142,7 +142,11 @@ final class Reading {
         consumer.start();
         List<Thread> threads = sendEach(sent, producer, content);
         stage.await(() -> {
-            consumer.poll(POLL_MILLIS).forEach(received::takeInOrder);
+            List<MessageExt> polled = consumer.poll(POLL_MILLIS);
+            while (!polled.isEmpty()) {
+                polled.forEach(received::takeInOrder);
+                polled = consumer.poll(POLL_MILLIS);
+            }
             return received.distinct.get() == sent.count;
         }, received.distinct::get);
         Senders.finish(threads);

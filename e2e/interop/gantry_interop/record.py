@@ -1,0 +1,272 @@
+"""Records golden frames: what Java clients and Apache's servers really write, one frame a file.
+
+Between every client and every server stands the proxy. The tours make each client say everything it can say, in JSON
+and in binary headers; of every kind of frame the first is kept. A kind is who talks to whom, the request code, the
+answer's code, and whatever else makes a frame worth its own file (`variant`).
+
+Nothing in a frame is edited. Runs live under the system's directory for temporary files, so that the paths inside
+configuration answers are nobody's home.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gantry_interop import java, peers
+from gantry_interop.errors import InteropError
+from gantry_interop.frames import REQUEST_NAMES, WireFrame
+from gantry_interop.places import ROOT
+from gantry_interop.processes import Nursery, wait_until
+from gantry_interop.proxy import Link, Proxy
+
+GOLDEN = ROOT / "broker" / "tests" / "golden"
+FRAME_BYTES_MAX = 64 * 1024
+TOUR_SECONDS_MAX = 240.0
+PROXY_HOST = "127.0.0.2"
+SLAVE_CODES = {21, 43, 45, 201, 402}
+BINARY_HEADERS = {"rocketmq.serialize.type": "ROCKETMQ"}
+VERSION_ONE_SENDS = {"org.apache.rocketmq.client.sendSmartMsg": "false"}
+
+PARTIES = {
+    "client-4.9.8": "the 4.9.8 client",
+    "client-5.3.3": "the 5.3.3 client",
+    "tools-5.3.3": "the 5.3.3 admin client (mqadmin's)",
+    "broker-5.3.3": "an Apache 5.3.3 broker",
+    "slave-5.3.3": "an Apache 5.3.3 slave broker",
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What makes a frame different from all others that were kept."""
+
+    party: str
+    service: str
+    serialization: str
+    to_server: bool
+    request_code: int
+    response_code: int | None
+    oneway: bool
+    variant: str
+
+    @property
+    def name(self) -> str:
+        request = f"{self.request_code:04d}-{REQUEST_NAMES.get(self.request_code, 'unnamed')}"
+        role = "oneway" if self.oneway else "request"
+        if self.response_code is not None:
+            role = f"reply-{self.response_code}"
+        parts = [request, *([self.variant] if self.variant else []), role, self.party, self.serialization]
+        return ".".join(parts).replace(" ", "-")
+
+    def sentence(self) -> str:
+        """How this frame was captured."""
+        party, service = PARTIES[self.party], f"Apache's 5.3.3 {self.service}"
+        title = f"{REQUEST_NAMES.get(self.request_code, 'request').replace('-', ' ')} ({self.request_code})"
+        variant = f", {self.variant.replace('-', ' ')}" if self.variant else ""
+        source, target = (party, service) if self.to_server else (service, party)
+        if self.response_code is not None:
+            said = f"Answered {self.response_code} by {source} to {target} for {title}{variant}"
+        else:
+            said = f"Sent by {source} to {target}{' without waiting' if self.oneway else ''}: {title}{variant}"
+        return f"{said}; taken off the wire by the recording proxy, header in {self.serialization}."
+
+
+@dataclass
+class Recorder:
+    """Keeps the first frame of each kind."""
+
+    kept: dict[Kind, WireFrame] = field(default_factory=dict)
+    contradictions: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def observe(self, link: Link, to_server: bool, frame: WireFrame) -> None:
+        """Look at one frame that passes the proxy."""
+        if frame.language == "PYTHON" or link.party not in PARTIES:
+            return
+        request = frame
+        if frame.is_response:
+            found = link.pending.pop((not to_server, frame.opaque), None)
+            if found is None:
+                return
+            request = found
+        elif not frame.is_oneway:
+            link.pending[(to_server, frame.opaque)] = frame
+        kind = Kind(
+            party=link.party,
+            service=link.service,
+            serialization=frame.serialization,
+            to_server=to_server,
+            request_code=request.code,
+            response_code=frame.code if frame.is_response else None,
+            oneway=frame.is_oneway and not frame.is_response,
+            variant=variant_of(request),
+        )
+        if len(frame.raw) <= FRAME_BYTES_MAX:
+            with self.lock:
+                self.kept.setdefault(kind, frame)
+
+    def request_codes(self, party: str) -> set[int]:
+        """The codes of the requests answered for one party so far."""
+        with self.lock:
+            return {kind.request_code for kind in self.kept if kind.party == party and kind.response_code is not None}
+
+
+def variant_of(request: WireFrame) -> str:
+    """What is special about a request, for the few codes that carry very different things."""
+    if request.code in (10, 310, 320):
+        fields = request.fields
+        properties = fields.get("properties" if request.code == 10 else "i", "")
+        flags = int(fields.get("sysFlag" if request.code == 10 else "f", "0"))
+        if "TRAN_MSG\x01true" in properties:
+            return "half-message"
+        if "DELAY\x01" in properties:
+            return "delayed"
+        if flags & 1:
+            return "compressed-body"
+        return "" if "KEYS\x01" in properties or request.code == 320 else "without-keys"
+    if request.code == 34:
+        return "of-consumers" if b'"groupName"' in request.body.partition(b"producerDataSet")[0] else "of-producers"
+    if request.code in (11, 361) and request.fields.get("subscription", "*") not in ("*", ""):
+        return "by-tag"
+    if request.code == 14:
+        return "zero-if-not-found" if request.fields.get("setZeroIfNotFound") == "true" else ""
+    return ""
+
+
+@dataclass
+class Session:
+    """One recorded peer: everything that talks to it goes through the proxy."""
+
+    directory: Path
+    recorder: Recorder
+    nursery: Nursery
+    proxy: Proxy
+    layout: peers.Layout
+
+    @property
+    def name_server(self) -> str:
+        return f"{PROXY_HOST}:{self.layout.name_server_port}"
+
+    @property
+    def broker(self) -> str:
+        return f"{PROXY_HOST}:{self.layout.broker_port}"
+
+    def tour(self, client: str, name: str, scenario: str, properties: dict[str, str]) -> None:
+        """Let one client version talk."""
+        self.proxy.party = f"client-{client}"
+        program = java.Program(java.CLIENT_MODULES[client], "dev.gantry.interop.Tour", properties=properties)
+        arguments = [scenario, "--namesrv", self.name_server, "--run", name.replace(".", "_")]
+        self._run(f"tour-{name}", program, arguments)
+
+    def admin_tour(self) -> None:
+        """Let the admin client talk."""
+        self.proxy.party = "tools-5.3.3"
+        program = java.Program(java.REFERENCE, "dev.gantry.interop.AdminTour")
+        self._run("tour-admin", program, [self.name_server, self.broker, "InteropCluster", "json"])
+
+    def slave(self) -> None:
+        """Attach a slave until it has copied everything it copies."""
+        self.proxy.party = "slave-5.3.3"
+        layout = peers.Layout(
+            self.directory / "slave",
+            name_server_override=self.name_server,
+            settings={"brokerId": "1", "brokerRole": "SLAVE"},
+        )
+        child = peers.start_broker("apache", self.nursery, layout, name="slave")
+        wait_until(
+            "the slave's copying of topics, offsets and groups",
+            lambda: self.recorder.request_codes("slave-5.3.3") >= SLAVE_CODES,
+            60,
+            child,
+        )
+        child.stop()
+
+    def _run(self, name: str, program: java.Program, arguments: list[str]) -> None:
+        home = self.directory / name
+        child = self.nursery.run(name, program.command(home, arguments), java.environment(home), TOUR_SECONDS_MAX)
+        if child.process.returncode != 0:
+            raise InteropError(f"{name} failed; see {child.log}:\n{child.tail()}")
+
+
+@contextlib.contextmanager
+def recorded_peer(directory: Path, recorder: Recorder, properties: dict[str, str]) -> Iterator[Session]:
+    """An Apache name server and broker whose clients all pass the proxy."""
+    layout = peers.Layout(
+        directory / "peer",
+        advertised_host=PROXY_HOST,
+        name_server_seen_by_broker_host=PROXY_HOST,
+        settings={"transactionCheckInterval": "1000", "transactionTimeOut": "1000"},
+        properties=properties,
+    )
+    with Proxy(recorder.observe) as proxy, Nursery(directory / "logs") as nursery:
+        proxy.party = "broker-5.3.3"
+        for service, port in (
+            ("name server", layout.name_server_port),
+            ("broker", layout.broker_port),
+            ("broker", layout.broker_port - 2),
+        ):
+            proxy.serve(service, (PROXY_HOST, port), (layout.listen_host, port))
+        peer = peers.start("apache", nursery, layout)
+        yield Session(directory, recorder, nursery, proxy, layout)
+        peer.broker.stop()
+
+
+def record(say: Callable[[str], None]) -> Recorder:
+    """Play every tour; raises when one does not come to its end."""
+    recorder = Recorder()
+    directory = Path(tempfile.mkdtemp(prefix="gantry-golden-"))
+    say(f"logs in {directory}")
+    with recorded_peer(directory / "json", recorder, {}) as session:
+        for client in java.CLIENT_MODULES:
+            for name, scenario, properties in (
+                ("json", "all", {}),
+                ("binary", "all", BINARY_HEADERS),
+                ("v1", "send", VERSION_ONE_SENDS),
+            ):
+                say(f"client {client}, {name}")
+                session.tour(client, f"{name}-{client}", scenario, properties)
+        say("admin client")
+        session.admin_tour()
+        say("slave")
+        session.slave()
+    with recorded_peer(directory / "binary", recorder, BINARY_HEADERS) as session:
+        for client in java.CLIENT_MODULES:
+            say(f"client {client}, binary on both sides")
+            session.tour(client, f"both-{client}", "all", BINARY_HEADERS)
+    shutil.rmtree(directory)
+    return recorder
+
+
+def write(recorder: Recorder, golden: Path = GOLDEN) -> int:
+    """Replace the golden frames by what was recorded; answer how many there are."""
+    golden.mkdir(parents=True, exist_ok=True)
+    for old in golden.glob("*.bin"):
+        old.unlink()
+    index = []
+    for kind, frame in sorted(recorder.kept.items(), key=lambda item: item[0].name):
+        (golden / f"{kind.name}.bin").write_bytes(frame.raw)
+        index.append(
+            {
+                "name": kind.name,
+                "code": frame.code,
+                "request_code": kind.request_code,
+                "response_code": kind.response_code,
+                "direction": f"{kind.party} to {kind.service}" if kind.to_server else f"{kind.service} to {kind.party}",
+                "client": kind.party,
+                "serialization": kind.serialization,
+                "oneway": kind.oneway,
+                "variant": kind.variant,
+                "sha256": hashlib.sha256(frame.raw).hexdigest(),
+                "captured": kind.sentence(),
+            }
+        )
+    (golden / "frames.json").write_text(json.dumps(index, indent=1) + "\n")
+    return len(index)
