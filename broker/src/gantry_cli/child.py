@@ -1,0 +1,27 @@
+"""Becomes a server process that does not outlive whoever started it.
+
+`python -m gantry_cli.child PARENT MODULE ARGUMENTS...` asks the kernel for SIGTERM when the parent dies, checks that it
+has not died already, and turns into `python -m MODULE ARGUMENTS...`. Without it a `kill -9` of `gantry up` would leave
+a broker behind that holds the ports.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+PR_SET_PDEATHSIG: Final = 1
+
+
+def main() -> None:
+    parent, module, *arguments = sys.argv[1:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != int(parent):
+        sys.exit(f"gantry: the supervisor {parent} is gone")
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+
+
+if __name__ == "__main__":
+    main()

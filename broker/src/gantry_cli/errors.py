@@ -1,0 +1,79 @@
+"""What a user sees when something fails: one line, what happened and what to do about it. Never a traceback.
+
+Exit codes: 0 done, 1 it could not be done, 2 the command was typed wrongly, 3 what was asked for is not there.
+"""
+
+from typing import IO, Any, Final, final
+
+import click
+
+from gantry_client import (
+    BadReply,
+    BrokerRefused,
+    ClientError,
+    InvalidMessage,
+    NoRoute,
+    RequestTimeout,
+    SendFailed,
+    Unavailable,
+)
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_ABSENT: Final = 3
+
+
+class CliError(click.ClickException):
+    """A failure with its remedy. Raise it anywhere in a command."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, problem: str, remedy: str | None = None) -> None:
+        super().__init__(" ".join((problem if remedy is None else f"{problem} -- {remedy}").split()))
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"gantry: {self.format_message()}", file=file, err=file is None)
+
+
+@final
+class Absent(CliError):
+    """What was asked for is not there."""
+
+    exit_code = EXIT_ABSENT
+
+
+@final
+class Mistyped(CliError):
+    """What was typed cannot be meant."""
+
+    exit_code = EXIT_USAGE
+
+
+def explain(error: ClientError, name_server: str) -> CliError:
+    """A client's error as a line for a person at a terminal."""
+    match error:
+        case NoRoute():
+            return Absent(f"{error}", f"see `gantry topic list`, or make it: gantry topic create {error.topic}")
+        case Unavailable() if "no name server answers" in str(error):
+            remedy = "start one with `gantry up`, or name another with -n HOST:PORT"
+            return CliError(f"no name server answers at {name_server}", remedy)
+        case Unavailable() if "know no master" in str(error):
+            remedy = "start one with `gantry up` or `gantry broker`"
+            return CliError(f"no broker is registered at {name_server}", remedy)
+        case Unavailable():
+            return CliError(f"{error}", "look at `gantry status` and at the broker's log")
+        case BrokerRefused(code=17):
+            return Absent(f"{error}", "make the topic: gantry topic create NAME")
+        case BrokerRefused(code=26):
+            return Absent(f"{error}", "the group does not exist and this broker creates none")
+        case BrokerRefused() | BadReply():
+            return CliError(f"{error}", "look at the broker's log")
+        case RequestTimeout():
+            return CliError(f"{error}", "the broker may be busy or stopped; look at `gantry status`")
+        case InvalidMessage():
+            return Mistyped(f"{error}")
+        case SendFailed():
+            unknown = " (a broker may have stored it all the same)" if error.is_outcome_unknown else ""
+            return CliError(f"{error}{unknown}", "look at `gantry status`")
+        case _:
+            return CliError(f"{error}")

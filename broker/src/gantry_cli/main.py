@@ -1,0 +1,97 @@
+"""The entry point: the list of commands, and the one place where failures become a line and an exit code."""
+
+import importlib
+import importlib.metadata
+import platform
+from typing import Any, Final, NamedTuple
+
+import click
+
+DISTRIBUTION: Final = "gantry-mq"
+
+
+class Entry(NamedTuple):
+    """Where a command lives, and what the overview says of it."""
+
+    module: str
+    name: str
+    summary: str
+
+
+SECTIONS: Final[dict[str, dict[str, Entry]]] = {
+    "Run": {
+        "up": Entry("gantry_cli.up", "up", "Start a name server and a broker here, and prove that they work."),
+        "down": Entry("gantry_cli.down", "down", "Stop what `gantry up` started."),
+        "nameserver": Entry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),
+        "broker": Entry("gantry_cli.serve", "broker", "Run a broker in the foreground."),
+    },
+    "Look": {
+        "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),
+        "topic": Entry("gantry_cli.topic", "topic", "List, create, delete and describe topics."),
+    },
+    "Messages": {
+        "produce": Entry("gantry_cli.produce", "produce", "Send messages."),
+        "consume": Entry("gantry_cli.consume", "consume", "Read messages."),
+    },
+}
+
+EXAMPLES: Final = """\b
+Examples:
+  gantry up                                    a broker on this machine, until Ctrl-C
+  gantry produce hello "first message"         send one message
+  gantry consume hello                         read everything in the topic
+  gantry status -n ns.example:9876             look at any cluster, Java or ours
+"""
+
+
+class Commands(click.Group):
+    """Commands by section, imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for entries in SECTIONS.values() for name in entries]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for entries in SECTIONS.values():
+            entry = entries.get(cmd_name)
+            if entry is not None:
+                command = getattr(importlib.import_module(entry.module), entry.name)
+                assert isinstance(command, click.Command), "the table names commands"
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for section, entries in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, entry.summary) for name, entry in entries.items()])
+
+
+def version_text() -> str:
+    """`gantry 0.1.0 (Python 3.11.2)`."""
+    return f"gantry {importlib.metadata.version(DISTRIBUTION)} (Python {platform.python_version()})"
+
+
+def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(version_text())
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=EXAMPLES,
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=show_version, help="Show the version."
+)
+def cli() -> None:
+    """Gantry: a message broker for RocketMQ clients.
+
+    Every command has examples: gantry COMMAND --help. Commands that talk to a cluster take the name server's address
+    from -n, else from GANTRY_NAMESRV, else from a `gantry up` in this directory, else 127.0.0.1:9876.
+    """
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run one command and exit with its code."""
+    return cli.main(args=arguments, prog_name="gantry")

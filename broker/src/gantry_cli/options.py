@@ -1,0 +1,72 @@
+"""Options that several commands share, and how a command runs its asynchronous half."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from gantry_cli.errors import CliError, explain
+from gantry_cli.stack import DEFAULT_DIRECTORY, StackDirectory
+from gantry_client import ClientError
+from gantry_remoting import split_address
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
+
+
+def name_server_option(command: F) -> F:
+    """-n / --namesrv, which may be left out."""
+    return click.option(
+        "-n",
+        "--namesrv",
+        "name_server",
+        envvar="GANTRY_NAMESRV",
+        metavar="HOST:PORT",
+        callback=lambda _context, _parameter, value: _checked(value) if value else default_name_server(),
+        help=f"Name server, several joined by ';' [default: that of `gantry up` here, else {DEFAULT_NAME_SERVER}].",
+    )(command)
+
+
+def data_option(command: F) -> F:
+    """--data, the directory of a local stack."""
+    return click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=DEFAULT_DIRECTORY,
+        show_default=True,
+        help="Directory of the local stack.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """--json, for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
+
+
+def default_name_server(directory: Path = DEFAULT_DIRECTORY) -> str:
+    """The name server of the stack that runs in `directory`, else RocketMQ's port on this machine."""
+    record = StackDirectory(directory).running()
+    return DEFAULT_NAME_SERVER if record is None else record.name_server
+
+
+def run(coroutine: Coroutine[Any, Any, T], name_server: str) -> T:
+    """Run a command's asynchronous half. A client's error becomes one line; Ctrl-C ends it with click's Abort."""
+    try:
+        return asyncio.run(coroutine)
+    except ClientError as error:
+        raise explain(error, name_server) from error
+    except ValueError as error:
+        raise CliError(str(error)) from error
+
+
+def _checked(text: str) -> str:
+    for part in text.split(";"):
+        try:
+            split_address(part)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+    return text

@@ -1,0 +1,104 @@
+"""What a broker says of itself (code 28), as numbers, and rates from two of them.
+
+Every value on the wire is a string, and older or other brokers leave some out; what is missing is zero here, or None
+where zero would be a lie.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFacts:
+    """One broker at one moment."""
+
+    at_s: float
+    """When it was asked, on the asker's monotonic clock."""
+    version: str
+    puts: int
+    """Messages stored since the broker started."""
+    gets: int
+    """Messages given out since the broker started."""
+    puts_per_s: float
+    """The broker's own average over ten seconds."""
+    gets_per_s: float
+    log_begin: int
+    log_end: int
+    dispatch_behind_bytes: int
+    flush_behind_bytes: int
+    disk_used_ratio: float | None
+    started_at_ms: int | None
+    connections: int | None
+    producer_groups: int | None
+    consumer_groups: int | None
+    held_pulls: int | None
+
+    @property
+    def stored_bytes(self) -> int:
+        return max(0, self.log_end - self.log_begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Messages a second between two moments."""
+
+    puts_per_s: float
+    gets_per_s: float
+
+
+def read_facts(table: Mapping[str, str], at_s: float) -> BrokerFacts:
+    """The facts in a runtime table."""
+    return BrokerFacts(
+        at_s=at_s,
+        version=table.get("brokerVersionDesc", "unknown"),
+        puts=_whole(table, "msgPutTotalTodayNow", "putMessageTimesTotal") or 0,
+        gets=_whole(table, "msgGetTotalTodayNow") or 0,
+        puts_per_s=_first_number(table.get("putTps")),
+        gets_per_s=_first_number(table.get("getTransferredTps") or table.get("getTransferedTps")),
+        log_begin=_whole(table, "commitLogMinOffset") or 0,
+        log_end=_whole(table, "commitLogMaxOffset") or 0,
+        dispatch_behind_bytes=_whole(table, "dispatchBehindBytes") or 0,
+        flush_behind_bytes=_whole(table, "remainHowManyDataToFlush") or 0,
+        disk_used_ratio=_ratio(table.get("commitLogDiskRatio")),
+        started_at_ms=_whole(table, "bootTimestamp"),
+        connections=_whole(table, "connections"),
+        producer_groups=_whole(table, "producerGroups"),
+        consumer_groups=_whole(table, "consumerGroups"),
+        held_pulls=_whole(table, "heldPulls"),
+    )
+
+
+def rates_between(earlier: BrokerFacts, later: BrokerFacts) -> Rates:
+    """How busy the broker was in between; zero after a restart, when its counters began again."""
+    elapsed_s = later.at_s - earlier.at_s
+    if elapsed_s <= 0 or later.started_at_ms != earlier.started_at_ms:
+        return Rates(0.0, 0.0)
+    return Rates(
+        max(0, later.puts - earlier.puts) / elapsed_s,
+        max(0, later.gets - earlier.gets) / elapsed_s,
+    )
+
+
+def _whole(table: Mapping[str, str], *names: str) -> int | None:
+    for name in names:
+        try:
+            return int(float(table[name]))
+        except (KeyError, ValueError, OverflowError):
+            continue
+    return None
+
+
+def _first_number(text: str | None) -> float:
+    """The first of `10s 60s 600s`."""
+    try:
+        return float((text or "0").split()[0])
+    except (ValueError, IndexError):
+        return 0.0
+
+
+def _ratio(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0.0 <= value <= 1.0 else None

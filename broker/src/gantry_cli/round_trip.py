@@ -1,0 +1,40 @@
+"""The proof that a stack works: one message sent, and the same message read back from where the broker put it."""
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from gantry_cli.errors import CliError
+from gantry_client import Message, MessageQueue, Producer, PullConsumer
+
+CHECK_TOPIC: Final = "GANTRY_SELF_CHECK"
+READER_GROUP: Final = "TOOLS_CONSUMER"
+"""A group that every broker has for tools; it never commits."""
+READ_WAIT_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """A message that came back."""
+
+    queue: MessageQueue
+    queue_offset: int
+    elapsed_ms: float
+
+
+async def round_trip(name_server: str) -> RoundTrip:
+    """Send and read back one message. Raises ClientError, or CliError when something else comes back."""
+    body = f"gantry up {secrets.token_hex(8)}".encode()
+    async with Producer(name_server) as producer, PullConsumer(name_server, READER_GROUP) as reader:
+        started = time.perf_counter()
+        receipt = await producer.send(Message(CHECK_TOPIC, body, tags="check"))
+        result = await reader.fetch(receipt.queue, receipt.queue_offset, messages_max=1, wait_ms=READ_WAIT_MS)
+        elapsed_ms = (time.perf_counter() - started) * 1000
+    if not result.messages or result.messages[0].body != body:
+        raise CliError(
+            f"a message was sent to {receipt.queue.broker_name} (queue {receipt.queue.queue_id}, "
+            f"offset {receipt.queue_offset}) and did not come back",
+            "look at the broker's log",
+        )
+    return RoundTrip(receipt.queue, receipt.queue_offset, elapsed_ms)

@@ -1,0 +1,60 @@
+"""The line that `gantry up` keeps showing: what the broker does now, asked once a second."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+from gantry_cli.rates import BrokerFacts, Rates, rates_between, read_facts
+from gantry_cli.text import bytes_text, count_text, duration_text, rate_text
+from gantry_client import Admin, ClientError
+
+Show = Callable[[str], None]
+
+INTERVAL_S: Final = 1.0
+
+
+def state_line(facts: BrokerFacts, rates: Rates, up_s: float) -> str:
+    """One broker's state as one line."""
+    parts = [
+        f"up {duration_text(up_s)}",
+        f"in {rate_text(rates.puts_per_s)}/s",
+        f"out {rate_text(rates.gets_per_s)}/s",
+        f"stored {count_text(facts.puts)} msgs, {bytes_text(facts.stored_bytes)}",
+    ]
+    if facts.connections is not None:
+        parts.append(f"{facts.connections} connections")
+    if facts.producer_groups is not None and facts.consumer_groups is not None:
+        parts.append(f"{facts.producer_groups} producer groups, {facts.consumer_groups} consumer groups")
+    if facts.held_pulls:
+        parts.append(f"{facts.held_pulls} waiting pulls")
+    if facts.disk_used_ratio is not None:
+        parts.append(f"disk {facts.disk_used_ratio:.0%}")
+    return "   ".join(parts)
+
+
+@final
+class StateStream:
+    """Asks one broker again and again. Owned by one event loop."""
+
+    def __init__(self, name_server: str, broker: str, show: Show, *, interval_s: float = INTERVAL_S) -> None:
+        self._name_server = name_server
+        self._broker = broker
+        self._show = show
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Until cancelled. A broker that does not answer is a line, too."""
+        started, previous = time.monotonic(), None
+        async with Admin(self._name_server) as admin:
+            while True:
+                try:
+                    facts = read_facts(await admin.brokers.runtime(self._broker), time.monotonic())
+                except ClientError as error:
+                    self._show(f"the broker does not answer: {error}")
+                    previous = None
+                else:
+                    rates = rates_between(previous or facts, facts)
+                    self._show(state_line(facts, rates, facts.at_s - started))
+                    previous = facts
+                await asyncio.sleep(self._interval_s)

@@ -1,0 +1,49 @@
+"""How numbers are written for people: few digits, units last, times in local time."""
+
+import datetime
+from typing import Final
+
+_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def bytes_text(count: int) -> str:
+    """`1536` -> `1.5 KiB`."""
+    size, unit = float(count), _BYTE_UNITS[0]
+    for unit in _BYTE_UNITS:
+        if abs(size) < 1024 or unit == _BYTE_UNITS[-1]:
+            break
+        size /= 1024
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def count_text(count: int) -> str:
+    """`1234567` -> `1,234,567`."""
+    return f"{count:,}"
+
+
+def rate_text(per_s: float) -> str:
+    """`12345.6` -> `12,346`, `0.25` -> `0.2`."""
+    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.1f}"
+
+
+def duration_text(seconds: float) -> str:
+    """`3725` -> `1h 2m`."""
+    whole = int(max(0, seconds))
+    days, rest = divmod(whole, 86_400)
+    hours, rest = divmod(rest, 3_600)
+    minutes, rest = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
+    while len(parts) > 1 and parts[0][0] == 0:
+        parts.pop(0)
+    return " ".join(f"{number}{unit}" for number, unit in parts[:2])
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A store time in local time, to the millisecond."""
+    moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
+
+
+def join_address(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
