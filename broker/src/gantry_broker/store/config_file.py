@@ -16,6 +16,7 @@ from typing import Any, Final, final
 
 from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports.disk import Disk
+from gantry_broker.store.file_queue import make_durable_directory
 from gantry_wire import fastjson
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,6 @@ class ConfigFile:
     def __init__(self, disk: Disk, root: str, name: str) -> None:
         self._disk: Final = disk
         self._directory: Final = f"{root}/config"
-        self._root: Final = root
         self.path: Final = f"{root}/config/{name}.json"
         self.backup_path: Final = f"{self.path}.bak"
         self._good: bytes | None = None
@@ -68,9 +68,7 @@ class ConfigFile:
         data = fastjson.dumps(document)
         if data == self._good and self._disk.exists(self.path):
             return
-        if not self._disk.is_directory(self._directory):
-            self._disk.make_directory(self._directory)
-            self._disk.sync_directory(self._root)
+        make_durable_directory(self._disk, self._directory)
         if self._good is not None:
             self._disk.write_file(self.backup_path, self._good)
         self._disk.write_file(self.path, data)

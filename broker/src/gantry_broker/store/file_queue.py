@@ -17,6 +17,17 @@ from gantry_broker.ports.disk import Disk
 from gantry_broker.store.mapped_file import MappedFile, full_disk_is_store_full, parse_file_name
 
 
+def make_durable_directory(disk: Disk, path: str) -> None:
+    """Create ``path`` and its parents, and make every name that was missing durable."""
+    missing = []
+    while not disk.is_directory(path):
+        missing.append(path)
+        path = path.rpartition("/")[0] or "/"
+    for directory in reversed(missing):
+        disk.make_directory(directory)
+        disk.sync_directory(directory.rpartition("/")[0] or "/")
+
+
 @final
 class FileQueue:
     """The files of one log or queue. Changed by the loop's thread only; ``files`` may be read by any thread."""

@@ -25,6 +25,7 @@ from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.dispatcher import AppendedListener, Dispatcher
 from gantry_broker.store.draft import Draft
+from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.flusher import Flusher
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.queue_table import QueueTable
@@ -86,7 +87,7 @@ class MessageStore:
         thread runs, for tests and tools that call ``flush`` themselves.
         """
         disk, root = self._disk, self.root
-        disk.make_directory(f"{root}/commitlog")
+        make_durable_directory(disk, f"{root}/commitlog")
         try:
             self._lock = disk.lock(f"{root}/lock")
         except BlockingIOError as exc:
@@ -111,7 +112,6 @@ class MessageStore:
         self._log.load()
         point = self._point_file.read()
         self._abort.create()
-        disk.sync_directory(root.rpartition("/")[0] or "/")
         recovery = Recovery(disk, self.settings, self._log, self._queues, self._index)
         report = recovery.run(point, is_clean=is_clean, sealed_flushed=sealed, progress=progress)
         self._dispatcher.index = self._index

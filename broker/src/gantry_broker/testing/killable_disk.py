@@ -1,0 +1,82 @@
+"""The real disk, in a process that can be killed without dying.
+
+``kill()`` does to this process what SIGKILL does to one that has a store open: descriptors are closed and locks are
+free, nothing is flushed, nothing is removed; the page cache keeps every byte. Power loss is not its business: for that
+there is ``FaultyDisk``, or a machine.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
+from gantry_broker.ports.real_disk import RealDisk
+
+
+@final
+class KillableDisk:
+    """``RealDisk`` that remembers what it has handed out."""
+
+    def __init__(self) -> None:
+        self._real = RealDisk()
+        self._open: list[DiskFile | DiskLock] = []
+
+    def kill(self) -> None:
+        """Close every file and free every lock."""
+        for thing in self._open:
+            if hasattr(thing, "release"):
+                thing.release()
+            else:
+                thing.close()
+        self._open.clear()
+
+    def create(self, path: str, size: int, *, reserve: int = 0) -> DiskFile:
+        file = self._real.create(path, size, reserve=reserve)
+        self._open.append(file)
+        return file
+
+    def open(self, path: str) -> DiskFile:
+        file = self._real.open(path)
+        self._open.append(file)
+        return file
+
+    def lock(self, path: str) -> DiskLock:
+        lock = self._real.lock(path)
+        self._open.append(lock)
+        return lock
+
+    def exists(self, path: str) -> bool:
+        return self._real.exists(path)
+
+    def file_size(self, path: str) -> int:
+        return self._real.file_size(path)
+
+    def list(self, directory: str) -> list[str]:
+        return self._real.list(directory)
+
+    def is_directory(self, path: str) -> bool:
+        return self._real.is_directory(path)
+
+    def make_directory(self, path: str) -> None:
+        self._real.make_directory(path)
+
+    def remove(self, path: str) -> None:
+        self._real.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        self._real.remove_tree(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._real.rename(source, target)
+
+    def sync_directory(self, path: str) -> None:
+        self._real.sync_directory(path)
+
+    def read_file(self, path: str) -> bytes:
+        return self._real.read_file(path)
+
+    def write_file(self, path: str, data: bytes) -> None:
+        self._real.write_file(path, data)
+
+    def space(self, path: str) -> DiskSpace:
+        return self._real.space(path)

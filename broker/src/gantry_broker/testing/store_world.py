@@ -1,0 +1,206 @@
+"""A small world with one store in it: a disk, a clock, tiny files, and verbs that a test can say.
+
+    world.open(); world.send("topic", 3); world.kill(); world.open(); world.messages("topic")
+
+Files are so small (a log file holds about a hundred messages) that every test rolls, grows and wraps without asking.
+The world remembers what it sent, so that a checker can say what must be there and what must not.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, final
+
+from gantry_broker.ports.disk import Disk
+from gantry_broker.store.draft import Draft
+from gantry_broker.store.message_store import MessageStore
+from gantry_broker.store.recover import RecoveryReport
+from gantry_broker.store.settings import StoreSettings
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.killable_disk import KillableDisk
+from gantry_wire.hashing import tags_code
+from gantry_wire.message import StoredMessage, decode_records, encode_host
+from gantry_wire.properties import KEYS, TAGS, UNIQUE_KEY, format_properties
+
+BORN_HOST: Final = encode_host("127.0.0.1", 40_000)
+STORE_HOST: Final = encode_host("127.0.0.1", 10_911)
+TINY: Final = StoreSettings(
+    mapped_file_size_commit_log=16 * 1024,
+    mapped_file_size_consume_queue=50 * 20,
+    consume_queue_reserve_bytes=10 * 20,
+    max_hash_slot_num=31,
+    max_index_num=200,
+    index_reserve_bytes=400,
+    is_preallocating=False,
+)
+
+
+@final
+class StoreWorld:
+    """See the module."""
+
+    def __init__(self, disk: FaultyDisk | KillableDisk, root: str, settings: StoreSettings = TINY) -> None:
+        self.disk: Final = disk
+        self.root: Final = root
+        self.settings = settings
+        self.clock: Final = FakeClock()
+        self.fatal: Final[list[Exception]] = []
+        self.sent: Final[list[tuple[int, str, int, int, bytes]]] = []
+        """(end of the record, topic, queue id, queue offset, body) of everything appended, in order."""
+        self._store: MessageStore | None = None
+        self._serial = 0
+
+    @property
+    def store(self) -> MessageStore:
+        assert self._store is not None, "open() comes first"
+        return self._store
+
+    def make_store(self, disk: Disk | None = None) -> MessageStore:
+        """A store on this world's directory, not open yet."""
+        return MessageStore(
+            self.root,
+            self.settings,
+            disk=disk if disk is not None else self.disk,
+            clock=self.clock,
+            store_host=STORE_HOST,
+            on_fatal=self.fatal.append,
+        )
+
+    def open(self) -> RecoveryReport:
+        """Open the store, without a flush thread."""
+        store = self.make_store()
+        report = store.open(is_flushing=False)
+        self._store = store
+        return report
+
+    def close(self) -> None:
+        """Stop cleanly."""
+        self.store.close()
+        self._store = None
+
+    def kill(self) -> None:
+        """End the process at once; the page cache stays."""
+        self.disk.kill()
+        self._store = None
+
+    def lose_power(self, seed: int | None = None) -> None:
+        """Cut the power: unsynced bytes are gone, or with a seed a random part of them."""
+        assert isinstance(self.disk, FaultyDisk), "only the disk in memory can lose its power"
+        if seed is None:
+            self.disk.lose_unsynced()
+        else:
+            self.disk.tear(seed)
+        self._store = None
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def draft(
+        self,
+        topic: str = "orders",
+        queue_id: int = 0,
+        *,
+        body: bytes | None = None,
+        tag: str | None = None,
+        keys: str = "",
+        sys_flag: int = 0,
+        delay_ms: int = 0,
+    ) -> Draft:
+        """One message with a serial number in its body and a unique key."""
+        self._serial += 1
+        properties = {UNIQUE_KEY: f"7F0000010A3C18B4AAC2{self._serial // 7:08X}{self._serial:04X}"}
+        if keys:
+            properties[KEYS] = keys
+        if tag is not None:
+            properties[TAGS] = tag
+        return Draft(
+            self.store.queue(topic, queue_id),
+            body if body is not None else b"message %d" % self._serial,
+            format_properties(properties).encode(),
+            sys_flag,
+            self._serial,
+            self.clock.wall_ms(),
+            BORN_HOST,
+            0,
+            0,
+            tags_code(tag),
+            delay_ms,
+            (properties[UNIQUE_KEY], *keys.split()),
+        )
+
+    def append(self, drafts: Sequence[Draft], *, contiguous: bool = False) -> tuple[list[int], list[int]]:
+        """Append drafts and remember them."""
+        store = self.store
+        physical, offsets = store.append_contiguous(drafts) if contiguous else store.append(drafts)
+        for draft, start, offset in zip(drafts, physical, offsets, strict=True):
+            if not draft.sys_flag & 0x4:
+                size = draft.queue.record_overhead + len(draft.body) + len(draft.properties)
+                size += len(draft.born_host) - 8
+                self.sent.append((start + size, draft.queue.topic, draft.queue.queue_id, offset, bytes(draft.body)))
+        return physical, offsets
+
+    def send(self, topic: str = "orders", count: int = 1, *, queue_id: int = 0) -> None:
+        """Append ``count`` messages, one by one, a millisecond apart."""
+        for _ in range(count):
+            self.append([self.draft(topic, queue_id)])
+            self.clock.advance(1)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def messages(self, topic: str = "orders", queue_id: int = 0) -> list[StoredMessage]:
+        """Every message of a queue, read as a consumer reads."""
+        found: list[StoredMessage] = []
+        queue = self.store.find_queue(topic, queue_id)
+        offset = queue.min_offset if queue is not None else 0
+        while True:
+            result = self.store.read(topic, queue_id, offset, count_max=32, bytes_max=64 * 1024)
+            if result.next_offset == offset:
+                return found
+            found += decode_records(result.body)
+            offset = result.next_offset
+
+    def bodies(self, topic: str = "orders", queue_id: int = 0) -> list[bytes]:
+        return [message.body for message in self.messages(topic, queue_id)]
+
+    def sent_bodies(self, topic: str = "orders", queue_id: int = 0, *, before: int | None = None) -> list[bytes]:
+        """What was sent to a queue and ends at or before a physical offset."""
+        return [
+            body
+            for end, sent_topic, sent_queue, _, body in self.sent
+            if (sent_topic, sent_queue) == (topic, queue_id) and (before is None or end <= before)
+        ]
+
+    def forget_after(self, end: int) -> None:
+        """What ends behind ``end`` is lost, as a recovery has found; it may not come back."""
+        self.sent[:] = [entry for entry in self.sent if entry[0] <= end]
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def files(self, directory: str) -> dict[str, bytes]:
+        """All files under a directory of the store, with their bytes."""
+        found: dict[str, bytes] = {}
+        for name in self.disk.list(self.path(directory)):
+            path = posixpath.join(directory, name)
+            if self.disk.is_directory(self.path(path)):
+                found |= self.files(path)
+            else:
+                found[path] = self.disk.read_file(self.path(path))
+        return found
+
+    def overwrite(self, name: str, position: int, data: bytes) -> None:
+        """Change bytes of a file behind everybody's back, durably."""
+        file = self.disk.open(self.path(name))
+        file.reserve(position + len(data))
+        file.pwrite(data, position)
+        file.sync()
+        file.close()
+
+
+def make_world(kind: str, directory: Path, settings: StoreSettings = TINY) -> StoreWorld:
+    """A world on the ``real`` disk or on the ``faulty`` one in memory."""
+    if kind == "real":
+        return StoreWorld(KillableDisk(), str(directory / "store"), settings)
+    return StoreWorld(FaultyDisk(), "/data/store", settings)

@@ -1,0 +1,495 @@
+"""What a start does with what the last run left: cleanly stopped, killed, or without power."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.errors import StoreLocked, StoreMismatch
+from gantry_broker.store import recover
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_wire.message import check_record
+
+
+@pytest.fixture(params=["real", "faulty"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
+    made = make_world(request.param, tmp_path)
+    made.open()
+    return made
+
+
+@pytest.fixture
+def powered(tmp_path: Path) -> StoreWorld:
+    """A world that can lose its power."""
+    made = make_world("faulty", tmp_path)
+    made.open()
+    return made
+
+
+def assert_whole(world: StoreWorld) -> None:
+    """Everything that was sent is there, in order, under dense queue offsets."""
+    for topic, queue_ids in world.store.topics().items():
+        for queue_id in queue_ids:
+            messages = world.messages(topic, queue_id)
+            assert [m.body for m in messages] == world.sent_bodies(topic, queue_id)
+            assert [m.queue_offset for m in messages] == list(range(len(messages)))
+
+
+def send_mixed(world: StoreWorld, count: int) -> None:
+    for i in range(count):
+        world.send("orders", queue_id=i % 3)
+        world.send("bills", queue_id=i % 2)
+
+
+# -- clean and killed ------------------------------------------------------------------------------------------------
+
+
+def test_a_clean_stop_leaves_nothing_to_recover(world: StoreWorld) -> None:
+    """After a clean stop no record is read again, and sending goes on where it ended."""
+    send_mixed(world, 100)
+    end = world.store.wrote
+    world.close()
+
+    report = world.open()
+
+    assert (report.is_clean, report.records, report.start, report.end) == (True, 0, end, end)
+    send_mixed(world, 10)
+    assert_whole(world)
+
+
+def test_everything_written_survives_a_kill(world: StoreWorld) -> None:
+    """The page cache outlives the process, so a killed process loses nothing, flushed or not."""
+    send_mixed(world, 100)
+    end = world.store.wrote
+    world.kill()
+
+    report = world.open()
+
+    assert (report.is_clean, report.end) == (False, end)
+    assert_whole(world)
+    send_mixed(world, 10)
+    world.kill()
+    world.open()
+    assert_whole(world)
+
+
+def test_a_kill_after_a_recovery_point_reads_only_what_came_later(world: StoreWorld) -> None:
+    """Recovery time is bounded by the age of the recovery point, not by the size of the log."""
+    send_mixed(world, 100)
+    world.clock.advance(60_000)
+    world.store.flush_step()
+    through = world.store.wrote
+    send_mixed(world, 5)
+    world.kill()
+
+    report = world.open()
+
+    assert (report.start, report.records) == (through, 10)
+    assert_whole(world)
+
+
+def test_recovering_twice_gives_the_same_bytes(world: StoreWorld) -> None:
+    """Recovery is idempotent: killed right after it, the next one finds and leaves the same files."""
+    send_mixed(world, 120)
+    world.kill()
+    world.open()
+    world.kill()
+    first = world.files("commitlog") | world.files("consumequeue") | world.files("index")
+    world.open()
+    world.kill()
+
+    assert world.files("commitlog") | world.files("consumequeue") | world.files("index") == first
+
+
+def test_store_times_go_on_after_a_restart_even_if_the_clock_went_back(world: StoreWorld) -> None:
+    """The newest store time is remembered over clean and unclean stops."""
+    world.send(count=3)
+    world.close()
+    world.clock.jump_wall(-3_600_000)
+    world.open()
+    world.send(count=3)
+    world.kill()
+    world.clock.jump_wall(-3_600_000)
+    world.open()
+    world.send(count=3)
+
+    times = [message.store_timestamp_ms for message in world.messages()]
+    assert times == sorted(times)
+
+
+def test_a_second_process_on_the_same_directory_is_refused(world: StoreWorld) -> None:
+    """One store, one process: the second gets StoreLocked and touches nothing; the first is unharmed."""
+    world.send(count=3)
+
+    with pytest.raises(StoreLocked):
+        world.make_store().open(is_flushing=False)
+
+    world.send(count=3)
+    assert_whole(world)
+
+
+def test_a_segment_size_that_contradicts_the_files_is_refused_with_both_numbers(world: StoreWorld) -> None:
+    """The size of log files is a property of the store, not of the settings of the day."""
+    world.send()
+    world.close()
+    world.settings = dataclasses.replace(world.settings, mapped_file_size_commit_log=32 * 1024)
+
+    with pytest.raises(StoreMismatch, match=r"mappedFileSizeCommitLog.*32768.*16384"):
+        world.open()
+
+
+# -- the torn tail ---------------------------------------------------------------------------------------------------
+
+
+def test_power_loss_keeps_what_was_flushed_and_a_prefix_of_the_rest(powered: StoreWorld) -> None:
+    """After a power loss the log is a prefix of what was sent that contains everything flushed."""
+    send_mixed(powered, 60)
+    flushed = powered.store.flush()
+    send_mixed(powered, 60)
+    powered.lose_power()
+
+    report = powered.open()
+
+    assert report.end == flushed
+    powered.forget_after(report.end)
+    assert_whole(powered)
+
+
+def tear_last_record(world: StoreWorld) -> int:
+    """Kill the world, and damage the second last record of the log; where the damaged record begins."""
+    end = world.sent[-3][0]
+    world.kill()
+    world.overwrite("commitlog/00000000000000000000", end + 90, b"\xff\xff\xff")
+    return end
+
+
+def test_a_torn_record_ends_the_log_and_what_follows_is_cut(world: StoreWorld) -> None:
+    """Behind the durable mark the first bad record is the end; a good record after it was never promised."""
+    world.send(count=20)
+    torn = tear_last_record(world)
+
+    report = world.open()
+
+    assert report.end == torn
+    assert report.cut_bytes > 0
+    world.forget_after(torn)
+    assert_whole(world)
+    data = world.files("commitlog")["commitlog/00000000000000000000"]
+    assert data[torn:] == bytes(len(data) - torn)
+
+
+def refill_after_a_cut(world: StoreWorld) -> None:
+    """Tear the tail, recover, refill the cut with a record of the same size, and kill once more."""
+    world.send(count=20)
+    torn = tear_last_record(world)
+    world.open()
+    world.forget_after(torn)
+    world._serial = 18
+    world.send()
+    world.kill()
+    world.open()
+
+
+def test_a_cut_tail_never_rises_again(world: StoreWorld) -> None:
+    """The old last record begins exactly where the refilled one ends; it must not come back at the next crash."""
+    refill_after_a_cut(world)
+
+    assert_whole(world)
+    assert world.bodies()[-1] == b"message 19"
+
+
+def test_without_the_zeroing_the_old_tail_would_rise(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin of the test above: with the guard off, the lost message is back behind the new one."""
+
+    def cut_only_the_first_header(self: recover.Recovery, result: recover.ScanResult, *_: object, **__: object) -> None:
+        file = self._log.files.at(result.end)
+        assert file is not None
+        position = result.end - file.base_offset
+        file.file.reserve(file.size)
+        file.file.pwrite(bytes(8), position)
+
+    monkeypatch.setattr(recover.Recovery, "_cut", cut_only_the_first_header)
+
+    refill_after_a_cut(world)
+
+    assert world.bodies()[-1] == b"message 20"
+    assert world.bodies() != world.sent_bodies()
+
+
+def test_files_behind_the_cut_are_unlinked(world: StoreWorld) -> None:
+    """When the log ends in an earlier file, later files are gone from the disk, names included."""
+    world.send(count=250)
+    torn = world.sent[10][0]
+    world.kill()
+    world.overwrite("commitlog/00000000000000000000", torn + 4, b"\x00\x00")
+
+    report = world.open()
+
+    assert report.end == torn
+    assert list(world.files("commitlog")) == ["commitlog/00000000000000000000"]
+    world.forget_after(torn)
+    assert_whole(world)
+
+
+def test_stale_records_of_another_place_are_not_believed(world: StoreWorld) -> None:
+    """A record says where it belongs; a valid one at another offset (a reused file, say) is not a record here."""
+    world.send(count=10)
+    first_end = world.sent[0][0]
+    end = world.store.wrote
+    world.kill()
+    data = world.disk.read_file(world.path("commitlog/00000000000000000000"))
+    assert check_record(data, 0).is_good
+    world.overwrite("commitlog/00000000000000000000", end, data[:first_end])
+
+    report = world.open()
+
+    assert report.end == end
+    assert_whole(world)
+
+
+@pytest.mark.parametrize("length", [0, 1, 90, 91, 0x7FFFFFFF, -1, -(1 << 31), 16 * 1024], ids=str)
+def test_any_length_field_at_the_tail_ends_the_log(world: StoreWorld, length: int) -> None:
+    """Recovery terminates and invents nothing, whatever a torn header says about its length."""
+    world.send(count=10)
+    end = world.store.wrote
+    world.kill()
+    data = world.disk.read_file(world.path("commitlog/00000000000000000000"))
+    tail = length.to_bytes(4, "big", signed=True) + data[4:91]
+    world.overwrite("commitlog/00000000000000000000", end, tail)
+
+    assert world.open().end == end
+    assert_whole(world)
+
+
+def test_a_blank_that_does_not_reach_the_end_of_its_file_is_no_blank(world: StoreWorld) -> None:
+    """Only a blank record that closes its file leads to the next one."""
+    world.send(count=10)
+    end = world.store.wrote
+    world.kill()
+    world.overwrite("commitlog/00000000000000000000", end, (64).to_bytes(4, "big") + b"\xcb\xd4\x31\x94")
+
+    assert world.open().end == end
+
+
+# -- rot -------------------------------------------------------------------------------------------------------------
+
+
+def test_rot_below_the_durable_mark_is_reported_and_stepped_over(world: StoreWorld) -> None:
+    """Damage to flushed bytes is not a torn tail: nothing behind it is cut, its neighbours are served."""
+    world.send(count=20)
+    world.clock.advance(2_000)
+    world.store.flush()
+    world.store.flush_step()
+    start, end = world.sent[9][0], world.sent[10][0]
+    world.kill()
+    world.overwrite("commitlog/00000000000000000000", end - 60, b"\xff")
+    world.overwrite("commitlog/00000000000000000000", start + 90, b"\xff\xff")
+
+    report = world.open()
+
+    assert report.damaged == [(start, end)]
+    bodies = world.sent_bodies()
+    assert world.bodies() == bodies[:10] + bodies[11:]
+    assert [m.queue_offset for m in world.messages()] == [*range(10), *range(11, 20)]
+
+
+def test_rot_after_a_clean_stop_cuts_nothing(world: StoreWorld) -> None:
+    """A clean stop has flushed everything, so no damage can be a torn tail, even when the whole log is read."""
+    world.send(count=20)
+    start, end = world.sent[9][0], world.sent[10][0]
+    world.close()
+    world.overwrite("commitlog/00000000000000000000", start + 90, b"\xff\xff")
+    world.disk.remove(world.path("recovery-point.json"))
+
+    report = world.open()
+
+    assert report.damaged == [(start, end)]
+    assert report.end == world.sent[-1][0]
+
+
+def test_rot_found_by_a_reader_is_passed_over(world: StoreWorld) -> None:
+    """A record whose head has rotted is lost; the consumer gets its neighbours and goes on."""
+    world.send(count=10)
+    view = world.store._log.view
+    view[world.sent[3][0] + 28] ^= 0x40
+
+    bodies = world.sent_bodies()
+    assert world.bodies() == bodies[:4] + bodies[5:]
+
+
+def test_flushed_bytes_that_are_gone_are_counted(powered: StoreWorld) -> None:
+    """If the disk lost what it had confirmed, recovery says how much, so that a master can refuse to go on."""
+    powered.send(count=20)
+    powered.clock.advance(2_000)
+    powered.store.flush()
+    powered.store.flush_step()
+    flushed = powered.store.flushed
+    cut = powered.sent[14][0]
+    powered.kill()
+    powered.overwrite("commitlog/00000000000000000000", cut, bytes(flushed - cut))
+
+    report = powered.open()
+
+    assert (report.end, report.lost_flushed_bytes) == (cut, flushed - cut)
+
+
+# -- what is derived -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ["consumequeue/orders/1"],
+        ["consumequeue/orders"],
+        ["consumequeue"],
+        ["index"],
+        ["checkpoint"],
+        ["recovery-point.json"],
+        ["consumequeue", "index", "checkpoint", "recovery-point.json"],
+    ],
+    ids=lambda lost: "+".join(lost),
+)
+def test_deleted_derived_files_are_rebuilt_identical(world: StoreWorld, lost: list[str], how: str) -> None:
+    """Queues, index, checkpoint and recovery point are derived: losing any of them costs a rebuild, never a message."""
+    send_mixed(world, 120)
+    if how == "clean":
+        world.close()
+    else:
+        world.kill()
+    queues = world.files("consumequeue")
+    for name in lost:
+        if world.disk.is_directory(world.path(name)):
+            world.disk.remove_tree(world.path(name))
+        elif world.disk.exists(world.path(name)):
+            world.disk.remove(world.path(name))
+
+    world.open()
+
+    assert_whole(world)
+    key = world.messages("bills", 1)[0].properties["UNIQ_KEY"]
+    records, _, _ = world.store.query_keys("bills", key, 32, 0, 1 << 60)
+    assert len(records) == 1
+    world.close()
+    assert world.files("consumequeue") == queues
+
+
+@pytest.mark.parametrize("how", ["clean", "killed"])
+def test_a_wrong_queue_is_noticed_and_rebuilt(world: StoreWorld, how: str) -> None:
+    """A queue whose last entry leads to a message of another queue is not believed."""
+    send_mixed(world, 60)
+    world.clock.advance(60_000)
+    world.store.flush_step()
+    right = world.files("consumequeue")
+    if how == "clean":
+        world.close()
+    else:
+        world.kill()
+    name = "consumequeue/orders/1/00000000000000000000"
+    foreign = right["consumequeue/orders/2/00000000000000000000"]
+    world.overwrite(name, 19 * 20, foreign[19 * 20 : 20 * 20])
+
+    report = world.open()
+
+    assert report.queues_rebuilt == [("orders", 1)]
+    assert_whole(world)
+    assert world.files("consumequeue") == right
+
+
+def test_a_queue_that_is_wrong_in_its_middle_is_found_by_the_reader_and_rebuilt_later(world: StoreWorld) -> None:
+    """Reading never serves a foreign message: it stops, and the next start builds the queue again."""
+    send_mixed(world, 40)
+    queue = world.store.queue("orders", 1)
+    other = world.store.queue("orders", 2)
+    queue.view[5 * 20 : 6 * 20] = other.view[5 * 20 : 6 * 20]
+
+    assert world.store.read("orders", 1, 0, count_max=32, bytes_max=1 << 20).next_offset == 5
+    with pytest.raises(Exception, match="is damaged"):
+        world.store.read("orders", 1, 5, count_max=32, bytes_max=1 << 20)
+    world.close()
+    report = world.open()
+
+    assert report.queues_rebuilt == [("orders", 1)]
+    assert_whole(world)
+
+
+def test_torn_queues_and_index_are_repaired_from_the_log(powered: StoreWorld) -> None:
+    """Queue pages reach the disk in any order; after a crash every queue is what the log says, to the byte."""
+    for seed in range(20):
+        world = StoreWorld(FaultyDisk(), "/data/store")
+        world.open()
+        send_mixed(world, 40)
+        world.clock.advance(60_000)
+        world.store.flush_step()
+        send_mixed(world, 60)
+        world.store.flush()
+        end = world.store.wrote
+        expected = world.files("consumequeue")
+        world.lose_power(seed)
+
+        assert world.open().end == end, seed
+        assert_whole(world)
+        assert world.files("consumequeue") == expected, seed
+        for message in world.messages("orders", 2):
+            records, _, _ = world.store.query_keys("orders", message.properties["UNIQ_KEY"], 32, 0, 1 << 60)
+            assert world.store.message_at(message.physical_offset) in records, seed
+
+
+def test_a_deleted_topic_stays_deleted_and_its_numbers_begin_again(world: StoreWorld) -> None:
+    """Old messages of a deleted topic are still in the log; a rebuild must not mix them with its new ones."""
+    world.send("orders", 30)
+    world.store.delete_topic("orders")
+    world.store.flush_step()
+    world.sent.clear()
+    world.send("orders", 5)
+    world.kill()
+    world.disk.remove_tree(world.path("consumequeue"))
+
+    world.open()
+
+    assert_whole(world)
+    assert len(world.bodies()) == 5
+
+
+def test_a_deleted_topic_is_gone_at_once(world: StoreWorld) -> None:
+    """Deleting drops queues and directories; reading says there is no queue."""
+    world.send("orders", 3)
+
+    assert world.store.delete_topic("orders")
+
+    assert not world.store.delete_topic("orders")
+    assert world.store.topics() == {}
+    assert not world.disk.exists(world.path("consumequeue/orders"))
+    assert world.store.read("orders", 0, 0, count_max=1, bytes_max=1).status.name == "NO_MATCHED_LOGIC_QUEUE"
+
+
+def test_foreign_names_in_the_queue_directory_are_left_alone(world: StoreWorld) -> None:
+    """A lost+found or an editor's file is neither opened nor removed, and stops nothing."""
+    world.send(count=3)
+    world.close()
+    for name in ("consumequeue/lost+found", "consumequeue/orders/x", "consumequeue/orders/007"):
+        world.disk.make_directory(world.path(name))
+
+    world.open()
+
+    assert_whole(world)
+    assert world.store.topics() == {"orders": [0]}
+    assert world.disk.exists(world.path("consumequeue/lost+found"))
+
+
+def test_progress_is_told_while_a_long_log_is_read(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a start can see it move."""
+    monkeypatch.setattr(recover, "PROGRESS_RECORDS", 10)
+    world.send(count=100)
+    world.kill()
+    seen: list[tuple[int, int]] = []
+
+    store = world.make_store()
+    store.open(lambda done, total: seen.append((done, total)), is_flushing=False)
+
+    assert len(seen) == 10
+    assert seen == sorted(seen)
+    store.close()
