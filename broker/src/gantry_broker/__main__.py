@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -78,12 +79,11 @@ async def run(settings: BrokerSettings) -> int:
     broker = Broker(settings, disk=RealDisk(), clock=SystemClock())
     try:
         await broker.start(show_progress)
-    except OSError as error:
-        log.error("cannot start", extra={"reason": error.strerror or str(error), "listenPort": settings.listen_port})
-        return EXIT_FAILED
-    except BrokerError as error:
+    except (OSError, BrokerError) as error:
         log.error("cannot start", extra={"reason": str(error)})
         return EXIT_FAILED
+    gc.collect()
+    gc.freeze()  # what exists now lives as long as the process; the collector need not look at it again
     print(f"broker listening on {settings.listen_host}:{broker.port}", flush=True)
     failed = asyncio.ensure_future(broker.failed())
     stopped = asyncio.ensure_future(stop.wait())

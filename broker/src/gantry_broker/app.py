@@ -7,13 +7,13 @@ ends the process with a non-zero code: what was acknowledged before it stands, n
 """
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar, final
 
 import msgspec
 
+from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.server.clients import ClientRegistry
@@ -44,7 +44,6 @@ from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection, Listener
 from gantry_wire.commands.admin import TopicConfigTable
-from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.limits import WireLimits
 from gantry_wire.message import encode_host
 
@@ -80,11 +79,17 @@ class Broker:
         """Recover, listen, register. Raises what the store raises, and OSError for a port that is taken."""
         self._build()
         await asyncio.to_thread(self.store.open, progress)
-        self._load_tables()
-        self.core.stats.start_at(self.store.wrote)
+        try:
+            self._load_tables()
+            self.core.stats.start_at(self.store.wrote)
+            await self._listen()
+        except BaseException:
+            for listener in self._listeners:
+                await listener.close()
+            await self._close_store()
+            raise
         self.flow.start()
         self.pulls.hold.start()
-        await self._listen()
         self._tasks = [
             asyncio.ensure_future(self.delay.run()),
             asyncio.ensure_future(self._rounds()),
@@ -95,8 +100,6 @@ class Broker:
             task.add_done_callback(self._task_ended)
         self.registration.start()
         self._is_open = True
-        gc.collect()
-        gc.freeze()
 
     async def failed(self) -> None:
         """Wait until the broker cannot go on; raises why."""
@@ -117,8 +120,14 @@ class Broker:
         for listener in self._listeners:
             await listener.close()
         self.flow.stop()
-        await self.core.persistence.close()
-        await asyncio.to_thread(self.store.close)
+        await self._close_store()
+
+    async def _close_store(self) -> None:
+        """The tables first: what they say is true of the log that is closed after them."""
+        try:
+            await self.core.persistence.close()
+        finally:
+            await asyncio.to_thread(self.store.close)
 
     @property
     def port(self) -> int:
@@ -174,15 +183,16 @@ class Broker:
         self.registration = Registration(
             identity, list(settings.name_servers), self.core.topics.document, period_ms=settings.register_period_ms
         )
-        for name, snapshot in (
-            ("topics", lambda: write_document(self.core.topics.document())),
-            ("subscriptionGroup", lambda: write_document(self.core.groups.document())),
-            ("consumerOffset", lambda: write_document(self.core.offsets.document())),
-            ("delayOffset", lambda: write_document(self.delay.document())),
-        ):
-            file = ConfigFile(self._disk, f"{settings.store_path}/config/{name}.json")
+        tables: tuple[tuple[str, Callable[[], msgspec.Struct]], ...] = (
+            ("topics", self.core.topics.document),
+            ("subscriptionGroup", self.core.groups.document),
+            ("consumerOffset", self.core.offsets.document),
+            ("delayOffset", self.delay.document),
+        )
+        for name, document in tables:
+            file = ConfigFile(self._disk, settings.store_path, name)
             self._files[name] = file
-            self.core.persistence.add(TableFile(name, snapshot, file.save))
+            self.core.persistence.add(TableFile(name, document, file.save))
         self._limits = limits
 
     def _handlers(self) -> HandlerTable:
@@ -246,8 +256,13 @@ class Broker:
                 )
 
     def _load(self, name: str, kind: type[D]) -> D:
-        data = self._files[name].load()
-        return kind() if data is None else read_document(data, kind)
+        """What a table's file says. Raises ConfigCorrupt, also for JSON of another shape."""
+        file = self._files[name]
+        data = file.load()
+        try:
+            return kind() if data is None else msgspec.convert(data, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigCorrupt(f"{file.path} is no {kind.__name__}: {error}") from error
 
     # ------- events
 
@@ -297,6 +312,10 @@ class Broker:
     async def _scans(self) -> None:
         while True:
             await asyncio.sleep(CLIENT_SCAN_S)
-            self.core.locks.expire()
-            for connection in self.core.clients.expire():
-                connection.close("sent no heartbeat for two minutes")
+            self.scan_clients()
+
+    def scan_clients(self) -> None:
+        """Let go of locks and clients whose time is up."""
+        self.core.locks.expire()
+        for connection in self.core.clients.expire():
+            connection.close("sent no heartbeat for two minutes")

@@ -8,19 +8,21 @@ few seconds and at a clean stop.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, final
+from typing import Any, Final, final
+
+import msgspec
 
 from gantry_broker.errors import BrokerError
 
 log = logging.getLogger(__name__)
 
-Snapshot = Callable[[], bytes]
-Write = Callable[[bytes], None]
+Snapshot = Callable[[], msgspec.Struct]
+Write = Callable[[dict[str, Any]], None]
 
 
 @final
 class TableFile:
-    """One file: how to get its bytes, how to write them."""
+    """One file: how to get a copy of its table, how to write it."""
 
     def __init__(self, name: str, snapshot: Snapshot, write: Write) -> None:
         self.name: Final = name
@@ -40,14 +42,18 @@ class TableFile:
             wanted = self._wanted
             if wanted == self._written:
                 return
-            data = self._snapshot()
-            await asyncio.to_thread(self._write, data)
+            writing = asyncio.ensure_future(asyncio.to_thread(self._write, self._copy()))
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                # The thread cannot be stopped, and nobody else may write the file meanwhile.
+                await asyncio.wait([writing])
+                raise
             self._written = wanted
 
-    def settle_now(self) -> None:
-        """The same at the end of the process, when blocking hurts nobody."""
-        self._write(self._snapshot())
-        self._written = self._wanted
+    def _copy(self) -> dict[str, Any]:
+        """The table as it is now, in JSON's types."""
+        return without_nulls(msgspec.to_builtins(self._snapshot(), str_keys=True))
 
 
 @final
@@ -81,11 +87,12 @@ class Persistence:
             await self._settle(file)
 
     async def close(self) -> None:
-        """Wait for writes under way, then write everything once more."""
+        """Wait for writes under way, then write everything once more. What cannot be written is logged."""
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         for file in self._files.values():
-            file.settle_now()
+            file.mark()
+        await self.round()
 
     async def _settle(self, file: TableFile) -> None:
         try:
@@ -94,3 +101,10 @@ class Persistence:
         except (OSError, BrokerError) as error:
             self.failure = f"{file.name}: {error}"
             log.exception("a table could not be written; it is tried again", extra={"table": file.name})
+
+
+def without_nulls(document: Any) -> Any:
+    """`document` without what is absent: RocketMQ's files have no nulls."""
+    if isinstance(document, dict):
+        return {name: without_nulls(value) for name, value in document.items() if value is not None}
+    return [without_nulls(value) for value in document] if isinstance(document, list) else document

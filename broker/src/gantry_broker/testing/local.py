@@ -1,0 +1,302 @@
+"""A broker in this process on free loopback ports, and somebody to talk to it.
+
+`running_broker` is the real thing: real sockets, the real store in a directory of the test, small files. What a test
+replaces is named in its call: the clock, the disk, single settings by their name in `broker.conf`. `Dialogue` speaks
+to it in the wire's own words, so that what is tested is what a Java client would see, without a client of ours in
+between that could be wrong in the same way.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, final
+
+from gantry_broker.app import Broker
+from gantry_broker.ports import Clock, Disk, RealDisk, SystemClock
+from gantry_broker.settings import broker_settings
+from gantry_remoting import Channel, ConnectionClosed
+from gantry_wire import Command, RequestCode
+from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PULL_SUSPEND
+from gantry_wire.fastjson import dumps, loads
+from gantry_wire.frame import Frame, FrameReader
+from gantry_wire.message import StoredMessage, decode_records
+from gantry_wire.properties import format_properties
+
+REPLY_TIMEOUT_MS: Final = 10_000
+SMALL_STORE: Final = {
+    "mappedFileSizeCommitLog": str(8 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": "2000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "4000",
+}
+TOPIC: Final = "TopicTest"
+GROUP: Final = "GroupTest"
+UNIQUE_ID: Final = "7F00000100007A0B4C9D2E1F00000000"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listened on a moment ago."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+async def wait_until(predicate: Callable[[], bool], deadline_s: float = 10.0) -> None:
+    """Wait for something that comes by itself; fails when it does not come in time."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + deadline_s
+    while not predicate():
+        if loop.time() > end:
+            raise TimeoutError("what was waited for did not happen")
+        await asyncio.sleep(0.002)
+
+
+def local_conf(path: Path | str, **conf: str) -> dict[str, str]:
+    """The keys of a broker for a test: loopback, free ports, small files; `conf` wins."""
+    main, fast = free_ports(2)
+    return {
+        "brokerClusterName": "TestCluster",
+        "brokerName": "test-broker",
+        "bindAddress": "127.0.0.1",
+        "listenPort": str(main),
+        "fastListenPort": str(fast),
+        "storePathRootDir": str(path),
+        **SMALL_STORE,
+        **conf,
+    }
+
+
+@asynccontextmanager
+async def running_broker(
+    path: Path | str, *, disk: Disk | None = None, clock: Clock | None = None, **conf: str
+) -> AsyncIterator[Broker]:
+    """A broker over the store in `path`; `conf` holds keys of `broker.conf`. Stopped cleanly at the end."""
+    settings = broker_settings(local_conf(path, **conf))
+    broker = Broker(settings, disk=disk or RealDisk(), clock=clock or SystemClock())
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+@asynccontextmanager
+async def dialogue(broker: Broker, *, port: int | None = None) -> AsyncIterator["Dialogue"]:
+    """A connection to a broker's main port, or to `port`."""
+    one = await Dialogue.open(f"127.0.0.1:{port or broker.port}")
+    try:
+        yield one
+    finally:
+        await one.close()
+
+
+def properties_text(**pairs: str) -> str:
+    """Properties as producers send them."""
+    return format_properties(pairs)
+
+
+@final
+class Dialogue:
+    """One client connection: requests in RocketMQ's words, and what the broker tells of its own accord."""
+
+    def __init__(self, channel: Channel, told: list[Command]) -> None:
+        self.channel = channel
+        self.told = told
+        """Requests that the broker sent us, in order."""
+
+    @classmethod
+    async def open(cls, address: str) -> "Dialogue":
+        told: list[Command] = []
+
+        def hear(command: Command, channel: Channel) -> None:
+            told.append(command)
+
+        return cls(await Channel.connect(address, on_request=hear), told)
+
+    async def close(self) -> None:
+        await self.channel.close()
+
+    async def ask(
+        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, timeout_ms: int = REPLY_TIMEOUT_MS
+    ) -> Command:
+        """Any request and its reply."""
+        return await self.channel.request(Command(code=code, ext=ext or {}, body=body), timeout_ms)
+
+    async def ask_json(self, code: int, ext: dict[str, str] | None = None, body: Any = None) -> Any:
+        """A request that must succeed, with JSON bodies both ways."""
+        reply = await self.ask(code, ext, b"" if body is None else dumps(body))
+        assert reply.code == 0, f"code {reply.code}: {reply.remark}"
+        return loads(reply.body) if reply.body else None
+
+    def tell(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
+        """A oneway request."""
+        self.channel.send_oneway(Command(code=code, ext=ext or {}, body=body))
+
+    # ------- sending
+
+    async def send(self, body: bytes = b"hello", *, code: int = RequestCode.SEND_MESSAGE_V2, **fields: str) -> Command:
+        """One message (or a batch); `fields` are header fields by RocketMQ's long names."""
+        return await self.ask(code, send_ext(code, **fields), body)
+
+    async def send_ok(self, body: bytes = b"hello", **fields: str) -> dict[str, str]:
+        """A send that must succeed; its reply's fields."""
+        reply = await self.send(body, **fields)
+        assert reply.code == 0, f"code {reply.code}: {reply.remark}"
+        return reply.ext
+
+    # ------- pulling
+
+    async def pull(
+        self, offset: int = 0, *, wait_ms: int = 0, code: int = RequestCode.PULL_MESSAGE, **fields: str
+    ) -> Command:
+        """A pull with its own subscription; with `wait_ms` it may be held."""
+        return await self.ask(code, pull_ext(offset, wait_ms=wait_ms, **fields))
+
+    def start_pull(self, offset: int = 0, *, wait_ms: int, **fields: str) -> "asyncio.Task[Command]":
+        """A pull under way."""
+        return asyncio.ensure_future(self.pull(offset, wait_ms=wait_ms, **fields))
+
+    async def read(self, offset: int = 0, **fields: str) -> list[StoredMessage]:
+        """The messages that a pull gives; none when it finds none."""
+        reply = await self.pull(offset, **fields)
+        return decode_records(reply.body) if reply.code == 0 else []
+
+    # ------- clients
+
+    async def heartbeat(
+        self, client_id: str, group: str = GROUP, topic: str = TOPIC, *, expression: str = "*", version: int = 1,
+        model: str = "CLUSTERING",
+    ) -> Command:  # fmt: skip
+        """Make a consumer known."""
+        consumer = {
+            "groupName": group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": model,
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "subscriptionDataSet": [{"topic": topic, "subString": expression, "subVersion": version}],
+        }
+        body = {"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": [{"groupName": "producers"}]}
+        return await self.ask(RequestCode.HEART_BEAT, body=dumps(body))
+
+    def was_told(self, code: int) -> int:
+        """How often the broker sent us this request."""
+        return sum(1 for command in self.told if command.code == code)
+
+
+_V2_NAMES: Final = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+}
+
+
+def send_ext(code: int, **fields: str) -> dict[str, str]:
+    """The header fields of a send with the given code; long names in, the code's own names out."""
+    ext = {
+        "producerGroup": "producers",
+        "topic": TOPIC,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": "1700000000000",
+        "flag": "0",
+        "properties": properties_text(UNIQ_KEY=UNIQUE_ID, WAIT="true"),
+        **fields,
+    }
+    return ext if code == RequestCode.SEND_MESSAGE else {_V2_NAMES[name]: value for name, value in ext.items()}
+
+
+def pull_ext(offset: int, *, wait_ms: int = 0, **fields: str) -> dict[str, str]:
+    """The header fields of a pull."""
+    return {
+        "consumerGroup": GROUP,
+        "topic": TOPIC,
+        "queueId": "0",
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": str(PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_ms else 0)),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": str(wait_ms),
+        "subscription": "*",
+        "subVersion": "1",
+        "expressionType": "TAG",
+        **fields,
+    }
+
+
+@final
+class RawPeer:
+    """A socket that says exactly the bytes it is given, and hears what comes back."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._frames = FrameReader()
+        self._heard: list[Frame] = []
+
+    @classmethod
+    async def open(cls, port: int, *, source: str | None = None) -> "RawPeer":
+        local = None if source is None else (source, 0)
+        return cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=local))
+
+    async def say(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def frame(self) -> Frame:
+        """The next frame from the other side. Raises ConnectionClosed when there is none."""
+        while not self._heard:
+            async with asyncio.timeout(REPLY_TIMEOUT_MS / 1000):
+                data = await self.reader.read(65536)
+            if not data:
+                raise ConnectionClosed("the other side closed")
+            self._heard.extend(self._frames.feed(data))
+        return self._heard.pop(0)
+
+    async def is_closed_by_peer(self) -> bool:
+        """Wait for the end of the connection; what still comes before it is thrown away."""
+        try:
+            async with asyncio.timeout(REPLY_TIMEOUT_MS / 1000):
+                while await self.reader.read(65536):
+                    pass
+        except ConnectionResetError:
+            return True
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except (ConnectionResetError, BrokenPipeError):
+            return
+
+
+def frame_head(total: int, header_bytes: int, serialization: int = 0) -> bytes:
+    """The first eight bytes of a frame that says these lengths, true or not."""
+    return struct.pack(">II", total, serialization << 24 | header_bytes)
+
+
+def tree(path: Path | str) -> list[str]:
+    """Every name below a directory: what a refused request must not change."""
+    return sorted(str(one.relative_to(path)) for one in Path(path).rglob("*"))
