@@ -90,15 +90,32 @@ def test_an_unexplained_setting_is_caught(tmp_path: Path) -> None:
     assert found.unexplained == ["gantry_new.settings.NewSettings.two"]
 
 
-@pytest.mark.parametrize(("name", "command"), commands(), ids=[name for name, _ in commands()])
-def test_every_command_is_documented(name: str, command: click.Command) -> None:
+def undocumented(name: str, command: click.Command, text: str) -> list[str]:
+    """What a command lacks: its section, its own help, or the help of an option."""
+    lacks = [] if f"\n## `{name}`\n" in text else [f"{name}: no section"]
+    lacks += [] if command.help else [f"{name}: no help"]
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    return lacks + [f"{name} {option.name}: no help" for option in options if not option.help and not option.hidden]
+
+
+def test_every_command_is_documented() -> None:
     """Each command has its own section in docs/, says what it does, and so does each of its options."""
     text = (ROOT / "docs/commands.md").read_text()
-    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    found = commands()
 
-    assert f"\n## `{name}`\n" in text
-    assert command.help
-    assert [option.name for option in options if not option.help and not option.hidden] == []
+    assert len(found) > 8
+    assert [lack for name, command in found for lack in undocumented(name, command, text)] == []
+
+
+def test_an_undocumented_command_is_caught() -> None:
+    """The section, the help and the help of each option are asked for."""
+    command = click.Command("new", params=[click.Option(["--bare"])])
+
+    assert undocumented("gantry new", command, "# Commands") == [
+        "gantry new: no section",
+        "gantry new: no help",
+        "gantry new bare: no help",
+    ]
 
 
 def test_the_command_line_has_the_promised_commands() -> None:
