@@ -1,7 +1,8 @@
 """Write docs/settings.md and docs/commands.md from the code, so that neither can lag behind it.
 
 The settings are read from the source of every settings class: a dataclass whose name ends in `Settings` or
-`Limits`. Each field is followed by a docstring with its reason, and a field without one is an error here, since a
+`Limits` and which has defaults; one without any is a value handed around inside, not something that a user sets.
+Each field is followed by a docstring with its reason, and a field without one is an error here, since a
 reference that only repeats a name helps nobody. The commands are read from the command line itself. `make format`
 runs this; the docs test compares. It refuses to know what any of it means.
 """
@@ -89,7 +90,7 @@ def settings_of(path: Path, module: str) -> Iterator[SettingsClass]:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
             if "ClassVar" not in ast.unparse(field.annotation) and not field.target.id.startswith("_")
         )
-        if found:
+        if any(setting.default != "required" for setting in found):
             yield SettingsClass(module, node.name, " ".join((ast.get_docstring(node) or "").split()), found)
 
 
