@@ -20,17 +20,21 @@ from gantry_client.errors import (
     ClientError,
     InvalidMessage,
     NoRoute,
+    OffsetsUnreadable,
     RequestFailed,
     RequestTimeout,
+    RetryLater,
     SendFailed,
     SendTimeout,
     Unavailable,
     UnreadableBody,
 )
 from gantry_client.fetching import FetchResult, FetchStatus
+from gantry_client.handling import Handler
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt, SendStatus
 from gantry_client.producer import Producer, Selector
 from gantry_client.pull_consumer import PullConsumer
+from gantry_client.push_consumer import PushConsumer
 from gantry_client.routes import Route
 from gantry_client.settings import (
     ClientSettings,
@@ -57,20 +61,24 @@ __all__ = [
     "ConsumerSettings",
     "FetchResult",
     "FetchStatus",
+    "Handler",
     "InvalidMessage",
     "Message",
     "MessageModel",
     "MessageQueue",
     "NameServerAddresses",
     "NoRoute",
+    "OffsetsUnreadable",
     "Producer",
     "ProducerSettings",
     "PullConsumer",
+    "PushConsumer",
     "QueueOffsets",
     "QueueProgress",
     "ReceivedMessage",
     "RequestFailed",
     "RequestTimeout",
+    "RetryLater",
     "Route",
     "Selector",
     "SendFailed",

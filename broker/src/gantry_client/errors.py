@@ -32,6 +32,24 @@ class UnreadableBody(ClientError):
 
 
 @final
+class OffsetsUnreadable(ClientError):
+    """A broadcast consumer's file of offsets is damaged. The caller should mend it, or delete it and begin anew."""
+
+
+@final
+class RetryLater(Exception):
+    """Raised by a handler to have its message delivered again. Not an error of this package, so not in its tree.
+
+    `delay_level` is 1 (1 s) to 18 (2 h); 0 leaves it to the broker, which waits longer each time; -1 gives the message
+    up and moves it to the group's dead letter topic.
+    """
+
+    def __init__(self, delay_level: int = 0) -> None:
+        super().__init__(f"again, with delay level {delay_level}")
+        self.delay_level = delay_level
+
+
+@final
 class NoRoute(ClientError):
     """No broker serves the topic as asked. The caller should create the topic, or look at the brokers."""
 

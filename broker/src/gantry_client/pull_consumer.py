@@ -14,8 +14,8 @@ from gantry_client.outgoing import check_group
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses
+from gantry_client.subscriptions import make_filter
 from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.filters import TagFilter, parse_tag_filter
 
 
 @final
@@ -86,7 +86,7 @@ class PullConsumer:
             queue=queue,
             offset=offset,
             messages_max=messages_max or self.settings.fetch_messages_max,
-            filter=_filter(tags),
+            filter=make_filter(tags),
             suspend_ms=wait_ms,
             body_bytes_max=self.settings.body_bytes_max,
         )
@@ -116,10 +116,3 @@ class PullConsumer:
         """The first message stored at or after `timestamp_ms`; `max_offset` when there is none."""
         self._session.require_open()
         return await self._queue_calls.offset_at(queue, timestamp_ms)
-
-
-def _filter(tags: str) -> TagFilter:
-    try:
-        return parse_tag_filter(tags)
-    except ValueError as error:
-        raise InvalidMessage(str(error)) from error

@@ -41,6 +41,13 @@ class Route:
     def master_address(self, broker_name: str) -> str | None:
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
 
+    def demand_master(self, broker_name: str) -> str:
+        """The same. Raises NoRoute when the broker has no master now."""
+        address = self.master_address(broker_name)
+        if address is None:
+            raise NoRoute(self.topic, f"broker {broker_name!r} has no master now")
+        return address
+
     def read_address(self, broker_name: str, preferred_id: int = MASTER_ID) -> str | None:
         """The preferred replica if it is there, else the master, else any slave."""
         addresses = self.brokers.get(broker_name, {})

@@ -13,7 +13,6 @@ from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import (
     Attempt,
     BrokerRefused,
-    NoRoute,
     RequestFailed,
     SendFailed,
     SendTimeout,
@@ -180,10 +179,7 @@ class Sender:
 
     async def _master_of(self, queue: MessageQueue) -> str:
         route = await self._session.routes.for_sending(queue.topic)
-        address = route.master_address(queue.broker_name)
-        if address is None:
-            raise NoRoute(queue.topic, f"broker {queue.broker_name!r} has no master now")
-        return address
+        return route.demand_master(queue.broker_name)
 
     def _header(self, queue: MessageQueue, outgoing: Outgoing) -> SendMessageV2:
         return SendMessageV2(

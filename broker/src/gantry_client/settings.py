@@ -114,6 +114,10 @@ class ConsumerSettings:
     cached_bytes_max: int = 100 * 1024 * 1024
     """The same in bytes of bodies; RocketMQ's default of 100 MiB."""
 
+    cached_span_max: int = 2000
+    """How far fetching may be ahead of the first message that is not done; RocketMQ's default. It bounds how many
+    messages come again when a consumer with one stuck handler dies."""
+
     commit_interval_ms: int = 5000
     """How often offsets are committed; RocketMQ's default. At most so much is consumed again after a crash."""
 
@@ -135,6 +139,10 @@ class ConsumerSettings:
 
     lock_interval_ms: int = 20_000
     """How often the locks of an ordered consumer are renewed; brokers hold them 60 s."""
+
+    handover_timeout_ms: int = 2000
+    """How long a queue that goes to another member waits for its running handlers. What they finish in time is
+    committed; what they finish later is delivered there once more."""
 
     close_timeout_ms: int = 10_000
     """How long `close` waits for handlers that are running."""

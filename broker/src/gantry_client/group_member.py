@@ -1,0 +1,243 @@
+"""One member of a consumer group: a reader for every queue that is its own, and committed offsets.
+
+The members of a group never speak to each other. Each asks a broker who is in the group and computes its own share;
+brokers send a notice when the membership changes, and every 20 s all look again. While they disagree two members may
+read one queue, or none: messages come twice or late, and are never lost, because a new owner begins at what the old one
+committed, and that is only what was done. Ordered groups add broker-side locks, so that two never consume one queue.
+
+Who consumes the messages is none of this module's business: it hands them to `deliver`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from gantry_client.assignment import Assigner
+from gantry_client.background import BackgroundTasks
+from gantry_client.backlog import BacklogLimits
+from gantry_client.errors import ClientError
+from gantry_client.fetching import Fetcher, FetchRequest
+from gantry_client.offset_store import BrokerOffsets, FileOffsets, OffsetStore
+from gantry_client.queue_calls import QueueCalls
+from gantry_client.queue_locks import QueueLocks
+from gantry_client.queue_reader import Deliver, QueueReader
+from gantry_client.session import Session
+from gantry_client.settings import ConsumerSettings, MessageModel
+from gantry_client.start_offset import start_offset
+from gantry_client.subscriptions import Subscription
+from gantry_wire.codes import RequestCode
+from gantry_wire.command import Command
+from gantry_wire.commands.clients import ConsumerData, ConsumerGroup, MessageQueue
+from gantry_wire.commands.fields import FieldError
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_MS: Final = 250
+"""How soon an incomplete division is tried again; doubles up to the rebalance interval."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRole:
+    """What kind of member this is."""
+
+    group: str
+    is_ordered: bool = False
+    is_passive: bool = True
+    """Messages are pushed at it; False for one that asks for them. Only told to the brokers."""
+
+
+@final
+class GroupMember:
+    """A member from `start` to `close`. Belongs to one event loop."""
+
+    def __init__(self, session: Session, role: MemberRole, settings: ConsumerSettings, deliver: Deliver) -> None:
+        self.role = role
+        self.subscriptions: dict[str, Subscription] = {}
+        self.readers: dict[MessageQueue, QueueReader] = {}
+        self.locks = QueueLocks(session, role.group)
+        self._session = session
+        self._settings = settings
+        self._deliver = deliver
+        self._queue_calls = QueueCalls(session)
+        self._fetcher = Fetcher(session)
+        self._assigner = Assigner(session, role.group, settings.model)
+        self._offsets = self._offset_store()
+        self._tasks = BackgroundTasks(role.group)
+        self._reading: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._rebalance_wanted = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<GroupMember {self.role.group} topics={sorted(self.subscriptions)} queues={len(self.readers)}>"
+
+    async def start(self) -> None:
+        """Become a member. Returns before the first queue is assigned."""
+        self._session.enter_consumer_group(self.role.group, self._describe)
+        self._session.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
+        self._tasks.start(self._rebalance_forever(), "rebalance")
+        self._tasks.repeat(self._settings.commit_interval_ms, self.commit, "commit")
+        if self.role.is_ordered:
+            self._tasks.repeat(self._settings.lock_interval_ms, self._renew_locks, "locks")
+
+    async def close(self) -> None:
+        """Stop reading, wait for handlers that run, commit what is done, give the locks back."""
+        await self._tasks.close()
+        await self._give_up(list(self.readers), self._settings.close_timeout_ms)
+
+    async def subscribe(self, subscription: Subscription) -> None:
+        """Want one more topic, or other tags of it."""
+        self.subscriptions[subscription.topic] = subscription
+        stale = [queue for queue in self.readers if queue.topic == subscription.topic]
+        await self._give_up(stale, self._settings.handover_timeout_ms)
+        self.rebalance_soon()
+
+    def rebalance_soon(self) -> None:
+        """Work the assignment out anew, now."""
+        self._rebalance_wanted.set()
+
+    async def commit(self) -> None:
+        """Tell the offset store how far every queue is done."""
+        await self._commit(self.readers.values())
+
+    # ------- rebalancing
+
+    async def _rebalance_forever(self) -> None:
+        retry_ms = RETRY_FIRST_MS
+        await self._introduce()
+        while True:
+            is_complete = await self._rebalance()
+            retry_ms = RETRY_FIRST_MS if is_complete else min(retry_ms * 2, self._settings.rebalance_interval_ms)
+            wait_ms = self._settings.rebalance_interval_ms if is_complete else retry_ms
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._rebalance_wanted.wait()
+            except TimeoutError:
+                continue
+            finally:
+                self._rebalance_wanted.clear()
+
+    async def _introduce(self) -> None:
+        """Be known to the brokers before the first question, so that they count us."""
+        for topic in list(self.subscriptions):
+            try:
+                await self._session.routes.get(topic)
+            except ClientError as error:
+                log.info("a topic has no route", extra={"topic": topic, "reason": str(error)})
+        await self._session.heartbeat_all()
+
+    async def _rebalance(self) -> bool:
+        """Give up and take queues; False when something has to be tried again soon."""
+        await self.commit()  # Whoever takes a queue over now begins as far on as possible.
+        assignment = await self._assigner.assign(list(self.subscriptions))
+        kept = assignment.unknown_topics & self.subscriptions.keys()
+        lost = [queue for queue in self.readers if queue not in assignment.queues and queue.topic not in kept]
+        await self._give_up(lost, self._settings.handover_timeout_ms)
+        gained = [queue for queue in assignment.queues if queue not in self.readers]
+        taken = await self._take(gained)
+        if lost or taken:
+            log.info("queues are divided anew", extra={"group": self.role.group, "queues": len(self.readers)})
+        return not assignment.unknown_topics and len(taken) == len(gained)
+
+    async def _take(self, queues: list[MessageQueue]) -> list[MessageQueue]:
+        """Begin to read `queues`; those that could be begun."""
+        if self.role.is_ordered and queues:
+            locked = await self.locks.lock(queues)
+            queues = [queue for queue in queues if queue in locked]
+        results = await asyncio.gather(*(self._begin(queue) for queue in queues), return_exceptions=True)
+        taken: list[MessageQueue] = []
+        for queue, result in zip(queues, results, strict=True):
+            if isinstance(result, ClientError):
+                log.warning("a queue is not begun", extra={"queue": repr(queue), "reason": str(result)})
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                taken.append(queue)
+        return taken
+
+    async def _begin(self, queue: MessageQueue) -> None:
+        offset, committed = await start_offset(queue, self._offsets, self._queue_calls, self._settings)
+        subscription = self.subscriptions[queue.topic]
+        request = FetchRequest(
+            group=self.role.group,
+            queue=queue,
+            offset=offset,
+            messages_max=self._settings.fetch_messages_max,
+            filter=subscription.filter,
+            suspend_ms=self._settings.suspend_ms,
+            body_bytes_max=self._settings.body_bytes_max,
+            subscription_version=subscription.version,
+        )
+        limits = BacklogLimits(
+            messages_max=self._settings.cached_messages_max,
+            bytes_max=self._settings.cached_bytes_max,
+            span_max=self._settings.cached_span_max,
+        )
+        reader = QueueReader(self._session, self._fetcher, request, limits=limits, deliver=self._deliver)
+        reader.committed = committed
+        self.readers[queue] = reader
+        self._reading[queue] = self._tasks.start(reader.run(), f"read-{queue.topic}-{queue.queue_id}")
+
+    async def _give_up(self, queues: list[MessageQueue], timeout_ms: int) -> None:
+        """Stop reading `queues`, let running handlers end for so long, commit, unlock."""
+        readers = [self.readers.pop(queue) for queue in queues]
+        for reader in readers:
+            self._reading.pop(reader.queue).cancel()
+            reader.backlog.drop()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await asyncio.gather(*(reader.backlog.wait_until_idle() for reader in readers))
+        except TimeoutError:
+            log.warning("handlers still run for queues given up", extra={"group": self.role.group})
+        finally:
+            await self._commit(readers)
+            if self.role.is_ordered:
+                # A queue whose handler still runs stays locked until the lock runs out: order matters more than speed.
+                idle = [reader.queue for reader in readers if reader.backlog.is_idle]
+                await asyncio.gather(*(self.locks.unlock(queue) for queue in idle))
+
+    async def _renew_locks(self) -> None:
+        await self.locks.lock(list(self.readers))
+
+    def _on_notice(self, command: Command, address: str) -> None:
+        try:
+            group = ConsumerGroup.read(command.ext).consumer_group
+        except FieldError as error:
+            log.warning("a notice cannot be read", extra={"broker": address, "reason": str(error)})
+            return
+        if group == self.role.group:
+            self.rebalance_soon()
+
+    # ------- offsets
+
+    async def _commit(self, readers: Iterable[QueueReader]) -> None:
+        moved = {
+            reader.queue: (reader, reader.backlog.commit_offset)
+            for reader in readers
+            if reader.backlog.commit_offset != reader.committed
+        }
+        if not moved:
+            return
+        failed = await self._offsets.write({queue: offset for queue, (_, offset) in moved.items()})
+        for queue, (reader, offset) in moved.items():
+            if queue in failed:
+                log.warning("an offset is not committed", extra={"queue": repr(queue), "reason": str(failed[queue])})
+            else:
+                reader.committed = offset
+
+    def _offset_store(self) -> OffsetStore:
+        if self._settings.model is MessageModel.CLUSTERING:
+            return BrokerOffsets(self.role.group, self._queue_calls)
+        folder = self._settings.broadcast_offsets_folder or Path.home() / ".gantry" / "offsets"
+        return FileOffsets(folder, self.role.group, self._session.settings.instance)
+
+    def _describe(self) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.role.group,
+            consume_type="CONSUME_PASSIVELY" if self.role.is_passive else "CONSUME_ACTIVELY",
+            message_model=self._settings.model.value,
+            consume_from_where=self._settings.start_from.value,
+            subscription_data_set=[subscription.data() for subscription in self.subscriptions.values()],
+        )

@@ -1,0 +1,153 @@
+"""How a push consumer's handler is called, and what becomes of a message when it fails.
+
+A handler that returns has consumed its message. One that raises has not: the message goes back to the broker, which
+delivers it again later by way of the group's retry topic, and after too many times moves it to the dead letter topic.
+Only when the broker has it in its hands does the message count as done here. When the broker does not take it, the
+message stays and is handled again after a pause. Nothing is ever skipped because of an error.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, final
+
+from gantry_client.background import BackgroundTasks
+from gantry_client.backlog import Backlog
+from gantry_client.errors import ClientError, RetryLater
+from gantry_client.messages import ReceivedMessage
+from gantry_client.session import Session
+from gantry_client.settings import ConsumerSettings, MessageModel
+from gantry_wire.codes import RequestCode
+from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.send import SendBack
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[ReceivedMessage], Awaitable[None]]
+"""Consumes one message. Raises RetryLater, or anything else, to have it delivered again."""
+
+LOCAL_RETRY_MS: Final = 5000
+"""How long a message that no broker took back waits for its next try here; RocketMQ's clients wait as long."""
+
+GIVE_UP: Final = -1
+"""The delay level that moves a message to the dead letter topic."""
+
+
+class Handling(Protocol):
+    """Consumes the messages that a group member delivers."""
+
+    def start(self) -> None:
+        """Begin to call the handler."""
+
+    def deliver(self, queue: MessageQueue, backlog: Backlog, messages: Sequence[ReceivedMessage]) -> None:
+        """Take messages in; never waits."""
+
+    async def close(self) -> None:
+        """Cancel handlers that still run."""
+
+
+@final
+class SendBacks:
+    """Gives messages back to the broker that they came from."""
+
+    def __init__(self, session: Session, group: str, settings: ConsumerSettings) -> None:
+        self._session = session
+        self._group = group
+        self._settings = settings
+
+    async def send_back(self, message: ReceivedMessage, delay_level: int) -> None:
+        """Return when the broker has it. Raises a ClientError when that is not certain."""
+        route = await self._session.routes.get(message.queue.topic)
+        header = SendBack(
+            offset=message.physical_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.offset_message_id,
+            origin_topic=message.topic,
+            unit_mode=False,
+            max_reconsume_times=self._settings.max_reconsume_times,
+        )
+        address = route.demand_master(message.queue.broker_name)
+        await self._session.calls.demand(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+
+
+async def call_handler(handler: Handler, message: ReceivedMessage) -> RetryLater | None:
+    """None when the handler consumed `message`, otherwise when to deliver it again."""
+    try:
+        await handler(message)
+    except RetryLater as later:
+        return later
+    except Exception:
+        log.exception("a handler failed", extra={"topic": message.topic, "message_id": message.message_id})
+        return RetryLater()
+    return None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Item:
+    message: ReceivedMessage
+    backlog: Backlog
+
+
+@final
+class ConcurrentHandling:
+    """Calls the handler for many messages at once, in no particular order."""
+
+    def __init__(self, handler: Handler, send_backs: SendBacks, settings: ConsumerSettings) -> None:
+        self._handler = handler
+        self._send_backs = send_backs
+        self._settings = settings
+        self._ready: asyncio.Queue[_Item] = asyncio.Queue()
+        """Bounded by the backlogs, whose limits stop the fetching."""
+        self._tasks = BackgroundTasks("handlers")
+
+    def __repr__(self) -> str:
+        return f"<ConcurrentHandling waiting={self._ready.qsize()} {self._tasks!r}>"
+
+    def start(self) -> None:
+        for number in range(self._settings.concurrency):
+            self._tasks.start(self._work(), f"worker-{number}")
+
+    def deliver(self, queue: MessageQueue, backlog: Backlog, messages: Sequence[ReceivedMessage]) -> None:
+        for message in messages:
+            self._ready.put_nowait(_Item(message, backlog))
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def _work(self) -> None:
+        while True:
+            item = await self._ready.get()
+            if item.backlog.is_dropped:
+                continue
+            item.backlog.begin()
+            try:
+                await self._handle(item)
+            finally:
+                item.backlog.end()
+
+    async def _handle(self, item: _Item) -> None:
+        later = await call_handler(self._handler, item.message)
+        if later is not None and not await self._give_back(item, later.delay_level):
+            return
+        item.backlog.done(item.message.queue_offset)
+
+    async def _give_back(self, item: _Item, delay_level: int) -> bool:
+        """Whether the message is in safe hands."""
+        if self._settings.model is MessageModel.BROADCASTING:
+            log.warning("a broadcast message is dropped", extra={"message_id": item.message.message_id})
+            return True
+        try:
+            await self._send_backs.send_back(item.message, delay_level)
+        except ClientError as error:
+            log.warning("a message is not taken back", extra={"topic": item.message.topic, "reason": str(error)})
+            again = replace(item.message, reconsume_times=item.message.reconsume_times + 1)
+            self._tasks.start(self._try_again(_Item(again, item.backlog)), "retry")
+            return False
+        return True
+
+    async def _try_again(self, item: _Item) -> None:
+        await asyncio.sleep(LOCAL_RETRY_MS / 1000)
+        self._ready.put_nowait(item)

@@ -1,0 +1,125 @@
+"""Where a group's progress is kept: at the brokers, or for broadcasting in a file of each member."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Protocol, final
+
+import msgspec
+
+from gantry_client.errors import InvalidMessage, OffsetsUnreadable
+from gantry_client.queue_calls import QueueCalls
+from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.names import path_component
+
+
+class OffsetStore(Protocol):
+    """Keeps one offset per queue: everything below it is consumed."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """The offset, or None when consumption has not begun."""
+
+    async def write(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, Exception]:
+        """Keep these; what could not be kept comes back with the reason."""
+
+
+@final
+class BrokerOffsets:
+    """A group's shared offsets, kept by the broker of each queue."""
+
+    def __init__(self, group: str, queue_calls: QueueCalls) -> None:
+        self._group = group
+        self._queue_calls = queue_calls
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        return await self._queue_calls.committed(self._group, queue)
+
+    async def write(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, Exception]:
+        results = await asyncio.gather(
+            *(self._queue_calls.commit(self._group, queue, offset) for queue, offset in offsets.items()),
+            return_exceptions=True,
+        )
+        failed: dict[MessageQueue, Exception] = {}
+        for queue, result in zip(offsets, results, strict=True):
+            if isinstance(result, Exception):
+                failed[queue] = result
+            elif isinstance(result, BaseException):
+                raise result
+        return failed
+
+
+class _OffsetEntry(msgspec.Struct):
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+
+
+class _OffsetFile(msgspec.Struct):
+    offsets: list[_OffsetEntry]
+
+
+@final
+class FileOffsets:
+    """One member's own offsets, in a file that is replaced whole: a crash leaves the old one or the new one."""
+
+    def __init__(self, folder: Path, group: str, instance: str | None) -> None:
+        try:
+            self._path = folder / path_component(instance or "default") / f"{path_component(group)}.json"
+        except ValueError as error:
+            raise InvalidMessage(str(error)) from error
+        self._offsets: dict[MessageQueue, int] | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file; members of one group on one machine need different `instance` settings to have different ones."""
+        return self._path
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        return (await self._load()).get(queue)
+
+    async def write(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, Exception]:
+        known = await self._load()
+        known |= offsets
+        try:
+            await asyncio.to_thread(self._replace_file, dict(known))
+        except OSError as error:
+            return dict.fromkeys(offsets, error)
+        return {}
+
+    async def _load(self) -> dict[MessageQueue, int]:
+        if self._offsets is None:
+            self._offsets = await asyncio.to_thread(self._read_file)
+        return self._offsets
+
+    def _read_file(self) -> dict[MessageQueue, int]:
+        try:
+            document = msgspec.json.decode(self._path.read_bytes(), type=_OffsetFile)
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            raise OffsetsUnreadable(f"{self._path}: {error}") from error
+        return {
+            MessageQueue(topic=entry.topic, broker_name=entry.broker_name, queue_id=entry.queue_id): entry.offset
+            for entry in document.offsets
+        }
+
+    def _replace_file(self, offsets: dict[MessageQueue, int]) -> None:
+        document = _OffsetFile(
+            offsets=[
+                _OffsetEntry(queue.topic, queue.broker_name, queue.queue_id, offset)
+                for queue, offset in offsets.items()
+            ]
+        )
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        new = self._path.with_suffix(".json.new")
+        with new.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(document)))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
