@@ -1,17 +1,20 @@
 """The proof that a stack works: one message sent, and the same message read back from where the broker put it."""
 
+import asyncio
 import secrets
 import time
 from dataclasses import dataclass
 from typing import Final
 
 from gantry_cli.errors import CliError
-from gantry_client import Message, MessageQueue, Producer, PullConsumer
+from gantry_client import FetchResult, Message, MessageQueue, NoRoute, Producer, PullConsumer, SendReceipt
 
 CHECK_TOPIC: Final = "GANTRY_SELF_CHECK"
 READER_GROUP: Final = "TOOLS_CONSUMER"
 """A group that every broker has for tools; it never commits."""
 READ_WAIT_MS: Final = 5_000
+ROUTE_TIMEOUT_S: Final = 10.0
+ROUTE_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ async def round_trip(name_server: str) -> RoundTrip:
     async with Producer(name_server) as producer, PullConsumer(name_server, READER_GROUP) as reader:
         started = time.perf_counter()
         receipt = await producer.send(Message(CHECK_TOPIC, body, tags="check"))
-        result = await reader.fetch(receipt.queue, receipt.queue_offset, messages_max=1, wait_ms=READ_WAIT_MS)
+        result = await _read_back(reader, receipt)
         elapsed_ms = (time.perf_counter() - started) * 1000
     if not result.messages or result.messages[0].body != body:
         raise CliError(
@@ -38,3 +41,15 @@ async def round_trip(name_server: str) -> RoundTrip:
             "look at the broker's log",
         )
     return RoundTrip(receipt.queue, receipt.queue_offset, elapsed_ms)
+
+
+async def _read_back(reader: PullConsumer, receipt: SendReceipt) -> FetchResult:
+    """A topic that was made by the first message is known to the name server a moment later: wait for that."""
+    deadline = time.monotonic() + ROUTE_TIMEOUT_S
+    while True:
+        try:
+            return await reader.fetch(receipt.queue, receipt.queue_offset, messages_max=1, wait_ms=READ_WAIT_MS)
+        except NoRoute:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(ROUTE_POLL_S)

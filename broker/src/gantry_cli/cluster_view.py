@@ -1,0 +1,149 @@
+"""A cluster at one moment: what the name server knows, what each broker says, how full topics are, how far groups.
+
+Only what can be asked is asked, side by side, and a broker that does not answer is part of the picture, not an error.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from gantry_cli.rates import BrokerFacts, read_facts
+from gantry_client import Admin, BrokerAddress, ClientError, MessageQueue, QueueOffsets
+
+TOPICS_MAX: Final = 200
+"""Topics whose queues are asked for; a cluster may have a hundred thousand."""
+ASKING_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerView:
+    """One registered broker and what it says."""
+
+    address: BrokerAddress
+    facts: BrokerFacts | None
+    failure: str | None
+    """Why there are no facts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """One topic: its queues and how many messages are in them."""
+
+    name: str
+    brokers: tuple[str, ...]
+    queues: int
+    messages: int
+    """Messages between the first and the last that can still be read."""
+    end_offset_total: int
+    last_message_ms: int | None
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """How far one group is in one topic."""
+
+    name: str
+    topic: str
+    members: int
+    consumed_offset_total: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """Everything `gantry status` shows."""
+
+    name_server: str
+    brokers: tuple[BrokerView, ...]
+    topics: tuple[TopicView, ...]
+    topics_total: int
+    groups: tuple[GroupView, ...]
+
+
+async def view_cluster(admin: Admin, name_server: str, *, with_internal: bool = False) -> ClusterView:
+    """Ask everybody. Raises ClientError only when the name server itself does not answer."""
+    limit = asyncio.Semaphore(ASKING_AT_ONCE)
+    addresses = await admin.brokers.all()
+    brokers = await asyncio.gather(*(_view_broker(admin, address) for address in addresses))
+    names = await admin.topics.all(with_internal=with_internal)
+    topics = await asyncio.gather(*(view_topic(admin, name, limit) for name in names[:TOPICS_MAX]))
+    groups = await _view_groups(admin, limit) if any(broker.facts for broker in brokers) else ()
+    return ClusterView(
+        name_server=name_server, brokers=tuple(brokers), topics=tuple(topics), topics_total=len(names), groups=groups
+    )
+
+
+async def view_topic(admin: Admin, name: str, limit: asyncio.Semaphore) -> TopicView:
+    """One topic, or why it cannot be seen."""
+    async with limit:
+        try:
+            stats = await admin.topics.stats(name)
+        except ClientError as error:
+            return TopicView(
+                name=name,
+                brokers=(),
+                queues=0,
+                messages=0,
+                end_offset_total=0,
+                last_message_ms=None,
+                failure=str(error),
+            )
+    return summarize_topic(name, stats)
+
+
+def summarize_topic(name: str, stats: dict[MessageQueue, QueueOffsets]) -> TopicView:
+    """The sum over a topic's queues."""
+    newest = max((offsets.last_update_timestamp for offsets in stats.values()), default=0)
+    return TopicView(
+        name=name,
+        brokers=tuple(sorted({queue.broker_name for queue in stats})),
+        queues=len(stats),
+        messages=sum(offsets.max_offset - offsets.min_offset for offsets in stats.values()),
+        end_offset_total=sum(offsets.max_offset for offsets in stats.values()),
+        last_message_ms=newest or None,
+    )
+
+
+async def view_group(admin: Admin, name: str, topic: str | None = None) -> list[GroupView]:
+    """How far a group is, one entry per topic that it has consumed."""
+    members = await admin.groups.members(name)
+    by_topic: dict[str, list[int]] = {}
+    for queue, progress in (await admin.groups.progress(name, topic)).items():
+        sums = by_topic.setdefault(queue.topic, [0, 0])
+        sums[0] += max(0, progress.consumer_offset)
+        sums[1] += progress.lag
+    return [
+        GroupView(
+            name=name,
+            topic=consumed,
+            members=0 if members is None else len(members.connection_set),
+            consumed_offset_total=sums[0],
+            lag=sums[1],
+        )
+        for consumed, sums in sorted(by_topic.items())
+    ]
+
+
+async def _view_broker(admin: Admin, address: BrokerAddress) -> BrokerView:
+    try:
+        table = await admin.brokers.runtime(address.address)
+    except ClientError as error:
+        return BrokerView(address=address, facts=None, failure=str(error))
+    return BrokerView(address=address, facts=read_facts(table, time.monotonic()), failure=None)
+
+
+async def _view_groups(admin: Admin, limit: asyncio.Semaphore) -> tuple[GroupView, ...]:
+    async def one(name: str) -> list[GroupView]:
+        async with limit:
+            try:
+                return await view_group(admin, name)
+            except ClientError:
+                return []  # a group that nobody has used yet has no progress to show
+
+    try:
+        names = sorted(await admin.groups.all())
+    except ClientError:
+        return ()  # some brokers do not tell their groups; the rest of the picture stands
+    return tuple(view for views in await asyncio.gather(*(one(name) for name in names)) for view in views)

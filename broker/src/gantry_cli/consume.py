@@ -1,0 +1,106 @@
+"""`gantry consume`: read a topic, as an onlooker or as a member of a group."""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import click
+
+from gantry_cli.errors import Mistyped
+from gantry_cli.examples import examples
+from gantry_cli.message_text import Write, body_text, json_text, line_text
+from gantry_cli.options import json_option, name_server_option, run
+from gantry_cli.reading import TopicReader
+from gantry_cli.round_trip import READER_GROUP
+from gantry_cli.times import HELP, Start, parse_start
+from gantry_client import PullConsumer, ReceivedMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What was typed."""
+
+    topic: str
+    group: str | None
+    start: Start
+    tags: str
+    count: int | None
+    follow: bool
+    write: Write
+
+
+@click.command(
+    epilog=examples(
+        ("gantry consume orders", "everything that is there, oldest first; changes nothing"),
+        ("gantry consume orders --from latest --follow", "what comes from now on, until Ctrl-C"),
+        (
+            "gantry consume orders --from 10m --tag 'paid || sent' --json",
+            "the last ten minutes, filtered, for programs",
+        ),
+        ("gantry consume orders --count 5 --verbose", "five messages with their places and times"),
+        ("gantry consume orders --group billing", "what the group has left; it counts as consumed"),
+    )
+)
+@click.argument("topic")
+@name_server_option
+@click.option("--group", help="Be a member of this group: go on where it is, and commit what is printed.")
+@click.option(
+    "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help=f"Where to begin: {HELP}."
+)
+@click.option("--tag", "tags", default="*", help="Only messages with this tag; `a || b` takes both.")
+@click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("-v", "--verbose", is_flag=True, help="A line with time, place, tag and keys before each body.")
+@json_option
+def consume(
+    topic: str, name_server: str, group: str | None, begin: str, tags: str, count: int | None, follow: bool,
+    verbose: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Read TOPIC and print the bodies, one a line.
+
+    Without --group this only looks: no offset is committed, and no consumer notices. With --group the messages are
+    shared with the group's other members, begin at its committed offset (--from counts only where there is none), and
+    are done when they are printed. Without --follow it ends when everything is read that was there at the start.
+    """
+    try:
+        start = parse_start(begin, time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise Mistyped(str(error)) from error
+    write: Write = json_text if as_json else line_text if verbose else body_text
+    wish = Wish(topic=topic, group=group, start=start, tags=tags, count=count, follow=follow, write=write)
+    run(_until_interrupted(_consume(name_server, wish)), name_server)
+
+
+async def _consume(name_server: str, wish: Wish) -> None:
+    printed = 0
+    async with contextlib.aclosing(_messages(name_server, wish)) as messages:
+        async for message in messages:
+            click.echo(wish.write(message))
+            printed += 1
+            if printed == wish.count:
+                return
+
+
+async def _messages(name_server: str, wish: Wish) -> AsyncGenerator[ReceivedMessage, None]:
+    async with PullConsumer(name_server, READER_GROUP) as consumer:
+        reader = TopicReader(consumer, wish.topic, tags=wish.tags, warn=lambda text: click.echo(text, err=True))
+        cursors = await reader.open(wish.start)
+        async for message in reader.present(cursors):
+            yield message
+        if wish.follow:
+            async with contextlib.aclosing(reader.following(cursors)) as following:
+                async for message in following:
+                    yield message
+
+
+async def _until_interrupted(work: object) -> None:
+    """Ctrl-C and SIGTERM are ordinary ends of reading, not failures."""
+    task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,133 @@
+"""`gantry status`: the cluster on one screen, or as one JSON document."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import RenderableType
+
+from gantry_cli.cluster_view import BrokerView, ClusterView, view_cluster
+from gantry_cli.examples import examples
+from gantry_cli.options import data_option, json_option, name_server_option, run
+from gantry_cli.stack import StackDirectory, StackRecord
+from gantry_cli.tables import console, table
+from gantry_cli.text import bytes_text, count_text, duration_text, rate_text, time_text
+from gantry_client import Admin
+
+
+@click.command(
+    epilog=examples(
+        ("gantry status", "the cluster of `gantry up` here"),
+        ("gantry status -n ns.example:9876", "any cluster"),
+        ("gantry status --all", "with retry, dead letter and system topics"),
+        ("gantry status --json | jq .brokers", "for programs"),
+    )
+)
+@name_server_option
+@data_option
+@click.option("--all", "with_internal", is_flag=True, help="Show retry, dead letter and system topics, too.")
+@json_option
+def status(name_server: str, data: Path, with_internal: bool, as_json: bool) -> None:
+    """Show name servers, brokers, topics and groups.
+
+    Rates are each broker's own averages over ten seconds; totals count since the broker started. A broker that does not
+    answer is shown as such, and the exit code is then 1.
+    """
+    view = run(_ask(name_server, with_internal), name_server)
+    record = StackDirectory(data).running()
+    local = record if record is not None and record.name_server == name_server else None
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(_document(view, local))).decode())
+    else:
+        out = console()
+        for part in render(view, local):
+            out.print(part)
+    if any(broker.failure for broker in view.brokers):
+        raise click.exceptions.Exit(1)
+
+
+async def _ask(name_server: str, with_internal: bool) -> ClusterView:
+    async with Admin(name_server) as admin:
+        return await view_cluster(admin, name_server, with_internal=with_internal)
+
+
+def _document(view: ClusterView, local: StackRecord | None) -> dict[str, object]:
+    return {
+        "name_server": view.name_server,
+        "local_stack": local,
+        "brokers": view.brokers,
+        "topics": view.topics,
+        "topics_total": view.topics_total,
+        "groups": view.groups,
+    }
+
+
+def render(view: ClusterView, local: StackRecord | None) -> Iterator[RenderableType]:
+    """The screen, part by part."""
+    line = f"name server {view.name_server}: {len(view.brokers)} broker(s), {view.topics_total} topic(s)"
+    if local is not None:
+        how = "in the background" if local.is_detached else "in a terminal"
+        up_s = time.time() - local.started_at_ms / 1000
+        line += f"; started by `gantry up` {how} {duration_text(up_s)} ago (pid {local.pid})"
+    yield line
+    if not view.brokers:
+        yield "no broker is registered"
+        return
+    yield _broker_table(view)
+    for broker in view.brokers:
+        if broker.failure:
+            yield f"{broker.address.name} ({broker.address.address}) does not answer: {broker.failure}"
+    yield _topic_table(view) if view.topics else "no topics yet: gantry topic create NAME, or just produce to one"
+    if view.topics_total > len(view.topics):
+        yield f"and {view.topics_total - len(view.topics)} more topics: gantry topic list"
+    if view.groups:
+        yield _group_table(view)
+
+
+def _broker_table(view: ClusterView) -> RenderableType:
+    columns = ("broker", "role", "address", "cluster", "version", "in/s", "out/s", "stored", "given out", "log", "disk")
+    return table("Brokers", columns, map(_broker_row, view.brokers), right=columns[5:])
+
+
+def _broker_row(broker: BrokerView) -> tuple[str, ...]:
+    address, facts = broker.address, broker.facts
+    role = "master" if address.is_master else f"slave {address.broker_id}"
+    who = (address.name, role, address.address, address.cluster)
+    if facts is None:
+        return (*who, "no answer", "-", "-", "-", "-", "-", "-")
+    return (
+        *who,
+        facts.version,
+        rate_text(facts.puts_per_s),
+        rate_text(facts.gets_per_s),
+        count_text(facts.puts),
+        count_text(facts.gets),
+        bytes_text(facts.stored_bytes),
+        "-" if facts.disk_used_ratio is None else f"{facts.disk_used_ratio:.0%}",
+    )
+
+
+def _topic_table(view: ClusterView) -> RenderableType:
+    columns = ("topic", "brokers", "last message", "queues", "messages", "end offsets")
+    rows = (
+        (
+            topic.name,
+            topic.failure or ", ".join(topic.brokers),
+            "never" if topic.last_message_ms is None else time_text(topic.last_message_ms),
+            str(topic.queues),
+            count_text(topic.messages),
+            count_text(topic.end_offset_total),
+        )
+        for topic in view.topics
+    )
+    return table("Topics", columns, rows, right=columns[3:])
+
+
+def _group_table(view: ClusterView) -> RenderableType:
+    columns = ("group", "topic", "members", "consumed", "lag")
+    rows = (
+        (g.name, g.topic, str(g.members), count_text(g.consumed_offset_total), count_text(g.lag)) for g in view.groups
+    )
+    return table("Groups", columns, rows, right=columns[2:])

@@ -1,0 +1,226 @@
+"""`gantry topic`: list, create, delete, describe."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+import msgspec
+from rich.console import RenderableType
+
+from gantry_cli.cluster_view import GroupView, summarize_topic, view_group
+from gantry_cli.errors import CliError
+from gantry_cli.examples import examples
+from gantry_cli.options import json_option, name_server_option, run
+from gantry_cli.tables import console, table
+from gantry_cli.text import count_text, time_text
+from gantry_client import Admin, MessageQueue, NoRoute, QueueOffsets
+
+PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2}
+SHOW_TIMEOUT_S: Final = 10.0
+POLL_S: Final = 0.05
+
+
+@click.group(
+    epilog=examples(
+        ("gantry topic list", "all topics"),
+        ("gantry topic create orders --queues 16", "a new one, or more queues for an old one"),
+        ("gantry topic describe orders", "its queues, and who reads them"),
+        ("gantry topic delete orders", "with its messages; asks first"),
+    )
+)
+def topic() -> None:
+    """List, create, delete and describe topics."""
+
+
+@topic.command(
+    "list",
+    epilog=examples(
+        ("gantry topic list", "the topics that applications made"),
+        ("gantry topic list --all", "with retry, dead letter and system topics"),
+        ("gantry topic list --json", "as a JSON array"),
+    ),
+)
+@name_server_option
+@click.option("--all", "with_internal", is_flag=True, help="Show retry, dead letter and system topics, too.")
+@json_option
+def list_topics(name_server: str, with_internal: bool, as_json: bool) -> None:
+    """List topics by name, one a line."""
+
+    async def ask() -> list[str]:
+        async with Admin(name_server) as admin:
+            return await admin.topics.all(with_internal=with_internal)
+
+    names = run(ask(), name_server)
+    if as_json:
+        click.echo(msgspec.json.encode(names).decode())
+        return
+    for name in names:
+        click.echo(name)
+    if not names:
+        click.echo("no topics yet -- make one: gantry topic create NAME", err=True)
+
+
+@topic.command(
+    epilog=examples(
+        ("gantry topic create orders", "8 queues on every master"),
+        ("gantry topic create orders --queues 16", "again, with more queues: the topic is changed"),
+        ("gantry topic create orders --permission r", "nobody can send any more; reading goes on"),
+        ("gantry topic create ledger --ordered --cluster east", "in one cluster only"),
+    )
+)
+@click.argument("name")
+@name_server_option
+@click.option("--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Queues on each master.")
+@click.option(
+    "--read-queues", type=click.IntRange(1, 1024), help="Queues that can be read, when it is more than --queues."
+)
+@click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True,
+              help="Who may: read and write, read only, write only.")  # fmt: skip
+@click.option("--ordered", is_flag=True, help="Mark the topic as ordered.")
+@click.option("--cluster", help="Only the brokers of this cluster.")
+def create(
+    name: str, name_server: str, queues: int, read_queues: int | None, permission: str, ordered: bool,
+    cluster: str | None,
+) -> None:  # fmt: skip
+    """Create topic NAME, or change it when it exists.
+
+    Done when every master has it and the name server shows it, so that whoever comes next finds it.
+    """
+
+    async def make() -> int:
+        async with Admin(name_server) as admin:
+            await admin.topics.create(
+                name,
+                queues=queues,
+                read_queues=read_queues,
+                permission=PERMISSIONS[permission],
+                is_ordered=ordered,
+                cluster=cluster,
+            )
+            masters = {broker.name for broker in await admin.brokers.masters(cluster)}
+            await _wait_shown(admin, name, masters)
+            return len(masters)
+
+    masters = run(make(), name_server)
+    where = f"{masters} broker{'s' if masters > 1 else ''}"
+    click.echo(f"topic {name}: {queues} queue{'s' if queues > 1 else ''} on {where}")
+
+
+@topic.command(
+    epilog=examples(
+        ("gantry topic delete orders", "asks first"),
+        ("gantry topic delete orders --yes", "in a script"),
+    )
+)
+@click.argument("name")
+@name_server_option
+@click.option("--cluster", help="Only on the brokers of this cluster.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(name: str, name_server: str, cluster: str | None, yes: bool) -> None:
+    """Delete topic NAME with all its messages."""
+
+    async def count() -> int:
+        async with Admin(name_server) as admin:
+            return summarize_topic(name, await admin.topics.stats(name)).messages
+
+    async def remove() -> None:
+        async with Admin(name_server) as admin:
+            await admin.topics.delete(name, cluster=cluster)
+
+    messages = run(count(), name_server)
+    if not yes:
+        click.confirm(f"delete topic {name} with {count_text(messages)} messages?", abort=True)
+    run(remove(), name_server)
+    click.echo(f"deleted topic {name}")
+
+
+@topic.command(
+    epilog=examples(
+        ("gantry topic describe orders", "queues, offsets, groups"),
+        ("gantry topic describe orders --json", "for programs"),
+    )
+)
+@click.argument("name")
+@name_server_option
+@json_option
+def describe(name: str, name_server: str, as_json: bool) -> None:
+    """Show the queues of topic NAME, and the groups that read them."""
+
+    async def ask() -> tuple[dict[MessageQueue, QueueOffsets], list[GroupView]]:
+        async with Admin(name_server) as admin:
+            stats = await admin.topics.stats(name)
+            return stats, await _groups_of(admin, name)
+
+    stats, groups = run(ask(), name_server)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(_document(name, stats, groups))).decode())
+        return
+    out = console()
+    for part in _render(name, stats, groups):
+        out.print(part)
+
+
+topic.add_command(describe, "stats")
+
+
+async def _groups_of(admin: Admin, name: str) -> list[GroupView]:
+    views = await asyncio.gather(*(view_group(admin, group, name) for group in await admin.topics.groups(name)))
+    return [view for of_group in views for view in of_group if view.topic == name]
+
+
+async def _wait_shown(admin: Admin, name: str, masters: set[str]) -> None:
+    """Wait until the name server shows the topic on all `masters`. Raises CliError."""
+    deadline = time.monotonic() + SHOW_TIMEOUT_S
+    while True:
+        try:
+            if masters <= set((await admin.topics.route(name)).brokers):
+                return
+        except NoRoute:
+            pass  # not yet; that is what we wait for
+        if time.monotonic() > deadline:
+            raise CliError(
+                f"the topic {name} is made, but the name server does not show it on all brokers",
+                "look at the brokers' logs for failed registrations",
+            )
+        await asyncio.sleep(POLL_S)
+
+
+def _render(name: str, stats: dict[MessageQueue, QueueOffsets], groups: list[GroupView]) -> Iterator[RenderableType]:
+    view = summarize_topic(name, stats)
+    yield f"topic {name}: {count_text(view.messages)} messages in {view.queues} queues on {', '.join(view.brokers)}"
+    columns = ("broker", "queue", "first offset", "end offset", "messages", "last message")
+    rows = (
+        (
+            queue.broker_name,
+            str(queue.queue_id),
+            count_text(offsets.min_offset),
+            count_text(offsets.max_offset),
+            count_text(offsets.max_offset - offsets.min_offset),
+            time_text(offsets.last_update_timestamp) if offsets.last_update_timestamp else "never",
+        )
+        for queue, offsets in stats.items()
+    )
+    yield table(None, columns, rows, right=columns[1:5])
+    if groups:
+        group_columns = ("group", "members", "consumed", "lag")
+        group_rows = ((g.name, str(g.members), count_text(g.consumed_offset_total), count_text(g.lag)) for g in groups)
+        yield table("Groups", group_columns, group_rows, right=group_columns[1:])
+
+
+def _document(name: str, stats: dict[MessageQueue, QueueOffsets], groups: list[GroupView]) -> dict[str, Any]:
+    return {
+        "topic": summarize_topic(name, stats),
+        "queues": [
+            {
+                "broker": queue.broker_name,
+                "queue_id": queue.queue_id,
+                "min_offset": offsets.min_offset,
+                "max_offset": offsets.max_offset,
+                "last_message_ms": offsets.last_update_timestamp or None,
+            }
+            for queue, offsets in stats.items()
+        ],
+        "groups": groups,
+    }
