@@ -169,7 +169,7 @@ class Broker:
         )
         limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
         self.path = SendPath(self.store, routes, self.flow, stats, limits)
-        self.path.configure(body_bytes_max=settings.message_bytes_max, now=self._loop.time)
+        self.path.configure(body_bytes_max=settings.message_bytes_max, loop=self._loop)
         self.sends = SendHandlers(self.core, self.path)
         self.pulls = PullHandlers(self.core, self._loop)
         self.store.on_appended.append(self._appended)

@@ -53,7 +53,8 @@ class TableFile:
 
     def _copy(self) -> dict[str, Any]:
         """The table as it is now, in JSON's types."""
-        return without_nulls(msgspec.to_builtins(self._snapshot(), str_keys=True))
+        document: dict[str, Any] = without_nulls(msgspec.to_builtins(self._snapshot(), str_keys=True))
+        return document
 
 
 @final
@@ -62,7 +63,8 @@ class Persistence:
 
     def __init__(self) -> None:
         self._files: dict[str, TableFile] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """Writes that were asked for at once and have not ended."""
         self.failure: str | None = None
 
     def add(self, file: TableFile) -> None:
@@ -72,10 +74,10 @@ class Persistence:
         """The table has changed; with `now` it is written without waiting for the next round."""
         file = self._files[name]
         file.mark()
-        if now:
+        if now and name not in self._tasks:
             task = asyncio.ensure_future(self._settle(file))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[name] = task
+            task.add_done_callback(lambda _: self._tasks.pop(name))
 
     async def settled(self, name: str) -> None:
         """Wait until the table is on disk as it is now."""
@@ -89,7 +91,7 @@ class Persistence:
     async def close(self) -> None:
         """Wait for writes under way, then write everything once more. What cannot be written is logged."""
         if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         for file in self._files.values():
             file.mark()
         await self.round()

@@ -1,14 +1,15 @@
 """Pulls that found nothing yet: held until a message comes that they want, or their time is up.
 
 Waking is batched: an append only marks queues; once per turn of the loop every held pull of a marked queue looks
-again, from where it had already looked. A pull that finds only messages it does not want stays, further on.
+again, from where it had already looked. A pull that finds only messages it does not want stays, further on. Each held
+pull is known by its queue, by its connection and by its time, so that none of the three ever searches all of them.
 Owned by the event loop.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from gantry_remoting import Connection
 from gantry_wire import Command
@@ -17,6 +18,7 @@ from gantry_wire.commands.pull import PullMessage
 SWEEP_INTERVAL_S: Final = 0.1
 
 QueueKey = tuple[str, int]
+K = TypeVar("K")
 
 
 @dataclass(slots=True, eq=False)
@@ -30,92 +32,121 @@ class HeldPull:
     """Where to look on; messages before it are known to be unwanted."""
     deadline: float
     """Loop time at which it is answered in any case."""
+    tick: int = 0
+    """The sweep that answers it."""
+
+    @property
+    def key(self) -> QueueKey:
+        return self.pull.topic, self.pull.queue_id
 
 
 Retry = Callable[[HeldPull, bool], Command | None]
-"""Look again; with True as second argument an answer must come."""
+"""Look again; with True as second argument an answer must come. Must not raise."""
 
 
 @final
 class PullHold:
     """The waiting room."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, retry: Retry, *, held_max: int) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, retry: Retry, *, held_max: int, held_per_connection_max: int
+    ) -> None:
         self._loop = loop
         self._retry = retry
         self._held_max = held_max
-        self._held: dict[QueueKey, list[HeldPull]] = {}
+        self._held_per_connection_max = held_per_connection_max
+        self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
+        self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
+        self._by_tick: dict[int, dict[HeldPull, None]] = {}
         self._count = 0
         self._marked: set[QueueKey] = set()
         self._is_wake_scheduled = False
+        self._swept_tick = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._is_stopped = False
 
     def __repr__(self) -> str:
-        return f"<PullHold held={self._count} queues={len(self._held)}>"
+        return f"<PullHold held={self._count} queues={len(self._by_queue)}>"
 
     @property
     def count(self) -> int:
         return self._count
 
-    @property
-    def is_full(self) -> bool:
-        return self._count >= self._held_max
-
     def start(self) -> None:
+        self._swept_tick = int(self._loop.time() / SWEEP_INTERVAL_S)
         self._sweep()
 
     def stop(self) -> None:
-        """Answer everybody, so that no client waits for a broker that is gone."""
+        """Answer everybody, so that no client waits for a broker that is gone. Nothing is held from now on."""
+        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        for key in list(self._held):
-            self._look_again(key, lambda held: True)
+        for waiting in list(self._by_queue.values()):
+            self._look_again(list(waiting), must_answer=True)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._is_stopped
+
+    def has_room(self, connection: Connection) -> bool:
+        """Whether one more pull of this connection may wait."""
+        of_connection = len(self._by_connection.get(connection, ()))
+        return self._count < self._held_max and of_connection < self._held_per_connection_max
 
     def hold(self, held: HeldPull) -> None:
-        self._held.setdefault((held.pull.topic, held.pull.queue_id), []).append(held)
+        assert not self._is_stopped, "callers answer at once when the broker stops"
+        self._by_queue.setdefault(held.key, {})[held] = None
+        self._by_connection.setdefault(held.connection, {})[held] = None
+        held.tick = max(int(held.deadline / SWEEP_INTERVAL_S) + 1, self._swept_tick + 1)
+        self._by_tick.setdefault(held.tick, {})[held] = None
         self._count += 1
 
     def mark(self, queues: Iterable[QueueKey]) -> None:
         """These queues have new messages."""
-        if not self._held:
+        if not self._by_queue:
             return
-        self._marked.update(key for key in queues if key in self._held)
+        self._marked.update(key for key in queues if key in self._by_queue)
         if self._marked and not self._is_wake_scheduled:
             self._is_wake_scheduled = True
             self._loop.call_soon(self._wake)
 
     def forget(self, connection: Connection) -> None:
         """A client is gone, and its pulls with it."""
-        for key in list(self._held):
-            self._keep(key, [held for held in self._held[key] if held.connection is not connection])
+        for held in list(self._by_connection.get(connection, ())):
+            self._drop(held)
 
     def _wake(self) -> None:
         self._is_wake_scheduled = False
         marked, self._marked = self._marked, set()
         for key in marked:
-            self._look_again(key, lambda held: False)
+            self._look_again(list(self._by_queue.get(key, ())), must_answer=False)
 
     def _sweep(self) -> None:
-        now = self._loop.time()
-        for key in [key for key, waiting in self._held.items() if any(held.deadline <= now for held in waiting)]:
-            self._look_again(key, lambda held: held.deadline <= now)
+        now_tick = int(self._loop.time() / SWEEP_INTERVAL_S)
         self._timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        while self._swept_tick < now_tick:
+            self._swept_tick += 1
+            self._look_again(list(self._by_tick.get(self._swept_tick, ())), must_answer=True)
 
-    def _look_again(self, key: QueueKey, must_answer: Callable[[HeldPull], bool]) -> None:
-        remaining: list[HeldPull] = []
-        for held in self._held.get(key, []):
+    def _look_again(self, waiting: list[HeldPull], *, must_answer: bool) -> None:
+        for held in waiting:
             if not held.connection.is_open:
+                self._drop(held)
                 continue
-            answer = self._retry(held, must_answer(held))
-            if answer is None:
-                remaining.append(held)
-            else:
+            answer = self._retry(held, must_answer)
+            if answer is not None:
+                self._drop(held)
                 held.connection.send(answer.encode())
-        self._keep(key, remaining)
 
-    def _keep(self, key: QueueKey, remaining: list[HeldPull]) -> None:
-        self._count += len(remaining) - len(self._held.get(key, []))
-        if remaining:
-            self._held[key] = remaining
-        else:
-            self._held.pop(key, None)
+    def _drop(self, held: HeldPull) -> None:
+        self._count -= 1
+        _discard(self._by_queue, held.key, held)
+        _discard(self._by_connection, held.connection, held)
+        _discard(self._by_tick, held.tick, held)
+
+
+def _discard(table: dict[K, dict[HeldPull, None]], key: K, held: HeldPull) -> None:
+    waiting = table[key]
+    del waiting[held]
+    if not waiting:
+        del table[key]

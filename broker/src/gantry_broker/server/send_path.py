@@ -1,21 +1,24 @@
-"""The way of a message from the socket into the log: all sends of one read in one pass.
+"""The way of a message from the socket into the log: all sends of one turn of the loop in one pass.
 
-    bytes of one read -> frames -> drafts -> ONE append -> replies -> ONE write
+    bytes of each read -> frames -> drafts -> ONE append at the end of the turn -> replies -> ONE write per connection
 
-The usual message (code 310, JSON, a known topic, a known shape of properties) is handled here on primitives. Anything
-out of the ordinary goes through `handlers.send`, which reads the same request in words and puts its draft into the
-same pass, so that order within a connection is the order of its frames. Any frame that is no send ends the pass first.
+A connection with many sends outstanding fills a pass by itself; many connections with one each fill it together, so
+that neither pays for an append of its own. The usual message (code 310, JSON, a known topic, a known shape of
+properties) is handled here on primitives. Anything out of the ordinary goes through `handlers.send`, which reads the
+same request in words and puts its draft into the same pass, so that order within a connection is the order of its
+frames. A frame that is no send has the pass appended first: a pull sees the sends before it.
 
 The interface is `handle(data, connection) -> (consumed, replies)`; a compiled twin can take its place.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final, final
 
 import msgspec
 
-from gantry_broker.errors import BrokerError, LogReadOnly, MessageTooLarge, StoreFull
+from gantry_broker.errors import LogReadOnly, MessageTooLarge, StoreFull
 from gantry_broker.server.flow_control import FlowControl, Refusal
 from gantry_broker.server.send_routes import UNIQUE_END, UNIQUE_PREFIX, UNIQUE_PREFIX_BYTES, UNIQUE_START, SendRoutes
 from gantry_broker.server.stats import BrokerStats
@@ -35,6 +38,7 @@ SEND_V2_PREFIX: Final = b'{"code":310,'
 FLAG_ONEWAY: Final = 2
 NO_ANSWER: Final = b""
 _HEAD_BYTES: Final = FRAME_HEAD.size
+_unpack_head: Final = FRAME_HEAD.unpack_from
 _HEADS: Final = [FRAME_HEAD.pack(4 + length, length) for length in range(2048)]
 """Frame heads of short JSON replies without a body, by header length."""
 
@@ -52,33 +56,15 @@ class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
 
 _decode_send: Final = msgspec.json.Decoder(SendV2Header, strict=False).decode
 
-OtherFrame = Callable[[Frame, Connection, "SendPass"], bytes | None]
-
-
-@final
-class SendPass:
-    """The sends of one read that are not appended yet, in order, with what to answer."""
-
-    __slots__ = ("_owner", "answers", "drafts", "refusal")
-
-    def __init__(self, owner: "SendPath", refusal: Refusal | None) -> None:
-        self._owner = owner
-        self.refusal: Final = refusal
-        self.drafts: list[Draft] = []
-        self.answers: list[Answer] = []
-
-    def flush(self) -> bytes:
-        """Append what was gathered; the replies to it."""
-        if not self.drafts:
-            return b""
-        replies = self._owner.append(self.drafts, self.answers)
-        self.drafts, self.answers = [], []
-        return replies
+OtherFrame = Callable[[Frame, Connection], bytes | None]
 
 
 @final
 class SendPath:
-    """Handles the bytes of connections. Owned by the event loop."""
+    """Handles the bytes of connections, and holds the pass: drafts of this turn of the loop that are not appended yet.
+
+    `runs` says whose they are: (connection, end of its drafts). Owned by the event loop.
+    """
 
     def __init__(
         self, store: MessageStore, routes: SendRoutes, flow: FlowControl, stats: BrokerStats, limits: WireLimits
@@ -88,14 +74,21 @@ class SendPath:
         self._flow = flow
         self._stats = stats
         self._limits = limits
+        self._total_max = limits.frame_bytes_max - 4
         self._hosts: dict[Connection, bytes] = {}
         self._body_bytes_max = 0
-        self.now: Callable[[], float] = lambda: 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_flush_scheduled = False
+        self._runs: list[tuple[Connection, int]] = []
+        self.drafts: list[Draft] = []
+        self.answers: list[Answer] = []
+        self.refusal: Refusal | None = None
+        """Why sends of the read that is being handled are refused, if they are."""
 
-    def configure(self, *, body_bytes_max: int, now: Callable[[], float]) -> None:
+    def configure(self, *, body_bytes_max: int, loop: asyncio.AbstractEventLoop) -> None:
         """What is known only when the loop runs."""
         self._body_bytes_max = body_bytes_max
-        self.now = now
+        self._loop = loop
 
     def host_of(self, connection: Connection) -> bytes:
         """The peer's address as records hold it."""
@@ -108,34 +101,100 @@ class SendPath:
         self._hosts.pop(connection, None)
 
     def handle(self, data: bytes, connection: Connection, other: OtherFrame) -> tuple[int, bytes]:
-        """Handle every whole frame at the start of `data`. Frames that are no plain send go to `other`."""
+        """Handle every whole frame at the start of `data`. Frames that are no plain send go to `other`.
+
+        Replies to sends follow when the pass is appended, at the end of this turn of the loop.
+        """
+        assert self._loop is not None, "configure comes first"
         position, end = 0, len(data)
-        current = SendPass(self, self._flow.refusal(self.now(), 0))
+        before = len(self.drafts)
+        total_max = self._total_max
+        take_plain = self._take_plain
+        self.refusal = self._flow.refusal(self._loop.time(), before)
         replies: list[bytes] = []
         try:
             while end - position >= _HEAD_BYTES:
-                total, type_and_header = FRAME_HEAD.unpack_from(data, position)
-                check_frame_head(total, type_and_header, self._limits)
+                total, type_and_header = _unpack_head(data, position)
+                header_bytes = type_and_header & 0xFFFFFF
+                if total > total_max or header_bytes + 4 > total or type_and_header != header_bytes:
+                    check_frame_head(total, type_and_header, self._limits)
                 frame_end = position + 4 + total
                 if frame_end > end:
                     break
-                header_end = position + _HEAD_BYTES + (type_and_header & 0xFFFFFF)
+                header_end = position + _HEAD_BYTES + header_bytes
                 header = data[position + _HEAD_BYTES : header_end]
                 body = data[header_end:frame_end]
                 position = frame_end
-                if header.startswith(SEND_V2_PREFIX) and self._take_plain(header, body, connection, current):
+                if header.startswith(SEND_V2_PREFIX) and take_plain(header, body, connection):
                     continue
-                reply = other(Frame(type_and_header >> 24, header, body), connection, current)
+                reply = other(Frame(type_and_header >> 24, header, body), connection)
                 if reply:
                     replies.append(reply)
-            replies.append(current.flush())
         except RemoteProtocolError:
-            replies.append(current.flush())
+            self.flush_for(connection)
             connection.send(b"".join(replies))
             raise
+        if len(self.drafts) != before:
+            self._end_run(connection)
+            if not self._is_flush_scheduled:
+                self._is_flush_scheduled = True
+                self._loop.call_soon(self._flush_turn)
         return position, b"".join(replies)
 
-    def _take_plain(self, header: bytes, body: bytes, connection: Connection, current: SendPass) -> bool:
+    def flush_for(self, connection: Connection) -> None:
+        """Append the pass now, since what `connection` asks next must see its own sends."""
+        if self.drafts:
+            self._end_run(connection)
+            self.flush()
+
+    def flush(self) -> None:
+        """Append the pass and answer everybody in it. A store that refuses stores nothing of it."""
+        drafts, answers, runs = self.drafts, self.answers, self._runs
+        if not drafts:
+            return
+        assert self._loop is not None, "configure comes first"
+        self.drafts, self.answers, self._runs = [], [], []
+        began = self._loop.time()
+        try:
+            physical_offsets, queue_offsets = self._store.append(drafts)
+        except Exception as error:  # noqa: BLE001 - whatever it is, every sender of the pass gets an answer
+            self._refuse(answers, runs, error)
+            return
+        self._flow.appended(self._loop.time() - began)
+        self._stats.put(len(drafts), self._store)
+        parts: list[bytes] = []
+        number = 0
+        for connection, end in runs:
+            while number < end:
+                template, unique, opaque = answers[number]
+                if template:
+                    reply = template % (physical_offsets[number], queue_offsets[number], unique, opaque)
+                    parts.append(_HEADS[len(reply)])
+                    parts.append(reply)
+                number += 1
+            if parts:
+                connection.send(b"".join(parts))
+                parts.clear()
+
+    def _flush_turn(self) -> None:
+        self._is_flush_scheduled = False
+        self.flush()
+
+    def _end_run(self, connection: Connection) -> None:
+        end = len(self.drafts)
+        if not self._runs or self._runs[-1][1] != end:
+            self._runs.append((connection, end))
+
+    def _refuse(self, answers: list[Answer], runs: list[tuple[Connection, int]], error: Exception) -> None:
+        code, remark = store_refusal(error)
+        number = 0
+        for connection, end in runs:
+            refused = [answer for answer in answers[number:end] if answer[0]]
+            replies = [Command(code=code, opaque=answer[2], flag=1, remark=remark).encode() for answer in refused]
+            connection.send(b"".join(replies))
+            number = end
+
+    def _take_plain(self, header: bytes, body: bytes, connection: Connection) -> bool:
         """Put a usual send into the pass; False when it needs the readable path. Keep this function flat."""
         try:
             request = _decode_send(header)
@@ -144,7 +203,7 @@ class SendPath:
         fields = request.fields
         route = self._routes.by_topic.get(fields.topic)
         text = fields.properties
-        if route is None or text is None or fields.batch or fields.reconsume_times or current.refusal is not None:
+        if route is None or text is None or fields.batch or fields.reconsume_times or self.refusal is not None:
             return False
         slots = route.slots
         queue_id = fields.queue_id
@@ -160,7 +219,7 @@ class SendPath:
             return False
         slot = slots[queue_id]
         host = self._hosts.get(connection) or self.host_of(connection)
-        current.drafts.append(
+        self.drafts.append(
             (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost of the named one
                 slot.queue,
                 body,
@@ -176,29 +235,11 @@ class SendPath:
                 (unique_text,),
             )
         )
-        current.answers.append((NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template, unique, request.opaque))
+        self.answers.append((NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template, unique, request.opaque))
         return True
 
-    def append(self, drafts: list[Draft], answers: list[Answer]) -> bytes:
-        """One append, and the replies in order. A store that refuses stores nothing of the pass."""
-        began = self.now()
-        try:
-            physical_offsets, queue_offsets = self._store.append(drafts)
-        except BrokerError as error:
-            return b"".join(refuse(answer, error) for answer in answers if answer[0])
-        self._flow.appended(self.now() - began)
-        self._stats.put(len(drafts), self._store)
-        parts: list[bytes] = []
-        for (template, unique, opaque), physical, queue_offset in zip(
-            answers, physical_offsets, queue_offsets, strict=True
-        ):
-            if template:
-                reply = template % (physical, queue_offset, unique, opaque)
-                parts += (_HEADS[len(reply)], reply)
-        return b"".join(parts)
 
-
-def store_refusal(error: BrokerError) -> tuple[ResponseCode, str]:
+def store_refusal(error: Exception) -> tuple[ResponseCode, str]:
     """The code and text that tell a producer what its message ran into."""
     if isinstance(error, MessageTooLarge):
         return ResponseCode.MESSAGE_ILLEGAL, str(error)
@@ -206,10 +247,5 @@ def store_refusal(error: BrokerError) -> tuple[ResponseCode, str]:
         return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, the disk is full: {error}"
     if isinstance(error, LogReadOnly):
         return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, the log is read-only: {error}"
-    log.error("append failed", extra={"reason": str(error)})
-    return ResponseCode.SYSTEM_ERROR, f"the store failed: {error}"
-
-
-def refuse(answer: Answer, error: BrokerError) -> bytes:
-    code, remark = store_refusal(error)
-    return Command(code=code, opaque=answer[2], flag=1, remark=remark).encode()
+    log.error("append failed", exc_info=error)
+    return ResponseCode.SYSTEM_ERROR, f"the store failed: {type(error).__name__}"

@@ -13,7 +13,7 @@ from typing import Final, final
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core import Answer, HandlerTable
 from gantry_broker.server.handlers.send import SEND_CODES, Refused, SendHandlers
-from gantry_broker.server.send_path import SendPass, SendPath, store_refusal
+from gantry_broker.server.send_path import SendPath, store_refusal
 from gantry_remoting import Connection
 from gantry_wire import Command, Frame, RequestCode, ResponseCode, WireLimits, decode_command
 from gantry_wire.commands.fields import FieldError
@@ -55,23 +55,21 @@ class BrokerService:
         self._path.forget(connection)
         self._disconnected(connection)
 
-    def _other(self, frame: Frame, connection: Connection, current: SendPass) -> bytes | None:
+    def _other(self, frame: Frame, connection: Connection) -> bytes | None:
         command = decode_command(frame, self._limits)
         if command.is_reply:
             connection.resolve(command)
             return None
         if command.code in SEND_CODES:
-            return self._sends.take(command, connection, current)
-        replies = current.flush()
+            return self._sends.take(command, connection)
+        self._path.flush_for(connection)
         answer = self._answer(command, connection)
         if isinstance(answer, Awaitable):
             task = asyncio.ensure_future(self._later(command, answer, connection))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            return replies
-        if answer is None or command.is_oneway:
-            return replies
-        return replies + answer.encode()
+            return None
+        return None if answer is None or command.is_oneway else answer.encode()
 
     def _answer(self, command: Command, connection: Connection) -> Answer:
         handler = self._table.get(command.code)

@@ -3,9 +3,11 @@
 import asyncio
 from typing import Final, final
 
+from gantry_broker.errors import BrokerError
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.send import Refused
 from gantry_broker.server.pull_hold import HeldPull, PullHold
+from gantry_broker.server.send_path import store_refusal
 from gantry_broker.server.topics import PERM_READ
 from gantry_broker.store.reader import ReadResult, ReadStatus
 from gantry_remoting import Connection
@@ -37,7 +39,13 @@ class PullHandlers:
     def __init__(self, core: BrokerCore, loop: asyncio.AbstractEventLoop) -> None:
         self._core = core
         self._loop = loop
-        self.hold = PullHold(loop, self.look_again, held_max=core.settings.held_pulls_max)
+        settings = core.settings
+        self.hold = PullHold(
+            loop,
+            self.look_again,
+            held_max=settings.held_pulls_max,
+            held_per_connection_max=settings.held_pulls_per_connection_max,
+        )
 
     def table(self) -> HandlerTable:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
@@ -54,9 +62,9 @@ class PullHandlers:
         result = self._read(pull, pull.queue_offset, wanted)
         if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0:
             self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
-        can_wait = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0
+        can_wait = pull.sys_flag & PULL_SUSPEND and pull.suspend_timeout_millis > 0 and not self.hold.is_stopped
         if can_wait and _code(result, pull.queue_offset) is ResponseCode.PULL_NOT_FOUND:
-            if self.hold.is_full:
+            if not self.hold.has_room(connection):
                 return command.reply(
                     ResponseCode.SYSTEM_BUSY,
                     "[OVERLOAD]system busy, start flow control for a while: too many held pulls",
@@ -68,12 +76,14 @@ class PullHandlers:
         return self._reply(command, pull.queue_offset, result)
 
     def look_again(self, held: HeldPull, must_answer: bool) -> Command | None:
-        """A held pull's next attempt; None when it should go on waiting."""
+        """A held pull's next attempt; None when it should go on waiting. What goes wrong becomes the answer."""
         try:
             wanted = self._filter(held.pull)
+            result = self._read(held.pull, held.next_offset, wanted)
         except Refused as refused:
             return held.command.reply(refused.code, refused.remark)
-        result = self._read(held.pull, held.next_offset, wanted)
+        except BrokerError as error:
+            return held.command.reply(*store_refusal(error))
         code = _code(result, held.next_offset)
         if code is ResponseCode.PULL_RETRY_IMMEDIATELY:
             held.next_offset = result.next_offset

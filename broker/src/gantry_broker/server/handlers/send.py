@@ -12,7 +12,7 @@ import msgspec
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core import BrokerCore
-from gantry_broker.server.send_path import NO_ANSWER, SendPass, SendPath, store_refusal
+from gantry_broker.server.send_path import NO_ANSWER, SendPath, store_refusal
 from gantry_broker.server.topics import PERM_NORMAL
 from gantry_broker.store.draft import Draft
 from gantry_remoting import Connection
@@ -65,25 +65,21 @@ class SendHandlers:
         self._unique_ids = UniqueIds(core.store_host[:-4], salt=random.getrandbits(32))
         self._random = random.Random()
 
-    def take(self, command: Command, connection: Connection, current: SendPass) -> bytes | None:
+    def take(self, command: Command, connection: Connection) -> bytes | None:
         """Put the request's messages into the pass, or answer it at once."""
         try:
-            if current.refusal is not None:
-                raise Refused(*current.refusal)
+            if self._path.refusal is not None:
+                raise Refused(*self._path.refusal)
             send = read_send(command)
             self._check(send, command, connection)
             if send.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
-                return self._take_batch(send, command, connection, current)
-            self._take_single(send, command, connection, current)
+                return self._take_batch(send, command, connection)
+            self._take_single(send, command, connection)
         except Refused as refused:
-            return self._refuse(command, current, refused.code, refused.remark)
+            return refuse(command, refused.code, refused.remark)
         except FieldError as error:
-            return self._refuse(command, current, ResponseCode.SYSTEM_ERROR, str(error))
+            return refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
         return None
-
-    def _refuse(self, command: Command, current: SendPass, code: ResponseCode, remark: str) -> bytes | None:
-        replies = current.flush()
-        return replies if command.is_oneway else replies + command.reply(code, remark).encode()
 
     # ------- checks
 
@@ -129,7 +125,7 @@ class SendHandlers:
 
     # ------- one message
 
-    def _take_single(self, send: SendMessageV2, command: Command, connection: Connection, current: SendPass) -> None:
+    def _take_single(self, send: SendMessageV2, command: Command, connection: Connection) -> None:
         config = self._core.topics.find(send.topic)
         assert config is not None, "_check made sure of it"
         properties = clean(parse_properties(send.properties or ""))
@@ -139,9 +135,9 @@ class SendHandlers:
         self._redirect_exhausted_retry(send, message)
         refuse_unsupported(properties)
         draft = self.draft(message, send, self._path.host_of(connection))
-        current.drafts.append(draft)
+        self._path.drafts.append(draft)
         template = NO_ANSWER if command.is_oneway else self._core.routes.template(queue_id)
-        current.answers.append((template, json_text(unique), command.opaque))
+        self._path.answers.append((template, json_text(unique), command.opaque))
         if send.topic not in self._core.routes.by_topic:
             self._core.routes.make(config)
 
@@ -192,9 +188,7 @@ class SendHandlers:
 
     # ------- batches
 
-    def _take_batch(
-        self, send: SendMessageV2, command: Command, connection: Connection, current: SendPass
-    ) -> bytes | None:
+    def _take_batch(self, send: SendMessageV2, command: Command, connection: Connection) -> bytes | None:
         if names.is_retry_or_dead_letter(send.topic):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {send.topic}")
         entries = self._entries(send, command.body)
@@ -212,14 +206,14 @@ class SendHandlers:
             message = Outgoing(send.topic, queue_id, entry.body, properties)
             one = msgspec.structs.replace(send, flag=entry.flag)
             drafts.append(self.draft(message, one, self._path.host_of(connection)))
-        replies = current.flush()
+        self._path.flush_for(connection)
         try:
             physical_offsets, queue_offsets = self._core.store.append_contiguous(drafts)
         except BrokerError as error:
             raise Refused(*store_refusal(error)) from error
         self._core.stats.put(len(drafts), self._core.store)
         if command.is_oneway:
-            return replies
+            return None
         ids = ",".join(offset_message_id(self._core.store_host, offset) for offset in physical_offsets)
         ext = {
             "msgId": ids,
@@ -232,7 +226,7 @@ class SendHandlers:
         batch_id = parse_properties(send.properties or "").get(keys.UNIQUE_KEY)
         if batch_id is not None:
             ext["batchUniqId"] = batch_id
-        return replies + command.reply(ext=ext).encode()
+        return command.reply(ext=ext).encode()
 
     def _entries(self, send: SendMessageV2, body: bytes) -> list[BatchEntry]:
         try:
@@ -245,6 +239,10 @@ class SendHandlers:
             limit = self._core.settings.batch_messages_max
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch holds more than {limit} messages")
         return entries
+
+
+def refuse(command: Command, code: ResponseCode, remark: str) -> bytes | None:
+    return None if command.is_oneway else command.reply(code, remark).encode()
 
 
 def read_send(command: Command) -> SendMessageV2:
