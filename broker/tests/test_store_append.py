@@ -212,7 +212,7 @@ def test_a_full_disk_refuses_sends_and_goes_on_serving_reads(tmp_path: Path) -> 
     world = make_world("faulty", tmp_path)
     world.open()
     world.send(count=50)
-    world.disk.capacity = world.disk.space("/").used + 100
+    world.faulty_disk.capacity = world.faulty_disk.space("/").used + 100
 
     sent = 0
     with pytest.raises(StoreFull):
@@ -226,7 +226,7 @@ def test_a_full_disk_refuses_sends_and_goes_on_serving_reads(tmp_path: Path) -> 
         world.append([world.draft("orders", i % 2) for i in range(70)])
     assert world.store.wrote == full_at
 
-    world.disk.capacity = 1 << 30
+    world.faulty_disk.capacity = 1 << 30
     world.clock.advance(world.settings.space_retry_interval_ms)
     world.append([world.draft("orders", i % 2) for i in range(70)])
     for queue_id in range(2):
@@ -242,7 +242,7 @@ def test_a_refused_batch_leaves_no_trace_in_any_queue(tmp_path: Path) -> None:
     world.open()
     world.send("old", 3)
     drafts = [world.draft("old") for _ in range(4)] + [world.draft("new")]
-    world.disk.capacity = world.disk.space("/").used + 199
+    world.faulty_disk.capacity = world.faulty_disk.space("/").used + 199
 
     with pytest.raises(StoreFull):
         world.store.append(drafts)

@@ -9,6 +9,7 @@ import pytest
 
 from gantry_broker.errors import StoreLocked, StoreMismatch
 from gantry_broker.store import recover
+from gantry_broker.store.recovery import ScanResult
 from gantry_broker.testing.faulty_disk import FaultyDisk
 from gantry_broker.testing.store_world import StoreWorld, make_world
 from gantry_wire.message import check_record
@@ -204,7 +205,7 @@ def test_a_cut_tail_never_rises_again(world: StoreWorld) -> None:
 def test_without_the_zeroing_the_old_tail_would_rise(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin of the test above: with the guard off, the lost message is back behind the new one."""
 
-    def cut_only_the_first_header(self: recover.Recovery, result: recover.ScanResult, *_: object, **__: object) -> None:
+    def cut_only_the_first_header(self: recover.Recovery, result: ScanResult, *_: object, **__: object) -> None:
         file = self._log.files.at(result.end)
         assert file is not None
         position = result.end - file.base_offset

@@ -70,16 +70,17 @@ class CommitLog:
 
     def load(self) -> None:
         """Open the files that are there, with blocks behind every byte of them."""
-        self.files.load(reserve_all=True, setting="mappedFileSizeCommitLog")
+        self.files.load(setting="mappedFileSizeCommitLog", is_derived=False)
+        for file in self.files.files:
+            file.reserve(self.file_size)
 
     def start_at(self, offset: int) -> None:
         """Append from ``offset`` on. The file that holds it is created if need be. Raises ``StoreFull``."""
         file = self.files.at(offset)
         if file is None:
-            base = offset - offset % self.file_size
-            file = self.files.create(base, reserve=self.file_size)
+            file = self._create(offset - offset % self.file_size)
             self.files.adopt(file)
-            self.files.sync_directory()
+            self.files.is_directory_dirty = False
         self.wrote = offset
         self.use(file, offset - file.base_offset)
 
@@ -104,6 +105,8 @@ class CommitLog:
 
     def _create(self, base_offset: int) -> MappedFile:
         file = self.files.create(base_offset, reserve=self.file_size)
+        # Its size and its name are durable before a record goes in: a file in the middle can then never be missing.
+        file.file.sync()
         self.files.disk.sync_directory(self.files.directory)
         return file
 

@@ -40,7 +40,8 @@ class ConsumeQueue:
     """One queue of one topic, and what the append loop needs to know of it, computed once."""
 
     __slots__ = (
-        "end", "files", "flushed_end", "is_corrupt", "key_seed", "key_seed_unique", "limit", "magic", "min_offset",
+        "end", "files", "flushed_end", "is_corrupt",
+        "is_dirty", "key_seed", "key_seed_unique", "limit", "magic", "min_offset",
         "position", "queue_id", "readable_end", "record_overhead", "stride", "topic", "topic_bytes", "topic_field",
         "view",
     )  # fmt: skip
@@ -63,6 +64,7 @@ class ConsumeQueue:
         self.readable_end = 0
         self.flushed_end = 0
         self.is_corrupt = False
+        self.is_dirty = False
         self.view = _EMPTY_VIEW
         self.position = 0
         self.limit = 0
@@ -143,6 +145,7 @@ class ConsumeQueue:
             if file is not None and start - file.base_offset + CONSUME_UNIT_BYTES <= file.file.reserved:
                 position = start - file.base_offset
                 file.view[position : position + CONSUME_UNIT_BYTES] = bytes(CONSUME_UNIT_BYTES)
+        self.is_dirty = True
         self.end = end
         self.readable_end = min(self.readable_end, end)
         self.flushed_end = min(self.flushed_end, end)
@@ -155,7 +158,7 @@ class ConsumeQueue:
 
         Those are known to be durable and in order; whatever follows is zeroed, to be put again from the log.
         """
-        self.files.load(reserve_all=False, setting="mappedFileSizeConsumeQueue")
+        self.files.load(setting="mappedFileSizeConsumeQueue", is_derived=True)
         first = self.files.base_offset // CONSUME_UNIT_BYTES
         last = self.files.end_offset // CONSUME_UNIT_BYTES
         end = self._partition(first, last, lambda physical, size: size > 0 and 0 <= physical < before)
@@ -166,7 +169,9 @@ class ConsumeQueue:
         self.files.remove_from(end * CONSUME_UNIT_BYTES + 1)
         for file in self.files.files:
             used = min(max(end * CONSUME_UNIT_BYTES - file.base_offset, 0), file.size)
-            scrub(file.file, used, file.size)
+            if scrub(file.file, used, file.size):
+                # Or the stale units would be back after the next crash, and be trusted by then.
+                self.is_dirty = True
             file.reserve(used)
         self.seek(end)
 
@@ -189,6 +194,7 @@ class ConsumeQueue:
         self.close()
         if disk.exists(self.files.directory):
             disk.remove_tree(self.files.directory)
+            disk.sync_directory(self.files.directory.rpartition("/")[0])
         self.min_offset = self.end = self.readable_end = self.flushed_end = 0
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -225,8 +231,9 @@ class ConsumeQueue:
         end = self.readable_end
         start = min(self.flushed_end, end) * CONSUME_UNIT_BYTES
         is_directory_dirty = self.files.is_directory_dirty
-        if end == self.flushed_end and not is_directory_dirty:
+        if end == self.flushed_end and not is_directory_dirty and not self.is_dirty:
             return False
+        self.is_dirty = False
         for file in self.files.files:
             if file.end_offset > start:
                 file.file.sync()

@@ -42,23 +42,28 @@ class FileQueue:
     def __repr__(self) -> str:
         return f"<FileQueue {self.directory} files={len(self.files)} file_size={self.file_size}>"
 
-    def load(self, *, reserve_all: bool, setting: str) -> None:
-        """Open what is there. ``setting`` is named when sizes differ."""
-        bases = sorted(base for name in self.disk.list(self.directory) if (base := parse_file_name(name)) is not None)
-        paths = {base: f"{self.directory}/{base:020d}" for base in bases}
-        if bases and self.disk.file_size(paths[bases[-1]]) == 0:
-            self.disk.remove(paths[bases.pop()])
+    def load(self, *, setting: str, is_derived: bool) -> None:
+        """Open what is there. ``setting`` is named when sizes differ.
+
+        Derived files may be missing or empty after a power loss: from the first such place on they are unlinked, to be
+        made again. Of a log only an empty last file is: it was being created. Anything else refuses.
+        """
+        names = sorted(name for name in self.disk.list(self.directory) if parse_file_name(name) is not None)
         files: list[MappedFile] = []
-        for base in bases:
-            size = self.disk.file_size(paths[base])
+        for number, name in enumerate(names):
+            base, path = int(name), f"{self.directory}/{name}"
+            size = self.disk.file_size(path)
+            is_gap = base % self.file_size != 0 or bool(files and base != files[-1].end_offset)
+            if (size == 0 and (is_derived or number == len(names) - 1)) or (is_gap and is_derived):
+                for unwanted in names[number:]:
+                    self.disk.remove(f"{self.directory}/{unwanted}")
+                self.is_directory_dirty = True
+                break
             if size != self.file_size:
-                raise StoreMismatch(f"{setting} is {self.file_size}, but {paths[base]} has {size} bytes")
-            if base % self.file_size or (files and base != files[-1].end_offset):
-                raise StoreMismatch(f"{paths[base]} does not follow its predecessor: a file is missing before it")
-            file = MappedFile(self.disk.open(paths[base]), base)
-            if reserve_all:
-                file.reserve(self.file_size)
-            files.append(file)
+                raise StoreMismatch(f"{setting} is {self.file_size}, but {path} has {size} bytes")
+            if is_gap:
+                raise StoreMismatch(f"{path} does not follow its predecessor: a file is missing before it")
+            files.append(MappedFile(self.disk.open(path), base))
         self.files = tuple(files)
 
     @property

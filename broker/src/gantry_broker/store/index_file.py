@@ -5,7 +5,7 @@
     entry   key hash 4 | physical offset 8 | seconds since begin time 4 | previous entry of the same slot 4
 
 A slot holds the number of its newest entry, an entry that of the one before. The entries are the truth: the slots can
-be computed from them. ``restore`` does that after a crash, when slots and entries may have reached the disk in any order.
+be computed from them. ``restore`` does so after a crash, when slots and entries may have reached the disk in any order.
 """
 
 from __future__ import annotations

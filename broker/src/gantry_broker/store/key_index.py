@@ -118,6 +118,7 @@ class KeyIndex:
         self.close()
         if self._disk.exists(self.directory):
             self._disk.remove_tree(self.directory)
+            self._disk.sync_directory(self.directory.rpartition("/")[0])
 
     def _next_name(self) -> str:
         now_ms = self._clock.wall_ms()

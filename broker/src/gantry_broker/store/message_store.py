@@ -106,7 +106,7 @@ class MessageStore:
         return report
 
     def _recover(self, progress: Progress | None) -> RecoveryReport:
-        disk, root = self._disk, self.root
+        disk = self._disk
         is_clean = not self._abort.is_present()
         sealed = self._checkpoint.read().flushed
         self._log.load()

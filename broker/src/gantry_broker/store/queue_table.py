@@ -30,6 +30,7 @@ class QueueTable:
         self._stride: Final = settings.consume_queue_reserve_bytes
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._retired: list[ConsumeQueue] = []
+        self._is_directory_dirty = False
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(tuple(self._queues.values()))
@@ -78,6 +79,7 @@ class QueueTable:
         directory = f"{self.directory}/{path_component(topic)}"
         if self._disk.exists(directory):
             self._disk.remove_tree(directory)
+            self._is_directory_dirty = True
         return bool(queues)
 
     def sync(self) -> None:
@@ -85,7 +87,8 @@ class QueueTable:
         while self._retired:
             self._retired.pop().close()
         touched = [queue for queue in self if queue.sync()]
-        if any(touched):
+        if touched or self._is_directory_dirty:
+            self._is_directory_dirty = False
             self._sync_directories(touched)
 
     def _sync_directories(self, queues: list[ConsumeQueue]) -> None:
@@ -93,6 +96,7 @@ class QueueTable:
         for parent in [*sorted({f"{self.directory}/{queue.topic}" for queue in queues}), self.directory]:
             with suppress(FileNotFoundError):
                 self._disk.sync_directory(parent)
+        # The directory itself is made with the first queue.
         self._disk.sync_directory(self.directory.rpartition("/")[0])
 
     def close(self) -> None:

@@ -140,6 +140,10 @@ class Recovery:
         min_physical = self._log.min_physical
         for queue in self._queues.discover():
             queue.load(before=before, min_physical=min_physical)
+            first = queue.unit(queue.min_offset)
+            if first is not None and first[0] < self._deleted.get(queue.topic, -1):
+                # The topic was deleted, and a crash has brought its files back.
+                queue.reset(self._disk)
         if point is None:
             return set()
         rebuilt: set[ConsumeQueue] = set()

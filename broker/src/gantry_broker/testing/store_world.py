@@ -50,6 +50,8 @@ class StoreWorld:
         self.fatal: Final[list[Exception]] = []
         self.sent: Final[list[tuple[int, str, int, int, bytes]]] = []
         """(end of the record, topic, queue id, queue offset, body) of everything appended, in order."""
+        self.records: Final[dict[int, bytes]] = {}
+        """Every record as it was written, by its physical offset."""
         self._store: MessageStore | None = None
         self._serial = 0
 
@@ -57,6 +59,11 @@ class StoreWorld:
     def store(self) -> MessageStore:
         assert self._store is not None, "open() comes first"
         return self._store
+
+    @property
+    def faulty_disk(self) -> FaultyDisk:
+        assert isinstance(self.disk, FaultyDisk), "only the disk in memory has faults"
+        return self.disk
 
     def make_store(self, disk: Disk | None = None) -> MessageStore:
         """A store on this world's directory, not open yet."""
@@ -88,11 +95,10 @@ class StoreWorld:
 
     def lose_power(self, seed: int | None = None) -> None:
         """Cut the power: unsynced bytes are gone, or with a seed a random part of them."""
-        assert isinstance(self.disk, FaultyDisk), "only the disk in memory can lose its power"
         if seed is None:
-            self.disk.lose_unsynced()
+            self.faulty_disk.lose_unsynced()
         else:
-            self.disk.tear(seed)
+            self.faulty_disk.tear(seed)
         self._store = None
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -135,6 +141,7 @@ class StoreWorld:
         store = self.store
         physical, offsets = store.append_contiguous(drafts) if contiguous else store.append(drafts)
         for draft, start, offset in zip(drafts, physical, offsets, strict=True):
+            self.records[start] = store.message_at(start) or b""
             if not draft.sys_flag & 0x4:
                 size = draft.queue.record_overhead + len(draft.body) + len(draft.properties)
                 size += len(draft.born_host) - 8
@@ -175,6 +182,18 @@ class StoreWorld:
     def forget_after(self, end: int) -> None:
         """What ends behind ``end`` is lost, as a recovery has found; it may not come back."""
         self.sent[:] = [entry for entry in self.sent if entry[0] <= end]
+        for start in [start for start in self.records if start >= end]:
+            del self.records[start]
+
+    def half_torn(self) -> int | None:
+        """Where a surviving record begins that is not what was written although its body's CRC is right, or None.
+
+        RocketMQ's records have a CRC of the body only, so a tear through topic or properties can pass for a record.
+        """
+        for start, record in self.records.items():
+            if self.store.message_at(start) not in (record, None):
+                return start
+        return None
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}"
