@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,10 @@ class Order:
     scenario_seconds_max: float = 300.0
     heap_mib: int = 768
     extra: Sequence[str] = ()
+
+    def at(self, name_server: str) -> Order:
+        """The same order for another address."""
+        return replace(self, name_server=name_server)
 
     def arguments(self, scenarios: Sequence[str]) -> list[str]:
         return [

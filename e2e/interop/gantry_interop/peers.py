@@ -19,6 +19,8 @@ from gantry_interop.processes import Child, Nursery, free_port_run, wait_until
 SHORT_DELAY_LEVELS = "1s 1s 1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 11s 12s 13s 14s 15s 16s"
 """Level 3, where retries begin, is one second; each later one is a second longer."""
 
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
 READY_SECONDS_MAX = 60.0
 PORTS = 5
 AUTO_CREATE_TOPIC = "TBW102"

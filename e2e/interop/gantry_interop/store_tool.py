@@ -106,7 +106,7 @@ def read_store(
     root: Path,
     work: Path,
     *,
-    shape: StoreShape = StoreShape(),  # noqa: B008  (frozen)
+    shape: StoreShape = StoreShape(),
     keys: Iterable[str] = (),
     with_messages: bool = False,
 ) -> StoreReport:
@@ -148,9 +148,9 @@ class WriteOrder:
 def write_store(
     root: Path,
     work: Path,
-    order: WriteOrder = WriteOrder(),  # noqa: B008  (frozen)
+    order: WriteOrder = WriteOrder(),
     *,
-    shape: StoreShape = StoreShape(),  # noqa: B008  (frozen)
+    shape: StoreShape = StoreShape(),
 ) -> WrittenStore:
     """Let Java open (or make) the store at `root`, append to it, and end as ordered."""
     done = _run(

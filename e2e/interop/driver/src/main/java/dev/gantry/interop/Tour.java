@@ -16,9 +16,11 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -44,8 +46,17 @@ public final class Tour {
     }
 
     /** Arguments: a driver's, where the scenario is "all", or "send" for the sends alone. */
-    public static void main(String[] arguments) throws Exception {
-        Options options = Options.parse(arguments);
+    public static void main(String[] arguments) {
+        try {
+            play(Options.parse(arguments));
+        } catch (Exception failure) {
+            failure.printStackTrace();
+            System.exit(1);
+        }
+        System.exit(0);
+    }
+
+    private static void play(Options options) throws Exception {
         boolean all = options.scenarios().contains("all");
         try (Stage stage = new Stage(options, "tour")) {
             Tour tour = new Tour(stage);
@@ -61,7 +72,6 @@ public final class Tour {
                 tour.requestAndReply();
             }
         }
-        System.exit(0);
     }
 
     private Message message(String tag, String key, String body) {
@@ -141,8 +151,7 @@ public final class Tour {
             consumer.searchOffset(queue, System.currentTimeMillis());
             consumer.earliestMsgStoreTime(queue);
             consumer.fetchConsumeOffset(queue, true);
-            consumer.updateConsumeOffset(queue, 1);
-            consumer.getOffsetStore().updateConsumeOffsetToBroker(queue, 1, false);
+            stage.require(() -> commits(consumer, queue), () -> 0, "the broker's knowledge of the group");
             consumer.fetchConsumeOffset(queue, true);
         }
         SendResult result = producer.send(message("red", "key-view", "a message to look at"));
@@ -151,6 +160,18 @@ public final class Tour {
         producer.viewMessage(stage.topic, result.getMsgId());
         finds("key-nobody-used");
         consumer.shutdown();
+    }
+
+    /** Refused until the group's first heartbeat. */
+    private static boolean commits(DefaultMQPullConsumer consumer, MessageQueue queue) {
+        try {
+            consumer.getOffsetStore().updateConsumeOffsetToBroker(queue, 1, false);
+            return true;
+        } catch (MQBrokerException unknownGroup) {
+            return false;
+        } catch (Exception failure) {
+            throw new IllegalStateException(failure);
+        }
     }
 
     private boolean finds(String key) {
@@ -248,6 +269,7 @@ public final class Tour {
         consumer.shutdown();
     }
 
+    /** With a callback: the waiting form of the 5.3.3 client gives up as soon as the question is stored. */
     private void requestAndReply() throws Exception {
         String topic = stage.topic + "_questions";
         Dialect.createTopic(producer, topic, 1);
@@ -265,8 +287,19 @@ public final class Tour {
         });
         answerer.start();
         Message question = new Message(topic, "a question".getBytes(StandardCharsets.UTF_8));
-        Message answer = producer.request(question, TimeUnit.SECONDS.toMillis(STEP_SECONDS_MAX));
-        System.out.println("answered: " + new String(answer.getBody(), StandardCharsets.UTF_8));
+        CountDownLatch answered = new CountDownLatch(1);
+        producer.request(question, new RequestCallback() {
+            @Override
+            public void onSuccess(Message answer) {
+                answered.countDown();
+            }
+
+            @Override
+            public void onException(Throwable failure) {
+                failure.printStackTrace();
+            }
+        }, TimeUnit.SECONDS.toMillis(STEP_SECONDS_MAX));
+        step(answered, "the answer to a question");
         answerer.shutdown();
     }
 

@@ -43,7 +43,17 @@ public final class AdminTour {
     }
 
     /** Arguments: name server address, broker address, cluster name, a word that makes names new. */
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            play(arguments);
+        } catch (Exception failure) {
+            failure.printStackTrace();
+            System.exit(1);
+        }
+        System.exit(0);
+    }
+
+    private static void play(String[] arguments) throws Exception {
         AdminTour tour = new AdminTour(arguments[0], arguments[1], arguments[2], arguments[3]);
         tour.admin.setNamesrvAddr(tour.nameServer);
         tour.admin.setInstanceName("admin-tour");
@@ -57,7 +67,6 @@ public final class AdminTour {
         tour.removals();
         tour.admin.shutdown();
         tour.refusals.forEach(refusal -> System.out.println("refused: " + refusal));
-        System.exit(0);
     }
 
     private interface Step {

@@ -1,0 +1,252 @@
+"""The command line of the harness.
+
+Exit codes: 0 every promise was kept, 1 one was broken, 2 the harness itself could not work.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.console import Console
+
+from gantry_interop import benchmark, drivers, java, peers, record, report
+from gantry_interop.errors import InteropError
+from gantry_interop.places import new_run_directory
+from gantry_interop.processes import Nursery
+
+PEERS = ("gantry", "apache")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Whom the Java programs talk to."""
+
+    kind: str
+    name_server: str | None
+    keep: bool
+
+
+@contextmanager
+def _target(target: Target, directory: Path, nursery: Nursery, console: Console) -> Iterator[str]:
+    """The address of the name server to use: a running one, or that of a peer started for this run."""
+    if target.name_server is not None:
+        yield target.name_server
+        return
+    console.print(f"starting {target.kind} …", highlight=False)
+    layout = peers.Layout(directory / "peer")
+    peer = peers.start(target.kind, nursery, layout)
+    try:
+        yield peer.address
+        for child in (peer.name_server, peer.broker):
+            if not child.running():
+                raise InteropError(f"{child.name} ended by itself; see {child.log}:\n{child.tail()}")
+    finally:
+        peer.broker.stop()
+        peer.name_server.stop()
+        if not target.keep:
+            shutil.rmtree(layout.store, ignore_errors=True)
+
+
+def _choices(text: str, known: tuple[str, ...], what: str) -> list[str]:
+    chosen = [word.strip() for word in text.split(",") if word.strip()]
+    for word in chosen:
+        if word not in known:
+            raise click.BadParameter(f"no {what} {word!r}; there are {', '.join(known)}")
+    return chosen
+
+
+def _peer_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--keep", is_flag=True, help="Keep the peer's store in the run directory; logs always stay."),
+        click.option(
+            "--namesrv",
+            "name_server",
+            metavar="HOST:PORT",
+            help="Use a broker that is already running, found through this name server, instead of starting one.",
+        ),
+        click.option(
+            "--peer",
+            "kind",
+            type=click.Choice(PEERS),
+            default="gantry",
+            show_default=True,
+            help="What to start: our processes, or Apache RocketMQ 5.3.3, which proves the scenarios themselves.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Examples:
+  run.py                                       everything, 100,000 messages each
+  run.py --peer apache --count 2000            do the scenarios hold against Apache itself?
+  run.py --scenarios ordered,restart --clients 5.3.3
+  run.py --namesrv 127.0.0.1:9876 --scenarios sync --count 1000
+  run.py benchmark --seconds 30                Apache's own benchmark programs
+  run.py record                                capture the golden frames anew
+
+A result is one line per client version and scenario. "lost", "altered" and "out of order" must be 0;
+duplicates may occur (delivery is at least once) and are counted. Logs and results.json stay in a
+directory under .gantry/interop, which is named at the end.""",
+)
+@click.option(
+    "--clients",
+    default=",".join(java.CLIENT_MODULES),
+    show_default=True,
+    help="Client versions, separated by commas.",
+)
+@click.option(
+    "--scenarios",
+    default=",".join(drivers.SCENARIOS),
+    show_default=True,
+    help="Scenarios, separated by commas.",
+)
+@click.option("--count", default=100_000, show_default=True, help="Messages in each scenario.")
+@click.option(
+    "--retry-count", default=1_000, show_default=True, help="Messages in the scenarios with failing consumers."
+)
+@click.option("--seed", default=1, show_default=True, help="Decides every byte that is sent.")
+@click.option(
+    "--levels",
+    help="The broker's messageDelayLevel, if --namesrv names one that was not started here.",
+)
+@click.option(
+    "--scenario-seconds",
+    default=600.0,
+    show_default=True,
+    help="A scenario that takes longer is ended and counts as broken.",
+)
+@_peer_options
+@click.pass_context
+def main(
+    context: click.Context,
+    /,
+    clients: str,
+    scenarios: str,
+    count: int,
+    retry_count: int,
+    seed: int,
+    levels: str | None,
+    scenario_seconds: float,
+    **target: object,
+) -> None:
+    """Unmodified RocketMQ clients, 4.9.8 and 5.3.3, send to a broker and check every message they get back.
+
+    Without a command the scenarios are played. The Java side is built with Maven when its sources changed.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    chosen_clients = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    chosen = _choices(scenarios, drivers.SCENARIOS, "scenario")
+    default_levels = peers.DEFAULT_DELAY_LEVELS if target["name_server"] else peers.SHORT_DELAY_LEVELS
+    order = drivers.Order(
+        name_server="",
+        count=count,
+        retry_count=retry_count,
+        seed=seed,
+        levels=levels or default_levels,
+        run=format(int(time.time()), "x"),
+        scenario_seconds_max=scenario_seconds,
+    )
+    sys.exit(_play(_as_target(target), chosen_clients, chosen, order))
+
+
+def _as_target(options: dict[str, object]) -> Target:
+    name_server = options["name_server"]
+    return Target(str(options["kind"]), None if name_server is None else str(name_server), bool(options["keep"]))
+
+
+def _play(target: Target, clients: list[str], scenarios: list[str], order: drivers.Order) -> int:
+    console = Console()
+    directory = new_run_directory("scenarios")
+    verdicts: list[drivers.Verdict] = []
+    with _harness_errors(console):
+        java.build()
+        with Nursery(directory / "logs") as nursery, _target(target, directory, nursery, console) as name_server:
+            for client in clients:
+                verdicts += drivers.play(
+                    nursery,
+                    client,
+                    scenarios,
+                    order.at(name_server),
+                    directory / f"home-{client}",
+                    lambda verdict: report.show_progress(console, verdict),
+                )
+    report.show_verdicts(console, verdicts)
+    kept = all(verdict.kept for verdict in verdicts)
+    results = {
+        "peer": target.name_server or target.kind,
+        "count": order.count,
+        "retry_count": order.retry_count,
+        "seed": order.seed,
+        "kept": kept,
+        "verdicts": [verdict.as_json() for verdict in verdicts],
+    }
+    report.write_results(directory / "results.json", results)
+    console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
+    return 0 if kept else 1
+
+
+@main.command("benchmark")
+@click.option(
+    "--seconds",
+    default=30,
+    show_default=True,
+    type=click.IntRange(min=benchmark.SECONDS_MIN),
+    help="How long the producer runs; it reports every 10 s, first after ten samples.",
+)
+@_peer_options
+def benchmark_command(seconds: int, **target: object) -> None:
+    """Run Apache's benchmark Producer and Consumer with only `-n` given; no send may fail."""
+    console = Console()
+    directory = new_run_directory("benchmark")
+    chosen = _as_target(target)
+    with _harness_errors(console):
+        java.build()
+        with Nursery(directory / "logs") as nursery, _target(chosen, directory, nursery, console) as name_server:
+            found = benchmark.run(nursery, name_server, seconds, directory / "home")
+    report.show_benchmark(console, found)
+    report.write_results(directory / "results.json", {"peer": chosen.name_server or chosen.kind, **found.as_json()})
+    console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
+    sys.exit(0 if found.kept else 1)
+
+
+@main.command("record")
+def record_command() -> None:
+    """Capture the golden frames anew, from Java clients talking to Apache's servers through a proxy."""
+    console = Console()
+    with _harness_errors(console):
+        java.build()
+        recorder = record.record(lambda text: console.print(text, highlight=False, soft_wrap=True))
+        count = record.write(recorder)
+    console.print(f"{count} frames in {record.GOLDEN}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _harness_errors(console: Console) -> Iterator[None]:
+    """Errors of the harness as one text and exit code 2; a termination signal still ends every child."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except InteropError as error:
+        console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+    finally:
+        signal.signal(signal.SIGTERM, previous)

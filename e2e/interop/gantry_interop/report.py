@@ -1,0 +1,61 @@
+"""Tables for people and a results file for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from gantry_interop.benchmark import BenchmarkReport
+from gantry_interop.drivers import Verdict
+
+COLUMNS = ("sent", "failed", "received", "lost", "altered", "out_of_order", "duplicates")
+
+
+def show_progress(console: Console, verdict: Verdict) -> None:
+    """One line as soon as a scenario is over."""
+    word = "[green]kept[/]" if verdict.kept else "[red]BROKEN[/]"
+    console.print(f"  {verdict.client}  {verdict.scenario:<10} {word}  {verdict.seconds:.1f} s", highlight=False)
+    for promise in verdict.broken:
+        console.print(f"      {promise}", style="red", highlight=False, markup=False)
+
+
+def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
+    """Every scenario with its counts."""
+    table = Table(title="What the clients saw", title_justify="left")
+    table.add_column("client")
+    table.add_column("scenario")
+    for column in COLUMNS:
+        table.add_column(column.replace("_", " "), justify="right")
+    table.add_column("seconds", justify="right")
+    table.add_column("promises")
+    for verdict in verdicts:
+        counts = [f"{getattr(verdict, column):,}" for column in COLUMNS]
+        word = "[green]kept[/]" if verdict.kept else f"[red]{len(verdict.broken)} broken[/]"
+        table.add_row(verdict.client, verdict.scenario, *counts, f"{verdict.seconds:.1f}", word)
+    console.print(table)
+
+
+def show_benchmark(console: Console, report: BenchmarkReport) -> None:
+    """The rates as Apache's programs printed them."""
+    table = Table(title="Apache's benchmark programs", title_justify="left")
+    for column in ("program", "rates, messages/s", "average ms", "failed"):
+        table.add_column(column)
+    averages = ", ".join(f"{value:.2f}" for value in report.send_average_ms)
+    failures = f"{report.send_failed} sends, {report.response_failed} responses"
+    table.add_row("Producer", ", ".join(f"{rate:,}" for rate in report.send_rates), averages, failures)
+    table.add_row(
+        "Consumer", ", ".join(f"{rate:,}" for rate in report.consume_rates), "", f"{report.consume_failed} messages"
+    )
+    console.print(table)
+    for promise in report.broken:
+        console.print(f"BROKEN: {promise}", style="red", markup=False)
+
+
+def write_results(path: Path, results: dict[str, Any]) -> None:
+    """The same for machines."""
+    path.write_text(json.dumps(results, indent=2) + "\n")

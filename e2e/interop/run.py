@@ -1,0 +1,13 @@
+"""Play RocketMQ's own clients against a broker: `e2e/interop/run.py --help` teaches the rest."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gantry_interop.cli import main
+
+if __name__ == "__main__":
+    main()
