@@ -32,6 +32,7 @@ from gantry_client.errors import (
 from gantry_client.fetching import FetchResult, FetchStatus
 from gantry_client.handling import Handler
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt, SendStatus
+from gantry_client.poll_consumer import PollConsumer
 from gantry_client.producer import Producer, Selector
 from gantry_client.pull_consumer import PullConsumer
 from gantry_client.push_consumer import PushConsumer
@@ -69,6 +70,7 @@ __all__ = [
     "NameServerAddresses",
     "NoRoute",
     "OffsetsUnreadable",
+    "PollConsumer",
     "Producer",
     "ProducerSettings",
     "PullConsumer",

@@ -13,6 +13,8 @@ from gantry_client.admin_topics import Topics
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, NameServerAddresses
 
+__all__ = ["Admin", "Brokers", "Groups", "Messages", "Topics"]
+
 
 @final
 class Admin:

@@ -1,0 +1,297 @@
+"""The same clients for programs without an event loop.
+
+Each object here runs one asyncio client on a loop in a thread of its own and waits for it; `with` starts and stops
+both. Methods may be called from any thread, and from many at once: sends of several threads share one connection. Not
+for use inside a running event loop, which it would block; such programs use the asyncio clients.
+"""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar, final
+
+from gantry_client import admin, poll_consumer, producer, pull_consumer
+from gantry_client.errors import ClientClosed
+from gantry_client.fetching import FetchResult
+from gantry_client.messages import Message, ReceivedMessage, SendReceipt
+from gantry_client.producer import DEFAULT_GROUP, Selector
+from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses, ProducerSettings
+from gantry_wire.commands.clients import MessageQueue
+
+T = TypeVar("T")
+
+
+class _Startable(Protocol):
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Startable)
+
+LOOP_STOP_TIMEOUT_S = 5.0
+
+
+class _Synchronous(Generic[C]):
+    """One asyncio client, made and used on a loop in another thread."""
+
+    def __init__(self, make: Callable[[], C]) -> None:
+        self._make = make
+        self._client: C | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"<sync {self._client!r}>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the thread, the loop and the client."""
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name="gantry-client", daemon=True)
+        self._thread.start()
+        self._loop = loop
+        try:
+            self._client = self.wait(self._begin())
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    def close(self) -> None:
+        """Close the client, then end its thread. Closing twice does nothing."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        try:
+            self.wait(client.close())
+        finally:
+            self._stop_loop()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns, run on the client's loop."""
+        if self._loop is None:
+            work.close()
+            raise ClientClosed("not started, or closed: use it inside `with`")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ClientClosed("the client was closed by another thread") from None
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    @property
+    def _async(self) -> C:
+        if self._client is None:
+            raise ClientClosed("not started, or closed: use it inside `with`")
+        return self._client
+
+    async def _begin(self) -> C:
+        client = self._make()
+        await client.start()
+        return client
+
+    def _stop_loop(self) -> None:
+        loop, self._loop = self._loop, None
+        assert loop is not None and self._thread is not None, "only called after start"
+        asyncio.run_coroutine_threadsafe(_cancel_the_rest(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join(LOOP_STOP_TIMEOUT_S)
+        if not self._thread.is_alive():
+            loop.close()
+
+
+async def _cancel_the_rest() -> None:
+    """Threads that still wait for an answer must not wait for a loop that has stopped."""
+    rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+
+
+@final
+class Producer(_Synchronous[producer.Producer]):
+    """`gantry_client.Producer` for `with`."""
+
+    def __init__(
+        self,
+        name_servers: NameServerAddresses,
+        group: str = DEFAULT_GROUP,
+        *,
+        settings: ProducerSettings | None = None,
+        client_settings: ClientSettings | None = None,
+    ) -> None:
+        super().__init__(
+            lambda: producer.Producer(name_servers, group, settings=settings, client_settings=client_settings)
+        )
+
+    def send(
+        self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
+    ) -> SendReceipt:
+        """Send one message and wait for the broker's answer."""
+        return self.wait(self._async.send(message, queue=queue, timeout_ms=timeout_ms))
+
+    def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
+        """Send one message and do not wait for the broker."""
+        self.wait(self._async.send_oneway(message, queue=queue))
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | Selector | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic together."""
+        return self.wait(self._async.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+
+    def send_many(self, messages: Sequence[Message], *, timeout_ms: int | None = None) -> list[SendReceipt]:
+        """Send messages side by side and wait for all answers; raises the first error when all have an outcome."""
+        return self.wait(_send_many(self._async, messages, timeout_ms))
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues that messages of `topic` go to now."""
+        return self.wait(self._async.queues(topic))
+
+
+async def _send_many(
+    client: producer.Producer, messages: Sequence[Message], timeout_ms: int | None
+) -> list[SendReceipt]:
+    results = await asyncio.gather(
+        *(client.send(message, timeout_ms=timeout_ms) for message in messages), return_exceptions=True
+    )
+    receipts: list[SendReceipt] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        receipts.append(result)
+    return receipts
+
+
+@final
+class PullConsumer(_Synchronous[pull_consumer.PullConsumer]):
+    """`gantry_client.PullConsumer` for `with`."""
+
+    def __init__(
+        self,
+        name_servers: NameServerAddresses,
+        group: str,
+        *,
+        settings: ConsumerSettings | None = None,
+        client_settings: ClientSettings | None = None,
+    ) -> None:
+        super().__init__(
+            lambda: pull_consumer.PullConsumer(name_servers, group, settings=settings, client_settings=client_settings)
+        )
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues of `topic` that can be read now."""
+        return self.wait(self._async.queues(topic))
+
+    def fetch(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        tags: str = "*",
+        messages_max: int | None = None,
+        wait_ms: int = 0,
+    ) -> FetchResult:
+        """Messages of `queue` from `offset` on."""
+        return self.wait(self._async.fetch(queue, offset, tags=tags, messages_max=messages_max, wait_ms=wait_ms))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """How far the group has consumed `queue`; None when it has not begun."""
+        return self.wait(self._async.committed(queue))
+
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Everything of `queue` below `offset` is consumed."""
+        self.wait(self._async.commit(queue, offset))
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """The offset of the oldest message that is still there."""
+        return self.wait(self._async.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """One past the newest message."""
+        return self.wait(self._async.max_offset(queue))
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first message stored at or after `timestamp_ms`."""
+        return self.wait(self._async.offset_at(queue, timestamp_ms))
+
+
+@final
+class PollConsumer(_Synchronous[poll_consumer.PollConsumer]):
+    """`gantry_client.PollConsumer` for `with` and `for`."""
+
+    def __init__(
+        self,
+        name_servers: NameServerAddresses,
+        group: str,
+        *,
+        topics: Mapping[str, str] | str,
+        settings: ConsumerSettings | None = None,
+        client_settings: ClientSettings | None = None,
+    ) -> None:
+        super().__init__(
+            lambda: poll_consumer.PollConsumer(
+                name_servers, group, topics=topics, settings=settings, client_settings=client_settings
+            )
+        )
+
+    def poll(self, messages_max: int = 32, *, timeout_ms: int = 1000) -> list[ReceivedMessage]:
+        """Up to `messages_max` messages; what the poll before gave is consumed now."""
+        return self.wait(self._async.poll(messages_max, timeout_ms=timeout_ms))
+
+    def commit(self) -> None:
+        """What the last poll gave is consumed; tell the brokers now."""
+        self.wait(self._async.commit())
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Messages one by one, for ever; each is consumed when the next is asked for."""
+        while True:
+            yield from self.poll(1)
+
+
+@final
+class Admin(_Synchronous[admin.Admin]):
+    """`gantry_client.Admin` for `with`: give its questions to `wait`.
+
+    with Admin("127.0.0.1:9876") as administrator:
+        administrator.wait(administrator.topics.create("orders"))
+    """
+
+    def __init__(self, name_servers: NameServerAddresses, *, client_settings: ClientSettings | None = None) -> None:
+        super().__init__(lambda: admin.Admin(name_servers, client_settings=client_settings))
+
+    @property
+    def topics(self) -> admin.Topics:
+        """Questions about topics, for `wait`."""
+        return self._async.topics
+
+    @property
+    def groups(self) -> admin.Groups:
+        """Questions about groups, for `wait`."""
+        return self._async.groups
+
+    @property
+    def brokers(self) -> admin.Brokers:
+        """Questions about brokers, for `wait`."""
+        return self._async.brokers
+
+    @property
+    def messages(self) -> admin.Messages:
+        """Questions about messages, for `wait`."""
+        return self._async.messages

@@ -1,0 +1,97 @@
+"""Batches: one request for many messages, split where it must be."""
+
+import pytest
+
+from gantry_client import BadReply, InvalidMessage, Message, Producer, ProducerSettings
+from gantry_client.testing import FakeCluster
+from gantry_wire.codes import RequestCode
+
+BATCH = RequestCode.SEND_BATCH_MESSAGE
+
+
+async def test_a_batch_is_one_request_and_one_receipt_per_message() -> None:
+    """Every message of a batch has its own id and its own place, in order."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+
+        receipts = await producer.send_batch([Message("orders", b"%d" % i, tags=f"t{i}") for i in range(10)])
+
+        broker = cluster.broker()
+        messages = broker.messages("orders")
+        assert broker.received[BATCH] == 1
+        assert [message.body for message in messages] == [b"%d" % i for i in range(10)]
+        assert [message.properties["TAGS"] for message in messages] == [f"t{i}" for i in range(10)]
+        assert [receipt.queue_offset for receipt in receipts] == list(range(10))
+        assert [receipt.message_id for receipt in receipts] == [m.properties["UNIQ_KEY"] for m in messages]
+        assert [receipt.offset_message_id for receipt in receipts] == [m.offset_message_id for m in messages]
+
+
+async def test_a_batch_above_the_size_limit_is_split_and_nothing_is_lost() -> None:
+    """Requests stay below batch_bytes_max; all messages arrive in as many requests as it takes."""
+    settings = ProducerSettings(batch_bytes_max=1000)
+    async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
+        cluster.add_topic("orders", queues=1)
+
+        receipts = await producer.send_batch([Message("orders", bytes([i]) * 300) for i in range(10)])
+
+        broker = cluster.broker()
+        requests = [command for command in broker.requests if command.code == BATCH]
+        assert len(requests) > 1 and all(len(command.body) <= 1000 for command in requests)
+        assert [message.body[0] for message in broker.messages("orders")] == list(range(10))
+        assert [receipt.queue_offset for receipt in receipts] == list(range(10))
+
+
+async def test_one_message_above_the_batch_limit_travels_alone() -> None:
+    """The limit of a batch never refuses a message that a broker would take."""
+    settings = ProducerSettings(batch_bytes_max=100)
+    async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
+        cluster.add_topic("orders", queues=1)
+
+        await producer.send_batch([Message("orders", b"a"), Message("orders", b"b" * 500), Message("orders", b"c")])
+
+        assert [message.body[:1] for message in cluster.broker().messages("orders")] == [b"a", b"b", b"c"]
+
+
+async def test_a_batch_moves_to_another_broker_as_a_whole() -> None:
+    """A refused batch is stored elsewhere, complete and once."""
+    async with FakeCluster(("broker-a", "broker-b")) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=1)
+        cluster.broker("broker-a").refuse(BATCH, 14, times=10)
+
+        for _ in range(2):
+            await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])
+
+        assert cluster.broker("broker-a").messages("orders") == []
+        assert len(cluster.broker("broker-b").messages("orders")) == 4
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [],
+        [Message("orders", b"x"), Message("other", b"y")],
+        [Message("orders", b"x"), Message("orders", b"y", waits_for_store=False)],
+        [Message("orders", b"x", delay_level=1)],
+        [Message("%RETRY%group", b"x")],
+        [Message("orders", b"x"), Message("orders", b"")],
+    ],
+    ids=["empty", "topics", "waits", "delay", "retry", "empty-body"],
+)
+async def test_messages_that_cannot_share_a_request_are_refused_together(messages: list[Message]) -> None:
+    """One wrong message refuses the whole call before anything is sent."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        with pytest.raises(InvalidMessage):
+            await producer.send_batch(messages)
+
+        assert cluster.broker().received[BATCH] == 0
+
+
+async def test_a_broker_that_counts_wrong_is_not_believed() -> None:
+    """A reply with another number of ids than messages is a bad reply, not a short list of receipts."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        ext = {"msgId": "A,B,C", "queueId": "0", "queueOffset": "0"}
+        cluster.broker().fault(BATCH, lambda command, _: command.reply(ext=ext))
+
+        with pytest.raises(BadReply):
+            await producer.send_batch([Message("orders", b"x"), Message("orders", b"y")])

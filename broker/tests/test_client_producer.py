@@ -1,0 +1,395 @@
+"""The producer's promises: retries, deadlines, bounds, and what travels."""
+
+import asyncio
+import zlib
+from collections.abc import Sequence
+
+import pytest
+
+from gantry_client import (
+    BrokerRefused,
+    ClientClosed,
+    ClientSettings,
+    InvalidMessage,
+    Message,
+    MessageQueue,
+    NoRoute,
+    Producer,
+    ProducerSettings,
+    SendFailed,
+    SendStatus,
+    SendTimeout,
+)
+from gantry_client.testing import FakeCluster, wait_until
+from gantry_wire.codes import RequestCode
+from gantry_wire.hashing import java_string_hash
+
+SEND = RequestCode.SEND_MESSAGE_V2
+TWO = ("broker-a", "broker-b")
+
+
+def stored(cluster: FakeCluster, topic: str = "orders") -> list[bytes]:
+    """The bodies of all messages of `topic`."""
+    return [message.body for broker in cluster.brokers.values() for message in broker.messages(topic)]
+
+
+async def test_a_sent_message_is_stored_as_it_was_given() -> None:
+    """Body, tags, keys, own properties and flag arrive; the receipt says where, and carries the client's own id."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server, "billing") as producer:
+        cluster.add_topic("orders")
+
+        receipt = await producer.send(
+            Message("orders", b"paid", tags="new", keys=["k1", "k2"], properties={"who": "me"}, flag=7)
+        )
+
+        (message,) = cluster.broker().messages("orders")
+        assert message.body == b"paid" and message.flag == 7 and message.sys_flag == 0
+        assert message.properties == {
+            "TAGS": "new",
+            "KEYS": "k1 k2",
+            "who": "me",
+            "WAIT": "true",
+            "UNIQ_KEY": receipt.message_id,
+        }
+        assert receipt.status is SendStatus.SEND_OK and receipt.is_acknowledged
+        assert receipt.offset_message_id == message.offset_message_id
+        assert (receipt.queue.queue_id, receipt.queue_offset) == (message.queue_id, 0)
+
+
+@pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 204, 205, 1500])
+async def test_a_retryable_refusal_moves_the_send_to_another_broker(code: int) -> None:
+    """After a refusal that another broker need not repeat, the message is stored there, once, with the same id."""
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=1)
+        for broker in cluster.brokers.values():
+            broker.refuse(SEND, code)
+        first_refusal_only = cluster.brokers
+
+        async with asyncio.timeout(5):
+            receipt = await producer.send(Message("orders", b"x"))
+
+        refusals = sum(broker.received[SEND] for broker in first_refusal_only.values())
+        assert refusals == 3, "each broker refuses once, then one takes it"
+        assert stored(cluster) == [b"x"]
+        assert receipt.is_acknowledged
+
+
+async def test_a_retry_avoids_the_broker_that_failed() -> None:
+    """While another broker has a queue, one that failed in this send is not tried again."""
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=4)
+        cluster.broker("broker-a").refuse(SEND, 2, times=100)
+
+        receipts = [await producer.send(Message("orders", b"%d" % i)) for i in range(20)]
+
+        assert {receipt.queue.broker_name for receipt in receipts} == {"broker-b"}
+        assert cluster.broker("broker-b").received[SEND] == 20
+        assert cluster.broker("broker-a").received[SEND] <= 20
+
+
+@pytest.mark.parametrize("code", [13, 29, 26, 604])
+async def test_a_refusal_that_every_broker_would_repeat_is_raised_at_once(code: int) -> None:
+    """An illegal message is not tried elsewhere; the error carries the broker's code and remark."""
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        for broker in cluster.brokers.values():
+            broker.refuse(SEND, code, "no", times=10)
+
+        with pytest.raises(BrokerRefused) as raised:
+            await producer.send(Message("orders", b"x"))
+
+        assert (raised.value.code, raised.value.remark) == (code, "no")
+        assert sum(broker.received[SEND] for broker in cluster.brokers.values()) == 1
+
+
+async def test_a_lost_connection_moves_the_send_to_another_broker() -> None:
+    """A connection that breaks under a send is an attempt that failed, not a send that failed."""
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=1)
+        cluster.broker("broker-a").drop(SEND, times=100)
+
+        receipts = [await producer.send(Message("orders", b"%d" % i)) for i in range(4)]
+
+        assert {receipt.queue.broker_name for receipt in receipts} == {"broker-b"}
+
+
+async def test_a_dead_broker_that_is_still_in_the_route_costs_no_message() -> None:
+    """Routes lag behind a crash; sends go to the others meanwhile."""
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=2)
+        await producer.send(Message("orders", b"warm"))
+        cluster.stale_names.add("broker-a")
+        await cluster.broker("broker-a").stop()
+
+        receipts = [await producer.send(Message("orders", b"%d" % i)) for i in range(8)]
+
+        assert {receipt.queue.broker_name for receipt in receipts} == {"broker-b"}
+
+
+async def test_a_broker_that_comes_back_is_used_again_without_a_restart_of_the_client() -> None:
+    """A lost connection is made anew when it is needed."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        await producer.send(Message("orders", b"before"))
+        cluster.broker().drop_connections()
+
+        await producer.send(Message("orders", b"after"))
+
+        assert sorted(stored(cluster)) == [b"after", b"before"]
+
+
+async def test_retries_end_with_every_attempt_in_the_error() -> None:
+    """When no broker takes it, the error lists all attempts, and knows that nothing was stored."""
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        for broker in cluster.brokers.values():
+            broker.refuse(SEND, 14, times=10)
+
+        with pytest.raises(SendFailed) as raised:
+            await producer.send(Message("orders", b"x"))
+
+        assert len(raised.value.attempts) == 3
+        assert {attempt.broker_name for attempt in raised.value.attempts} == set(TWO)
+        assert not raised.value.is_outcome_unknown
+
+
+async def test_a_send_ends_at_its_deadline_not_at_three_times_it() -> None:
+    """Attempts share one deadline; a broker that never answers costs it once, and the outcome is unknown."""
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        for broker in cluster.brokers.values():
+            broker.ignore(SEND, times=10)
+        began_at = asyncio.get_running_loop().time()
+
+        with pytest.raises(SendTimeout) as raised:
+            await producer.send(Message("orders", b"x"), timeout_ms=200)
+
+        assert asyncio.get_running_loop().time() - began_at < 0.5
+        assert raised.value.is_outcome_unknown
+
+
+async def test_a_short_attempt_timeout_leaves_a_stuck_broker() -> None:
+    """With attempt_timeout_ms a broker that does not answer is left for another inside the deadline."""
+    settings = ProducerSettings(attempt_timeout_ms=50)
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server, settings=settings) as producer:
+        cluster.add_topic("orders", queues=1)
+        cluster.broker("broker-a").ignore(SEND, times=100)
+
+        receipts = [await producer.send(Message("orders", b"%d" % i)) for i in range(2)]
+
+        assert {receipt.queue.broker_name for receipt in receipts} == {"broker-b"}
+
+
+@pytest.mark.parametrize("code", [10, 11, 12])
+async def test_stored_without_its_promise_is_a_receipt_that_is_not_acknowledged(code: int) -> None:
+    """Codes 10, 11 and 12 are no errors and no acknowledgements; the message is not sent a second time."""
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        ext = {"msgId": "7F000001000000000000000000001000", "queueId": "0", "queueOffset": "5"}
+        for broker in cluster.brokers.values():
+            broker.fault(SEND, lambda command, _: command.reply(code, ext=ext))
+
+        receipt = await producer.send(Message("orders", b"x"))
+
+        assert receipt.status == code and not receipt.is_acknowledged
+        assert receipt.queue_offset == 5
+        assert sum(broker.received[SEND] for broker in cluster.brokers.values()) == 1
+
+
+async def test_sends_beyond_the_bound_wait_for_a_free_place() -> None:
+    """No more than outstanding_max sends are on the wire; the next one goes when an answer comes."""
+    settings = ProducerSettings(outstanding_max=3)
+    async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
+        cluster.add_topic("orders")
+        await producer.queues("orders")
+        broker = cluster.broker()
+        broker.ignore(SEND, times=3)
+        stuck = [asyncio.create_task(producer.send(Message("orders", b"s"), timeout_ms=300)) for _ in range(3)]
+        await wait_until(lambda: broker.received[SEND] == 3)
+
+        waiting = asyncio.create_task(producer.send(Message("orders", b"w"), timeout_ms=2000))
+        await asyncio.wait([waiting], timeout=0.05)
+        sent_while_full = broker.received[SEND]
+        outcomes = await asyncio.gather(*stuck, return_exceptions=True)
+        receipt = await waiting
+
+        assert sent_while_full == 3
+        assert all(isinstance(outcome, SendTimeout) for outcome in outcomes)
+        assert receipt.is_acknowledged and producer.outstanding == 0
+
+
+async def test_a_send_that_never_got_a_place_was_certainly_not_stored() -> None:
+    """A full producer fails a send at its deadline with a known outcome."""
+    settings = ProducerSettings(outstanding_max=1)
+    async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
+        cluster.add_topic("orders")
+        cluster.broker().ignore(SEND)
+        stuck = asyncio.create_task(producer.send(Message("orders", b"s"), timeout_ms=400))
+        await wait_until(lambda: cluster.broker().received[SEND] == 1)
+
+        with pytest.raises(SendTimeout) as raised:
+            await producer.send(Message("orders", b"x"), timeout_ms=50)
+
+        assert not raised.value.is_outcome_unknown
+        with pytest.raises(SendTimeout):
+            await stuck
+
+
+async def test_many_sends_share_one_connection_and_keep_their_order() -> None:
+    """Pipelined sends to one queue are stored in the order of the calls, over a single connection."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=1)
+        (queue,) = await producer.queues("orders")
+
+        await asyncio.gather(*(producer.send(Message("orders", b"%d" % i), queue=queue) for i in range(500)))
+
+        assert stored(cluster) == [b"%d" % i for i in range(500)]
+        assert len(cluster.broker().state.clients) == 1
+
+
+async def test_oneway_never_waits_for_the_broker() -> None:
+    """A oneway send returns although the broker never answers, and marks its request so."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        await producer.queues("orders")
+        cluster.broker().ignore(SEND)
+
+        async with asyncio.timeout(2):
+            await producer.send_oneway(Message("orders", b"lost"))
+            await producer.send_oneway(Message("orders", b"kept"))
+        await wait_until(lambda: stored(cluster) == [b"kept"])
+
+        sends = [command for command in cluster.broker().requests if command.code == SEND]
+        assert all(command.is_oneway for command in sends)
+
+
+async def test_a_large_body_travels_compressed_and_a_small_one_does_not() -> None:
+    """Above 4096 bytes the body is a zlib stream and the flags say so, as Java's clients do it."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=1)
+
+        await producer.send(Message("orders", b"a" * 4096))
+        await producer.send(Message("orders", b"a" * 4097))
+
+        small, large = cluster.broker().messages("orders")
+        assert small.sys_flag == 0 and small.body == b"a" * 4096
+        assert large.sys_flag == 0x301 and zlib.decompress(large.body) == b"a" * 4097
+
+
+async def test_delay_and_wait_travel_as_properties() -> None:
+    """The delay level and the wish not to wait for the store are what a broker reads them from."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+
+        await producer.send(Message("orders", b"x", delay_level=3, waits_for_store=False))
+
+        (message,) = cluster.broker().messages("orders")
+        assert message.properties["DELAY"] == "3" and message.properties["WAIT"] == "false"
+
+
+async def test_equal_sharding_keys_go_to_one_queue_that_java_would_choose() -> None:
+    """The queue follows from the key's Java hash, so that producers of both languages agree."""
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=4)
+        queues = await producer.queues("orders")
+
+        for key in ("a", "customer-17", "Ω", "negative-hash-zzzzzz"):
+            receipts = [await producer.send(Message("orders", b"x", sharding_key=key)) for _ in range(3)]
+            assert {receipt.queue for receipt in receipts} == {queues[abs(java_string_hash(key)) % 8]}
+
+
+async def test_a_selector_chooses_the_queue() -> None:
+    """The application's own choice among all queues is obeyed."""
+
+    def last(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        return queues[-1]
+
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=3)
+
+        receipt = await producer.send(Message("orders", b"x"), queue=last)
+
+        assert receipt.queue == MessageQueue(topic="orders", broker_name="broker-b", queue_id=2)
+
+
+async def test_a_send_to_a_fixed_queue_is_never_moved() -> None:
+    """With a fixed queue another broker cannot stand in: the failure is the caller's to see."""
+    async with FakeCluster(TWO) as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders", queues=1)
+        queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
+        cluster.broker("broker-a").drop(SEND)
+
+        with pytest.raises(SendFailed) as raised:
+            await producer.send(Message("orders", b"x"), queue=queue)
+
+        assert raised.value.is_outcome_unknown, "the connection broke after the request was written"
+        assert stored(cluster) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("orders", b""),
+        Message("orders", b"x" * (4 * 1024 * 1024 + 1)),
+        Message("../etc", b"x"),
+        Message("t" * 128, b"x"),
+        Message("SCHEDULE_TOPIC_XXXX", b"x"),
+        Message("orders", b"x", properties={"TAGS": "sneaky"}),
+        Message("orders", b"x", properties={"a\x01b": "c"}),
+        Message("orders", b"x", properties={"big": "v" * 32768}),
+        Message("orders", b"x", keys=["two words"]),
+        Message("orders", b"x", delay_level=-1),
+    ],
+    ids=["empty", "large", "path", "long-topic", "system", "reserved", "control", "properties", "keys", "delay"],
+)
+async def test_what_every_broker_would_refuse_is_not_sent(message: Message) -> None:
+    """A message that breaks a rule of the protocol is refused before any byte leaves."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        with pytest.raises(InvalidMessage):
+            await producer.send(message)
+
+        assert cluster.broker().received[SEND] == 0
+
+
+async def test_a_closed_producer_says_so() -> None:
+    """Outside start and close a send raises ClientClosed, whichever came first."""
+    async with FakeCluster() as cluster:
+        producer = Producer(cluster.name_server)
+        with pytest.raises(ClientClosed):
+            await producer.send(Message("orders", b"x"))
+        async with producer:
+            pass
+        with pytest.raises(ClientClosed):
+            await producer.send(Message("orders", b"x"))
+
+
+async def test_an_unknown_topic_is_created_on_first_send_where_brokers_do_that() -> None:
+    """The route of TBW102 stands in for an unknown topic, with at most default_topic_queues queues."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        receipts = [await producer.send(Message("fresh", b"%d" % i)) for i in range(8)]
+
+        assert {receipt.queue.queue_id for receipt in receipts} == {0, 1, 2, 3}
+        assert len(stored(cluster, "fresh")) == 8
+
+
+async def test_an_unknown_topic_is_an_error_where_brokers_do_not_create_it() -> None:
+    """Without auto-creation there is no route, and the error says what to do."""
+    async with FakeCluster(auto_creates_topics=False) as cluster, Producer(cluster.name_server) as producer:
+        with pytest.raises(NoRoute, match="create the topic"):
+            await producer.send(Message("fresh", b"x"))
+
+
+async def test_a_broker_hears_of_a_producer_at_once_and_when_it_leaves() -> None:
+    """The first connection brings a heartbeat with the group; closing takes the group back."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders")
+        broker = cluster.broker()
+        settings = ClientSettings(instance="tester")
+        async with Producer(cluster.name_server, "billing", client_settings=settings) as producer:
+            await producer.send(Message("orders", b"x"))
+            await wait_until(lambda: broker.received[RequestCode.HEART_BEAT] == 1)
+            (heartbeat,) = broker.state.clients.values()
+            assert heartbeat.client_id == producer.client_id == "127.0.0.1@tester"
+            assert [data.group_name for data in heartbeat.producer_data_set] == ["billing"]
+
+        assert broker.received[RequestCode.UNREGISTER_CLIENT] == 1
