@@ -84,6 +84,9 @@ class BrokerSettings:
     held_pulls_max: int = 100_000
     """pullThreadPoolQueueCapacity: long polls that may wait at once; each costs about a kilobyte."""
 
+    held_pulls_per_connection_max: int = 10_000
+    """maxHeldPullsPerConnection: long polls of one connection; a client holds one per queue that it consumes."""
+
     pull_messages_max: int = 1024
     """maxPullBatchSize: messages in one pull's answer, whatever the client asks for."""
 
@@ -243,6 +246,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "waitTimeMillsInSendQueue": ("wait_in_send_queue_ms", _POSITIVE),
     "osPageCacheBusyTimeOutMills": ("page_cache_busy_ms", _POSITIVE),
     "pullThreadPoolQueueCapacity": ("held_pulls_max", _POSITIVE),
+    "maxHeldPullsPerConnection": ("held_pulls_per_connection_max", _POSITIVE),
     "maxPullBatchSize": ("pull_messages_max", _whole(1, 10_000)),
     "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", _whole(1, 15 * 1024 * 1024)),
     "maxTransferBytesOnRequest": ("pull_bytes_limit", _whole(1, 15 * 1024 * 1024)),

@@ -2,10 +2,11 @@
 
 from gantry_remoting.client import Channel, split_address
 from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingError, RemotingTimeout
-from gantry_remoting.server import CommandService, Connection, Listener, Service
+from gantry_remoting.server import PASS_REPLY_BYTES_MAX, CommandService, Connection, Listener, Service
 from gantry_remoting.settings import ListenerSettings, TlsMode, TlsSettings
 
 __all__ = [
+    "PASS_REPLY_BYTES_MAX",
     "CannotConnect",
     "Channel",
     "CommandService",

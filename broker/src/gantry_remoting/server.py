@@ -1,9 +1,9 @@
 """The listening end of RocketMQ's remoting: sockets to bytes, bytes to sockets, and what a peer may cost us.
 
 A `Service` gets all the bytes of one read at once and answers with all its replies at once: one pass in, one write
-out. `CommandService` is the readable adapter for services that are not hot. Late answers go through
-`Connection.send`. A peer that breaks the protocol, is too slow, or is one too many is closed with one log line, and
-nobody else notices.
+out. A service whose replies grow large stops early; the rest of the bytes waits until the peer has taken them.
+`CommandService` is the readable adapter for services that are not hot. Late answers go through `Connection.send`. A
+peer that breaks the protocol, is too slow, or is one too many is closed with one log line, and nobody else notices.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import logging
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Protocol, cast, final
+from typing import Final, Protocol, cast, final
 
 from gantry_remoting.errors import ConnectionClosed, RemotingTimeout
 from gantry_remoting.settings import ListenerSettings, TlsMode
@@ -23,16 +23,25 @@ from gantry_wire.limits import WireLimits
 
 log = logging.getLogger(__name__)
 
-SWEEP_INTERVAL_S = 1.0
+SWEEP_INTERVAL_S: Final = 1.0
+CLOSE_TIMEOUT_S: Final = 5.0
+"""How long a connection that we closed may take to give its last replies to its peer."""
+
+STOP_TIMEOUT_S: Final = 1.0
+"""The same when the whole listener closes."""
+
+PASS_REPLY_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Replies of one pass after which a service should stop: small requests can ask for large answers."""
 
 
 class Service(Protocol):
     """What stands behind a listener."""
 
     def handle(self, data: bytes, connection: "Connection") -> tuple[int, bytes]:
-        """Handle all whole frames at the start of `data`: (how many bytes they took, the replies to write).
+        """Handle whole frames at the start of `data`: (how many bytes they took, the replies to write).
 
-        Raises RemoteProtocolError to have the connection closed.
+        It may leave whole frames when its replies pass PASS_REPLY_BYTES_MAX; they come again once the replies are
+        on their way. Raises RemoteProtocolError to have the connection closed.
         """
 
     def connected(self, connection: "Connection") -> None:
@@ -63,6 +72,7 @@ class Connection(asyncio.Protocol):
         self.local: tuple[str, int] = ("", 0)
         self.is_open = False
         self.active_at = 0.0
+        self._closed_at = 0.0
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
@@ -110,6 +120,7 @@ class Connection(asyncio.Protocol):
         self._write_paused_at = 0.0
         if self._transport is not None and self.is_open:
             self._transport.resume_reading()
+            self._resume()
 
     # ------- what services call
 
@@ -118,7 +129,11 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or not self.is_open:
             return
-        transport.write(data if self._tls is None else self._tls.encrypt(data))
+        try:
+            transport.write(data if self._tls is None else self._tls.encrypt(data))
+        except ssl.SSLError as error:
+            self.close(f"TLS failed: {error.reason or error}")
+            return
         if self._write_paused_at and transport.get_write_buffer_size() > self._settings.reply_bytes_max:
             self.close("does not read its replies")
 
@@ -127,9 +142,15 @@ class Connection(asyncio.Protocol):
         if not self.is_open or self._transport is None:
             return
         self.is_open = False
+        self._closed_at = self._loop.time()
         log.info("connection closed", extra={"peer": f"{self.peer[0]}:{self.peer[1]}", "reason": reason})
         self._pending.clear()
         self._transport.abort() if self._write_paused_at else self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection now, whatever its peer has not read yet."""
+        if self._transport is not None:
+            self._transport.abort()
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
         """Ask the peer something and wait for its answer. Raises ConnectionClosed or RemotingTimeout."""
@@ -165,6 +186,10 @@ class Connection(asyncio.Protocol):
             return "was idle too long"
         return None
 
+    def is_stuck(self, now: float) -> bool:
+        """Whether it was closed long ago and its peer does not even take what was left for it."""
+        return not self.is_open and now - self._closed_at > CLOSE_TIMEOUT_S
+
     # ------- inside
 
     def _feed(self, data: bytes) -> None:
@@ -184,8 +209,24 @@ class Connection(asyncio.Protocol):
             self._needed_bytes = _needed_bytes(rest, self._settings.wire)
             self._pending += rest
             self._frame_began_at = self.active_at
+            if self._has_whole_frame:
+                self._loop.call_soon(self._resume)
         else:
             self._frame_began_at = 0.0
+
+    @property
+    def _has_whole_frame(self) -> bool:
+        return bool(self._pending) and len(self._pending) >= self._needed_bytes
+
+    def _resume(self) -> None:
+        """Go on with frames that a pass left, unless their replies would only lie here."""
+        if self.is_open and not self._write_paused_at and self._has_whole_frame:
+            data = bytes(self._pending)
+            self._pending.clear()
+            try:
+                self._feed(data)
+            except RemoteProtocolError as error:
+                self.close(f"broke the protocol: {error}")
 
     def _sniff(self, data: bytes) -> None:
         self._is_sniffing = False
@@ -195,6 +236,7 @@ class Connection(asyncio.Protocol):
             return
         if data[0] == TLS_HANDSHAKE_BYTE:
             self._tls = TlsLayer(context)
+            self._frame_began_at = self.active_at
         elif tls.mode is TlsMode.ENFORCING:
             raise RemoteProtocolError("plain text on a port that enforces TLS")
 
@@ -206,6 +248,8 @@ class Connection(asyncio.Protocol):
             output = self._tls.pending_output()
             if output:
                 self._transport.write(output)
+        if self._tls.is_ready and not plain and not self._pending:
+            self._frame_began_at = 0.0
         if self._tls.is_closed and not plain:
             self.close("ended TLS")
         return plain
@@ -239,6 +283,7 @@ class Listener:
         self.connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
+        self._emptied = asyncio.Event()
         self._sweeper: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -273,8 +318,20 @@ class Listener:
             self._server.close()
         for connection in list(self.connections):
             connection.close("the server stops")
+        await self._empty()
         if self._server is not None:
             await self._server.wait_closed()
+
+    async def _empty(self) -> None:
+        """Wait until the connections have given their last replies, but not long."""
+        self._emptied.clear()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                while self.connections:
+                    await self._emptied.wait()
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort()
 
     def admit(self, connection: Connection) -> bool:
         """Whether there is room for one more; closes it when not."""
@@ -298,6 +355,8 @@ class Listener:
         self._per_address[address] -= 1
         if not self._per_address[address]:
             del self._per_address[address]
+        if not self.connections:
+            self._emptied.set()
         return True
 
     def _sweep(self) -> None:
@@ -306,10 +365,12 @@ class Listener:
             reason = connection.overdue(now)
             if reason is not None:
                 connection.close(reason)
+            if connection.is_stuck(now):
+                connection.abort()
         self._sweeper = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
 
-Dispatch = Callable[[Command, Connection], Command | None | Awaitable[Command | None]]
+Dispatch = Callable[[Command, Connection], Command | Awaitable[Command | None] | None]
 
 
 @final
@@ -333,7 +394,8 @@ class CommandService:
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
         position, end = 0, len(data)
         replies: list[bytes] = []
-        while end - position >= FRAME_HEAD.size:
+        reply_bytes = 0
+        while end - position >= FRAME_HEAD.size and reply_bytes <= PASS_REPLY_BYTES_MAX:
             total, type_and_header = FRAME_HEAD.unpack_from(data, position)
             check_frame_head(total, type_and_header, self._limits)
             frame_end = position + 4 + total
@@ -345,6 +407,7 @@ class CommandService:
             reply = self._one(decode_command(frame, self._limits), connection)
             if reply is not None:
                 replies.append(reply.encode())
+                reply_bytes += len(replies[-1])
         return position, b"".join(replies)
 
     def connected(self, connection: Connection) -> None:

@@ -56,10 +56,11 @@ class ListenerSettings:
     """Connections of one peer address; one runaway host must not shut out the others."""
 
     idle_timeout_ms: int = 120_000
-    """Close a connection that neither sent nor got anything for so long; 120 s, as RocketMQ does."""
+    """Close a connection from which nothing came for so long; 120 s, as RocketMQ does. Clients beat every 30 s."""
 
     frame_timeout_ms: int = 30_000
-    """Close a connection whose frame has begun and not ended for so long: a peer that feeds one byte a second."""
+    """Close a connection whose frame or TLS handshake has begun and not ended for so long: a peer that feeds one byte
+    a second."""
 
     reader_timeout_ms: int = 60_000
     """Close a connection that does not take its replies for so long."""

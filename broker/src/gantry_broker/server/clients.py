@@ -5,7 +5,7 @@ closes, when it says goodbye, or when it has been silent for two minutes. Member
 the group changes, so that they share the queues anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import final
 
@@ -53,7 +53,8 @@ class ConsumerGroupState:
 
     @property
     def client_ids(self) -> list[str]:
-        return [member.client_id for member in self.members.values()]
+        """Every client once, though it may be here twice while an old connection of it dies."""
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
 
 def new_member(connection: Connection, client_id: str, command: Command, now_ms: int) -> Member:
@@ -74,7 +75,7 @@ class ClientRegistry:
 
     def heartbeat(self, beat: HeartbeatData, command: Command, connection: Connection) -> bool:
         """A client says that it is here. True when its groups or subscriptions changed by it."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.monotonic_ms()
         for producer in beat.producer_data_set:
             members = self.producers.setdefault(producer.group_name, {})
             members[connection] = new_member(connection, beat.client_id, command, now_ms)
@@ -124,15 +125,16 @@ class ClientRegistry:
         return lost
 
     def expire(self) -> list[Connection]:
-        """Connections of clients that have been silent too long; the caller closes them."""
-        oldest_ms = self._clock.wall_ms() - CLIENT_TIMEOUT_MS
-        silent = {
-            member.connection
-            for members in self._memberships()
-            for member in members.values()
-            if member.seen_at_ms < oldest_ms
-        }
-        return list(silent)
+        """Drop memberships that were not renewed. Returns connections without any left; the caller closes them."""
+        oldest_ms = self._clock.monotonic_ms() - CLIENT_TIMEOUT_MS
+        silent = {member.connection for member in self._all_members() if member.seen_at_ms < oldest_ms}
+        for name, producers in list(self.producers.items()):
+            for connection in [one for one, member in producers.items() if member.seen_at_ms < oldest_ms]:
+                self._drop_producer(name, connection)
+        for name, group in list(self.consumers.items()):
+            for connection in [one for one, member in group.members.items() if member.seen_at_ms < oldest_ms]:
+                self._drop_consumer(name, connection)
+        return list(silent - {member.connection for member in self._all_members()})
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         state = self.consumers.get(group)
@@ -141,9 +143,11 @@ class ClientRegistry:
     def groups_subscribed_to(self, topic: str) -> list[str]:
         return sorted(name for name, group in self.consumers.items() if topic in group.subscriptions)
 
-    def _memberships(self) -> Iterable[dict[Connection, Member]]:
-        yield from self.producers.values()
-        yield from (group.members for group in self.consumers.values())
+    def _all_members(self) -> Iterator[Member]:
+        for producers in self.producers.values():
+            yield from producers.values()
+        for group in self.consumers.values():
+            yield from group.members.values()
 
     def _drop_producer(self, group: str, connection: Connection) -> None:
         members = self.producers.get(group, {})

@@ -68,7 +68,9 @@ class DelayService:
             pause_s = TICK_S
             for level in range(1, len(self._core.settings.store.delay_levels_ms) + 1):
                 try:
-                    while self._deliver_slice(level):
+                    is_more = True
+                    while is_more:
+                        is_more = self._deliver_slice(level)
                         await asyncio.sleep(0)
                 except BrokerError as error:
                     log.warning("delayed messages wait for the store", extra={"level": level, "reason": str(error)})

@@ -32,6 +32,11 @@ class TableFile:
         self._wanted = 0
         self._written = 0
 
+    @property
+    def is_stale(self) -> bool:
+        """Whether the disk lacks a change."""
+        return self._wanted != self._written
+
     def mark(self) -> None:
         """The table has changed."""
         self._wanted += 1
@@ -64,7 +69,7 @@ class Persistence:
     def __init__(self) -> None:
         self._files: dict[str, TableFile] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """Writes that were asked for at once and have not ended."""
+        """The last write of each table that was asked for at once."""
         self.failure: str | None = None
 
     def add(self, file: TableFile) -> None:
@@ -74,10 +79,9 @@ class Persistence:
         """The table has changed; with `now` it is written without waiting for the next round."""
         file = self._files[name]
         file.mark()
-        if now and name not in self._tasks:
-            task = asyncio.ensure_future(self._settle(file))
-            self._tasks[name] = task
-            task.add_done_callback(lambda _: self._tasks.pop(name))
+        task = self._tasks.get(name)
+        if now and (task is None or task.done()):
+            self._tasks[name] = asyncio.ensure_future(self._settle_whole(file))
 
     async def settled(self, name: str) -> None:
         """Wait until the table is on disk as it is now."""
@@ -96,13 +100,20 @@ class Persistence:
             file.mark()
         await self.round()
 
-    async def _settle(self, file: TableFile) -> None:
+    async def _settle_whole(self, file: TableFile) -> None:
+        """Write until nothing has changed meanwhile, or until it fails: then the next round tries."""
+        while file.is_stale and await self._settle(file):
+            pass
+
+    async def _settle(self, file: TableFile) -> bool:
         try:
             await file.settle()
-            self.failure = None
         except (OSError, BrokerError) as error:
             self.failure = f"{file.name}: {error}"
             log.exception("a table could not be written; it is tried again", extra={"table": file.name})
+            return False
+        self.failure = None
+        return True
 
 
 def without_nulls(document: Any) -> Any:

@@ -24,7 +24,7 @@ from gantry_broker.server.send_routes import UNIQUE_END, UNIQUE_PREFIX, UNIQUE_P
 from gantry_broker.server.stats import BrokerStats
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
-from gantry_remoting import Connection
+from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
 from gantry_wire import Command, ResponseCode
 from gantry_wire.commands.send import SendMessageV2
 from gantry_wire.errors import RemoteProtocolError
@@ -112,6 +112,7 @@ class SendPath:
         take_plain = self._take_plain
         self.refusal = self._flow.refusal(self._loop.time(), before)
         replies: list[bytes] = []
+        reply_bytes = 0
         try:
             while end - position >= _HEAD_BYTES:
                 total, type_and_header = _unpack_head(data, position)
@@ -130,6 +131,9 @@ class SendPath:
                 reply = other(Frame(type_and_header >> 24, header, body), connection)
                 if reply:
                     replies.append(reply)
+                    reply_bytes += len(reply)
+                    if reply_bytes > PASS_REPLY_BYTES_MAX:
+                        break
         except RemoteProtocolError:
             self.flush_for(connection)
             connection.send(b"".join(replies))
@@ -169,7 +173,8 @@ class SendPath:
                 template, unique, opaque = answers[number]
                 if template:
                     reply = template % (physical_offsets[number], queue_offsets[number], unique, opaque)
-                    parts.append(_HEADS[len(reply)])
+                    size = len(reply)
+                    parts.append(_HEADS[size] if size < len(_HEADS) else FRAME_HEAD.pack(4 + size, size))
                     parts.append(reply)
                 number += 1
             if parts:

@@ -117,13 +117,14 @@ class TopicTable:
             self.put(config)
         return config
 
-    def create_from_template(self, topic: str, template: str, queues: int) -> TopicConfig | None:
-        """What an unknown topic becomes under auto-creation; None when the template does not allow it."""
+    def from_template(self, topic: str, template: str, queues: int) -> TopicConfig | None:
+        """What an unknown topic would become under auto-creation; None when the template does not allow it."""
         source = self._topics.get(template)
         if source is None or not source.perm & PERM_INHERIT:
             return None
         count = max(1, min(queues, source.write_queue_nums))
-        return self.ensure(topic, count, source.perm & ~PERM_INHERIT)
+        perm = source.perm & ~PERM_INHERIT
+        return TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=perm)
 
     def document(self) -> TopicConfigTable:
         """The table as topics.json and name servers read it."""

@@ -148,7 +148,7 @@ class Dialogue:
 
     async def send_ok(self, body: bytes = b"hello", **fields: str) -> dict[str, str]:
         """A send that must succeed; its reply's fields."""
-        reply = await self.send(body, **fields)
+        reply = await self.send(body, code=RequestCode.SEND_MESSAGE_V2, **fields)
         assert reply.code == 0, f"code {reply.code}: {reply.remark}"
         return reply.ext
 
@@ -162,11 +162,11 @@ class Dialogue:
 
     def start_pull(self, offset: int = 0, *, wait_ms: int, **fields: str) -> "asyncio.Task[Command]":
         """A pull under way."""
-        return asyncio.ensure_future(self.pull(offset, wait_ms=wait_ms, **fields))
+        return asyncio.ensure_future(self.pull(offset, wait_ms=wait_ms, code=RequestCode.PULL_MESSAGE, **fields))
 
     async def read(self, offset: int = 0, **fields: str) -> list[StoredMessage]:
         """The messages that a pull gives; none when it finds none."""
-        reply = await self.pull(offset, **fields)
+        reply = await self.pull(offset, wait_ms=0, code=RequestCode.PULL_MESSAGE, **fields)
         return decode_records(reply.body) if reply.code == 0 else []
 
     # ------- clients

@@ -8,6 +8,7 @@ from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire.commands.clients import (
     CheckClientConfig,
+    ConsumerData,
     ConsumerGroup,
     HeartbeatData,
     LockBatch,
@@ -37,19 +38,25 @@ class ClientHandlers:
         }
 
     def heartbeat(self, command: Command, connection: Connection) -> Command:
+        """Groups that do not exist, and cannot be made, are passed over as RocketMQ does; their pulls are told why."""
         beat = read_document(command.body, HeartbeatData)
         core = self._core
-        for consumer in beat.consumer_data_set:
-            if names.group_fault(consumer.group_name) is not None:
-                raise Refused(ResponseCode.INVALID_PARAMETER, f"the group[{consumer.group_name[:300]}] is illegal")
-            group = core.groups.find(consumer.group_name)
-            if group is not None and names.topic_fault(names.retry_topic(consumer.group_name)) is None:
-                core.topics.ensure(names.retry_topic(consumer.group_name), max(1, group.retry_queue_nums))
+        beat.consumer_data_set = [data for data in beat.consumer_data_set if self._admit(data)]
         changed = core.clients.heartbeat(beat, command, connection)
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
         if beat.heartbeat_fingerprint == 0:
             ext["IS_SUB_CHANGE"] = "true"
         return command.reply(ext=ext)
+
+    def _admit(self, data: ConsumerData) -> bool:
+        """Whether the group may be; makes its retry topic when it may."""
+        group = self._core.groups.find(data.group_name)
+        if group is None:
+            return False
+        retry_topic = names.retry_topic(data.group_name)
+        if names.topic_fault(retry_topic) is None:
+            self._core.topics.ensure(retry_topic, max(1, group.retry_queue_nums))
+        return True
 
     def unregister(self, command: Command, connection: Connection) -> Command:
         request = UnregisterClient.read(command.ext)

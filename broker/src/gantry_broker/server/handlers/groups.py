@@ -9,6 +9,7 @@ from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.offsets import group_fault_refusal
 from gantry_broker.server.handlers.send import Refused
 from gantry_broker.server.handlers.topics import queue_key
+from gantry_broker.server.topics import QUEUES_MAX
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import (
@@ -140,6 +141,11 @@ class GroupHandlers:
             refusal = group_fault_refusal(config.group_name)
             if refusal is not None:
                 raise refusal
+            if config.retry_queue_nums > QUEUES_MAX:
+                raise Refused(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{config.retry_queue_nums} retry queues: at most {QUEUES_MAX} are allowed",
+                )
         for config in configs:
             self._core.groups.put(config)
 

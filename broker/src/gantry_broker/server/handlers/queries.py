@@ -10,6 +10,8 @@ from gantry_wire.commands.pull import QueryMessage, QueryMessageResult, ViewMess
 
 QUERY_MESSAGES_MAX = 64
 UNIQUE_QUERY_MESSAGES = 32
+QUERY_BYTES_MAX = 8 * 1024 * 1024
+"""What one answer holds at most, but for its first message; clients refuse frames over 16 MiB."""
 
 
 @final
@@ -32,7 +34,7 @@ class QueryHandlers:
         if not records:
             raise Refused(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
         result = QueryMessageResult(index_last_update_timestamp=timestamp, index_last_update_phyoffset=physical_offset)
-        return command.reply(ext=result.write(), body=b"".join(records))
+        return command.reply(ext=result.write(), body=b"".join(_fitting(records)))
 
     def view(self, command: Command, connection: Connection) -> Command:
         view = ViewMessage.read(command.ext)
@@ -40,3 +42,13 @@ class QueryHandlers:
         if record is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {view.offset}")
         return command.reply(body=record)
+
+
+def _fitting(records: list[bytes]) -> list[bytes]:
+    """As many of the first records as one answer may hold."""
+    size = 0
+    for count, record in enumerate(records):
+        size += len(record)
+        if size > QUERY_BYTES_MAX and count:
+            return records[:count]
+    return records

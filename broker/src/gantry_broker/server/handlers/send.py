@@ -1,9 +1,10 @@
 """Sends in words: every check that RocketMQ makes, in its order, with its codes.
 
-`SendHandlers.take` turns one request into drafts of the current pass or into a refusal; nothing is stored before every
-check has passed. Transactional and timer messages are refused clearly until they exist.
+`SendHandlers.take` turns one request into drafts of the current pass or into a refusal; nothing is stored, and no topic
+made, before every check has passed. Transactional and timer messages are refused clearly until they exist.
 """
 
+import logging
 import random
 from dataclasses import dataclass
 from typing import Final, final
@@ -22,12 +23,14 @@ from gantry_wire.batch import BatchEntry, decode_batch
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.send import SendMessage, SendMessageV2
-from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.hashing import tags_code
-from gantry_wire.limits import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
+from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_MULTI_TAGS, TRANSACTION_MASK, offset_message_id
 from gantry_wire.properties import format_properties, parse_properties
 from gantry_wire.unique_id import UniqueIds
+
+log = logging.getLogger(__name__)
 
 SEND_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 TIMER_PROPERTIES: Final = (keys.TIMER_DELAY_SECONDS, keys.TIMER_DELAY_MS, keys.TIMER_DELIVER_MS)
@@ -71,19 +74,25 @@ class SendHandlers:
             if self._path.refusal is not None:
                 raise Refused(*self._path.refusal)
             send = read_send(command)
-            self._check(send, command, connection)
+            config = self._check(send, command, connection)
             if send.batch or command.code == RequestCode.SEND_BATCH_MESSAGE:
-                return self._take_batch(send, command, connection)
-            self._take_single(send, command, connection)
+                return self._take_batch(send, command, connection, config)
+            self._take_single(send, command, connection, config)
         except Refused as refused:
             return refuse(command, refused.code, refused.remark)
         except FieldError as error:
             return refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
+        except Exception as error:
+            # The firewall between one send and the others of its turn.
+            log.error("a send failed", exc_info=error, extra={"code": command.code})
+            text = f"the broker failed to handle the request: {type(error).__name__}"
+            return refuse(command, ResponseCode.SYSTEM_ERROR, text)
         return None
 
     # ------- checks
 
-    def _check(self, send: SendMessageV2, command: Command, connection: Connection) -> None:
+    def _check(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
+        """The topic of a send that may be stored, as it is or as it would be made."""
         fault = names.topic_fault(send.topic)
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the topic[{send.topic[:300]}] is illegal: {fault.value}")
@@ -97,9 +106,8 @@ class SendHandlers:
                 f"request queueId[{send.queue_id}] is illegal, topic[{send.topic}] has {queues} queues, "
                 f"producer: {connection.peer[0]}:{connection.peer[1]}",
             )
-        if not names.is_retry_or_dead_letter(send.topic) and len(send.topic) > TOPIC_BYTES_MAX:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(send.topic)}")
         self._check_sizes(send, command.body)
+        return config
 
     def _check_sizes(self, send: SendMessageV2, body: bytes) -> None:
         limit = self._core.settings.message_bytes_max
@@ -115,47 +123,59 @@ class SendHandlers:
         core = self._core
         config = core.topics.find(send.topic)
         if config is None and send.topic.startswith(names.RETRY_PREFIX):
-            config = core.topics.ensure(send.topic, 1)
+            config = one_queue(send.topic)
         if config is None:
             queues = min(send.default_topic_queue_nums, core.settings.default_topic_queues)
-            config = core.topics.create_from_template(send.topic, send.default_topic, queues)
+            config = core.topics.from_template(send.topic, send.default_topic, queues)
         if config is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{send.topic}] not exist, apply first please!")
         return config
 
     # ------- one message
 
-    def _take_single(self, send: SendMessageV2, command: Command, connection: Connection) -> None:
-        config = self._core.topics.find(send.topic)
-        assert config is not None, "_check made sure of it"
+    def _take_single(self, send: SendMessageV2, command: Command, connection: Connection, config: TopicConfig) -> None:
         properties = clean(parse_properties(send.properties or ""))
         unique = properties.setdefault(keys.UNIQUE_KEY, self._unique_ids.next(self._core.clock.wall_ms()))
-        queue_id = send.queue_id if send.queue_id >= 0 else self._random.randrange(max(1, config.write_queue_nums))
-        message = Outgoing(send.topic, queue_id, command.body, properties, send.reconsume_times or 0)
-        self._redirect_exhausted_retry(send, message)
         refuse_unsupported(properties)
+        message = Outgoing(
+            send.topic, self._queue_id(send, config), command.body, properties, send.reconsume_times or 0
+        )
+        config = self._redirect_exhausted_retry(send, message) or config
         draft = self.draft(message, send, self._path.host_of(connection))
+        template = NO_ANSWER if command.is_oneway else self._core.routes.template(message.queue_id)
+        answer = (template, json_text(unique), command.opaque)
+        self._make(config)
         self._path.drafts.append(draft)
-        template = NO_ANSWER if command.is_oneway else self._core.routes.template(queue_id)
-        self._path.answers.append((template, json_text(unique), command.opaque))
-        if send.topic not in self._core.routes.by_topic:
+        self._path.answers.append(answer)
+
+    def _queue_id(self, send: SendMessageV2, config: TopicConfig) -> int:
+        """The queue that the producer chose, or any."""
+        return send.queue_id if send.queue_id >= 0 else self._random.randrange(max(1, config.write_queue_nums))
+
+    def _make(self, config: TopicConfig) -> None:
+        """The topic exists from now on, and has a route."""
+        self._core.topics.put(config)
+        if config.topic_name not in self._core.routes.by_topic:
             self._core.routes.make(config)
 
-    def _redirect_exhausted_retry(self, send: SendMessageV2, message: Outgoing) -> None:
-        """A consumer that resends to its retry topic too often has it go to the dead letters."""
+    def _redirect_exhausted_retry(self, send: SendMessageV2, message: Outgoing) -> TopicConfig | None:
+        """A consumer that resends to its retry topic too often has it go to the dead letters: their topic, or None.
+
+        A group that holds queue locks consumes in order; what it resends it has given up already.
+        """
         if not send.topic.startswith(names.RETRY_PREFIX):
-            return
+            return None
         group_name = send.topic[len(names.RETRY_PREFIX) :]
         group = self._core.groups.find(group_name)
         if group is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name}")
         times_max = group.retry_max_times if send.max_reconsume_times is None else send.max_reconsume_times
-        is_ordered = message.reconsume_times > 0 and self._core.locks.is_held(group_name)
-        if message.reconsume_times >= times_max or is_ordered:
-            message.topic = names.dead_letter_topic(group_name)
-            message.queue_id = 0
-            message.properties.pop(keys.DELAY_LEVEL, None)
-            self._core.topics.ensure(message.topic, 1, PERM_NORMAL)
+        if message.reconsume_times <= times_max and not self._core.locks.is_held(group_name):
+            return None
+        message.topic = names.dead_letter_topic(group_name)
+        message.queue_id = 0
+        message.properties.pop(keys.DELAY_LEVEL, None)
+        return self._core.topics.find(message.topic) or one_queue(message.topic)
 
     def draft(self, message: Outgoing, send: SendMessageV2, born_host: bytes) -> Draft:
         """What the store appends for `message`. Raises Refused when its properties no longer fit."""
@@ -168,13 +188,14 @@ class SendHandlers:
             properties[keys.DELAY_LEVEL] = str(level)
             topic, queue_id = names.SCHEDULE_TOPIC, level - 1
             delay_ms = core.settings.store.delay_levels_ms[level - 1]
+        data = fitting(properties)
         config = core.topics.find(message.topic)
         multi = FLAG_MULTI_TAGS if config is not None and config.topic_filter_type == "MULTI_TAG" else 0
         sys_flag = send.sys_flag & ~(MEMORY_FLAGS | TRANSACTION_MASK) | multi
         return Draft(
             queue=core.store.queue(topic, queue_id),
             body=message.body,
-            properties=fitting(properties),
+            properties=data,
             sys_flag=sys_flag | (FLAG_BORN_HOST_V6 if len(born_host) == 20 else 0),
             flag=send.flag,
             born_timestamp_ms=send.born_timestamp,
@@ -188,17 +209,18 @@ class SendHandlers:
 
     # ------- batches
 
-    def _take_batch(self, send: SendMessageV2, command: Command, connection: Connection) -> bytes | None:
+    def _take_batch(
+        self, send: SendMessageV2, command: Command, connection: Connection, config: TopicConfig
+    ) -> bytes | None:
         if names.is_retry_or_dead_letter(send.topic):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {send.topic}")
         entries = self._entries(send, command.body)
-        config = self._core.topics.find(send.topic)
-        assert config is not None, "_check made sure of it"
-        queue_id = send.queue_id if send.queue_id >= 0 else self._random.randrange(max(1, config.write_queue_nums))
+        queue_id = self._queue_id(send, config)
+        shared = parse_properties(send.properties or "")
         uniques: list[str] = []
         drafts: list[Draft] = []
         for entry in entries:
-            properties = clean(parse_properties(entry.properties.decode("utf-8", "replace")))
+            properties = clean({**shared, **parse_properties(entry.properties.decode("utf-8", "replace"))})
             if keys.DELAY_LEVEL in properties or keys.TRANSACTION_PREPARED in properties:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch holds no delayed or transactional messages")
             refuse_unsupported(properties)
@@ -207,6 +229,7 @@ class SendHandlers:
             one = msgspec.structs.replace(send, flag=entry.flag)
             drafts.append(self.draft(message, one, self._path.host_of(connection)))
         self._path.flush_for(connection)
+        self._make(config)
         try:
             physical_offsets, queue_offsets = self._core.store.append_contiguous(drafts)
         except BrokerError as error:
@@ -223,9 +246,8 @@ class SendHandlers:
             "MSG_REGION": self._core.routes.added[keys.MESSAGE_REGION],
             "TRACE_ON": "true",
         }
-        batch_id = parse_properties(send.properties or "").get(keys.UNIQUE_KEY)
-        if batch_id is not None:
-            ext["batchUniqId"] = batch_id
+        if keys.UNIQUE_KEY in shared:
+            ext["batchUniqId"] = shared[keys.UNIQUE_KEY]
         return command.reply(ext=ext).encode()
 
     def _entries(self, send: SendMessageV2, body: bytes) -> list[BatchEntry]:
@@ -243,6 +265,11 @@ class SendHandlers:
 
 def refuse(command: Command, code: ResponseCode, remark: str) -> bytes | None:
     return None if command.is_oneway else command.reply(code, remark).encode()
+
+
+def one_queue(topic: str) -> TopicConfig:
+    """A retry or dead letter topic as RocketMQ makes it."""
+    return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=PERM_NORMAL)
 
 
 def read_send(command: Command) -> SendMessageV2:
@@ -288,7 +315,10 @@ def index_keys(properties: dict[str, str]) -> tuple[str, ...]:
 
 def fitting(properties: dict[str, str]) -> bytes:
     """The properties as bytes. Raises Refused when they pass what a record can hold."""
-    data = format_properties(properties).encode("utf-8", "replace")
+    try:
+        data = format_properties(properties).encode("utf-8", "replace")
+    except LocalProtocolError as error:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
     if len(data) > PROPERTIES_BYTES_MAX:
         raise Refused(
             ResponseCode.MESSAGE_ILLEGAL,
