@@ -47,6 +47,11 @@ class FakeBroker:
     def is_running(self) -> bool:
         return self._listener is not None
 
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._listener.connections) if self._listener is not None else 0
+
     async def start(self) -> None:
         """Listen: on a free port the first time, on the same one again."""
         self._listener = Listener(self._service, ListenerSettings(host="127.0.0.1", port=self._port))

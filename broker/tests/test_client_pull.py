@@ -1,0 +1,211 @@
+"""The pull consumer: every answer of a broker moves the reader to the right place."""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gantry_client import (
+    BadReply,
+    BrokerRefused,
+    ConsumerSettings,
+    FetchStatus,
+    InvalidMessage,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    UnreadableBody,
+)
+from gantry_client.testing import FakeCluster
+from gantry_wire.codes import RequestCode
+from gantry_wire.hashing import java_string_hash
+from gantry_wire.message import COMPRESSION_ZLIB, FLAG_COMPRESSED, StoredMessage
+
+PULL = RequestCode.PULL_MESSAGE
+QUEUE = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
+
+
+def put(cluster: FakeCluster, *bodies: bytes, tags: str = "", sys_flag: int = 0) -> None:
+    """Store bodies in QUEUE without a producer."""
+    properties = f"TAGS\x01{tags}\x02".encode() if tags else b""
+    for body in bodies:
+        message = StoredMessage(topic="orders", queue_id=0, body=body, sys_flag=sys_flag, properties_bytes=properties)
+        cluster.broker().state.log.append(message)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster() as fake:
+        fake.add_topic("orders", queues=1)
+        yield fake
+
+
+async def test_messages_come_with_everything_that_is_stored_of_them(cluster: FakeCluster) -> None:
+    """A sent message is read back whole: body, properties, ids, times and places."""
+    async with Producer(cluster.name_server) as producer, PullConsumer(cluster.name_server, "group") as consumer:
+        receipt = await producer.send(Message("orders", b"z" * 10_000, tags="t", keys=["k"], properties={"a": "b"}))
+
+        result = await consumer.fetch(QUEUE, 0)
+
+        (message,) = result.messages
+        assert message.body == b"z" * 10_000, "unpacked again"
+        assert (message.topic, message.queue, message.queue_offset) == ("orders", receipt.queue, 0)
+        assert (message.tags, message.keys, message.properties["a"]) == ("t", ("k",), "b")
+        assert (message.message_id, message.offset_message_id) == (receipt.message_id, receipt.offset_message_id)
+        assert message.store_host == cluster.broker().address
+        assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (FetchStatus.FOUND, 1, 0, 1)
+
+
+async def test_an_empty_answer_keeps_the_offset(cluster: FakeCluster) -> None:
+    """Code 19: there is nothing yet, and the reader stays where it is."""
+    put(cluster, b"a")
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        result = await consumer.fetch(QUEUE, 1)
+
+    assert (result.status, result.messages, result.next_offset) == (FetchStatus.NO_NEW, (), 1)
+
+
+async def test_filtered_messages_are_stepped_over(cluster: FakeCluster) -> None:
+    """Code 20: nothing matched, but the reader moves on and never asks for the same ones again."""
+    put(cluster, b"a", b"b", tags="other")
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        result = await consumer.fetch(QUEUE, 0, tags="wanted")
+
+    assert (result.status, result.next_offset) == (FetchStatus.NO_MATCH, 2)
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, 2), (99, 3)], ids=["expired", "beyond"])
+async def test_an_offset_outside_the_queue_is_led_back(cluster: FakeCluster, offset: int, expected: int) -> None:
+    """Code 21: below the beginning the reader goes to the beginning, beyond the end to the end."""
+    put(cluster, b"a", b"b", b"c")
+    cluster.broker().state.log.queue("orders", 0).min_offset = 2
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        result = await consumer.fetch(QUEUE, offset)
+
+    assert (result.status, result.next_offset) == (FetchStatus.OFFSET_MOVED, expected)
+    assert (result.min_offset, result.max_offset) == (2, 3)
+
+
+async def test_a_tag_that_only_shares_its_hash_is_not_delivered(cluster: FakeCluster) -> None:
+    """Brokers filter by Java's hash, and "Aa" has the hash of "BB": the client compares the text."""
+    assert java_string_hash("Aa") == java_string_hash("BB")
+    put(cluster, b"wrong", tags="BB")
+    put(cluster, b"right", tags="Aa")
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        result = await consumer.fetch(QUEUE, 0, tags="Aa || Cc")
+
+    assert [message.body for message in result.messages] == [b"right"]
+    assert result.next_offset == 2
+
+
+async def test_a_waiting_fetch_returns_when_a_message_comes(cluster: FakeCluster) -> None:
+    """Long polling: the answer comes with the message, long before the time is over."""
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        waiting = asyncio.create_task(consumer.fetch(QUEUE, 0, wait_ms=20_000))
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done
+
+        put(cluster, b"late")
+        async with asyncio.timeout(2):
+            result = await waiting
+
+    assert [message.body for message in result.messages] == [b"late"]
+
+
+async def test_a_refusal_carries_the_brokers_words(cluster: FakeCluster) -> None:
+    """Codes that are no answer to a pull are errors with code and remark."""
+    cluster.broker().refuse(PULL, 26, "subscription group does not exist")
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        with pytest.raises(BrokerRefused, match="26 SUBSCRIPTION_GROUP_NOT_EXIST: subscription group"):
+            await consumer.fetch(QUEUE, 0)
+
+
+async def test_damaged_messages_are_a_bad_reply(cluster: FakeCluster) -> None:
+    """Bytes that are no messages never become messages."""
+    ext = {"suggestWhichBrokerId": "0", "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1"}
+    cluster.broker().fault(PULL, lambda command, _: command.reply(ext=ext, body=b"\x00\x00\x00\x5bgarbage"))
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        with pytest.raises(BadReply):
+            await consumer.fetch(QUEUE, 0)
+
+
+async def test_a_reply_without_its_fields_is_a_bad_reply(cluster: FakeCluster) -> None:
+    """An offset that is missing is not guessed."""
+    cluster.broker().fault(PULL, lambda command, _: command.reply(ext={"nextBeginOffset": "1"}))
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        with pytest.raises(BadReply):
+            await consumer.fetch(QUEUE, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (zlib.compress(bytes(1_000_000)), "limit"),
+        (zlib.compress(b"x" * 100)[:-3], "cut short"),
+        (b"\x00garbage", "damaged"),
+    ],
+    ids=["bomb", "cut", "garbage"],
+)
+async def test_a_body_that_cannot_be_unpacked_spares_its_neighbours(
+    cluster: FakeCluster, body: bytes, reason: str
+) -> None:
+    """A decompression bomb or a damaged body fails alone, when it is read, and costs no memory."""
+    put(cluster, b"before")
+    put(cluster, body, sys_flag=FLAG_COMPRESSED | COMPRESSION_ZLIB)
+    put(cluster, b"after")
+    settings = ConsumerSettings(body_bytes_max=100_000)
+    async with PullConsumer(cluster.name_server, "group", settings=settings) as consumer:
+        result = await consumer.fetch(QUEUE, 0)
+
+    before, bad, after = result.messages
+    assert (before.body, after.body) == (b"before", b"after")
+    with pytest.raises(UnreadableBody, match=reason):
+        _ = bad.body
+
+
+async def test_a_retried_message_has_its_first_topic_again(cluster: FakeCluster) -> None:
+    """What is read from a retry topic says which topic it was sent to."""
+    cluster.add_topic("%RETRY%group", queues=1)
+    message = StoredMessage(
+        topic="%RETRY%group", queue_id=0, body=b"x", properties_bytes=b"RETRY_TOPIC\x01orders\x02", reconsume_times=2
+    )
+    cluster.broker().state.log.append(message)
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        result = await consumer.fetch(replace_topic(QUEUE, "%RETRY%group"), 0)
+
+    (received,) = result.messages
+    assert (received.topic, received.queue.topic, received.reconsume_times) == ("orders", "%RETRY%group", 2)
+
+
+async def test_offsets_are_committed_and_read_back(cluster: FakeCluster) -> None:
+    """A group that has not begun has no offset; afterwards it has the one that was committed."""
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        assert await consumer.committed(QUEUE) is None
+        await consumer.commit(QUEUE, 0)
+        assert await consumer.committed(QUEUE) == 0
+        await consumer.commit(QUEUE, 17)
+        assert await consumer.committed(QUEUE) == 17
+
+
+async def test_the_ends_of_a_queue_and_offsets_in_time(cluster: FakeCluster) -> None:
+    """min, max, and the first message at or after a time; max when there is none."""
+    for at_ms in (1000, 2000, 3000):
+        message = StoredMessage(topic="orders", queue_id=0, body=b"x", store_timestamp_ms=at_ms)
+        cluster.broker().state.log.append(message)
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        assert (await consumer.min_offset(QUEUE), await consumer.max_offset(QUEUE)) == (0, 3)
+        assert [await consumer.offset_at(QUEUE, at_ms) for at_ms in (0, 1000, 1001, 3001)] == [0, 0, 1, 3]
+
+
+@pytest.mark.parametrize("tags", ["||", " || "])
+async def test_a_filter_without_a_tag_is_refused(cluster: FakeCluster, tags: str) -> None:
+    """An expression that names no tag is the caller's mistake and asks no broker."""
+    async with PullConsumer(cluster.name_server, "group") as consumer:
+        with pytest.raises(InvalidMessage):
+            await consumer.fetch(QUEUE, 0, tags=tags)
+
+
+def replace_topic(queue: MessageQueue, topic: str) -> MessageQueue:
+    return MessageQueue(topic=topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
