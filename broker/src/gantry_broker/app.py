@@ -177,7 +177,7 @@ class Broker:
             settings.cluster_name,
             settings.broker_name,
             settings.address,
-            f"{settings.broker_ip}:{settings.listen_port + 1}",
+            settings.ha_address,
             settings.broker_id,
         )
         self.registration = Registration(

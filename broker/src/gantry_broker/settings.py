@@ -8,6 +8,7 @@ weaker promises than the file asks for is the one thing a broker must not do.
 """
 
 import inspect
+import logging
 import re
 import socket
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from typing import Any, Final
 from gantry_broker.store.settings import FlushSettings, StoreSettings, parse_delay_levels
 from gantry_remoting import ListenerSettings, TlsMode, TlsSettings
 from gantry_wire import WireLimits
+
+log = logging.getLogger(__name__)
 
 
 class SettingsError(ValueError):
@@ -47,6 +50,9 @@ class BrokerSettings:
 
     fast_port: int | None = None
     """fastListenPort; two below listenPort by default, as clients and slaves expect. -1 switches it off."""
+
+    ha_port: int | None = None
+    """haListenPort: told to name servers as the replication port; one above listenPort by default."""
 
     name_servers: tuple[str, ...] = ()
     """namesrvAddr: host:port, several separated by semicolons."""
@@ -139,6 +145,11 @@ class BrokerSettings:
     def address(self) -> str:
         """What clients connect to."""
         return f"{self.broker_ip}:{self.listen_port}"
+
+    @property
+    def ha_address(self) -> str:
+        """Where slaves are told to come."""
+        return f"{self.broker_ip}:{self.listen_port + 1 if self.ha_port is None else self.ha_port}"
 
     @property
     def fast_listen_port(self) -> int | None:
@@ -234,6 +245,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "bindAddress": ("listen_host", str),
     "listenPort": ("listen_port", _PORT),
     "fastListenPort": ("fast_port", _whole(-1, 65535)),
+    "haListenPort": ("ha_port", _whole(1, 65535)),
     "namesrvAddr": ("name_servers", _addresses),
     "storePathRootDir": ("store_path", str),
     "registerNameServerPeriod": ("register_period_ms", _whole(10_000, 60_000)),
@@ -285,6 +297,13 @@ _FIXED: Final[dict[str, tuple[str, str]]] = {
 """RocketMQ's switches that have one position here, and the promise at stake in the other."""
 
 
+_NOT_ACTED_ON: Final[dict[str, str]] = {
+    "deleteWhen": "nothing is deleted yet, so the disk must have room",
+    "fileReservedTime": "nothing is deleted yet, so the disk must have room",
+}
+"""Keys of RocketMQ's own example file that change nothing yet, and do no harm: they are named in the log at start."""
+
+
 def parse_properties_file(text: str) -> dict[str, str]:
     """`key=value` lines; `#` and `!` begin comments."""
     pairs: dict[str, str] = {}
@@ -307,6 +326,9 @@ def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
     for key, text in pairs.items():
         if key in _FIXED:
             _check_fixed(key, text)
+            continue
+        if key in _NOT_ACTED_ON:
+            log.warning("a setting is not acted on", extra={"key": key, "reason": _NOT_ACTED_ON[key]})
             continue
         if key not in _KEYS:
             raise SettingsError(f"{key} is not a setting of this broker; `gantry broker --settings` lists them")
