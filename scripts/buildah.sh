@@ -2,8 +2,8 @@
 need_root
 need_command buildah "on Debian: apt-get install buildah"
 IMAGE_FOLDER=$ROOT/.image
-mkdir -p "$IMAGE_FOLDER/wheelhouse" "$IMAGE_FOLDER/tmp"
-export BUILDAH_ISOLATION=chroot TMPDIR="$IMAGE_FOLDER/tmp"
+mkdir -p "$IMAGE_FOLDER/wheelhouse"
+export BUILDAH_ISOLATION=chroot
 buildah() {
     command buildah --storage-driver vfs --root "$IMAGE_FOLDER/storage" --runroot "$IMAGE_FOLDER/run" "$@"
 }

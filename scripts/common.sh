@@ -5,6 +5,8 @@ ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 cd "$ROOT"
 VENV=$ROOT/.venv
 export PYTHONNOUSERSITE=1
+export TMPDIR="$ROOT/.gantry/tmp"
+mkdir -p "$TMPDIR"
 
 refuse() { # refuse WHAT REMEDY
     printf '%s: %s -- %s\n' "$(basename "$0")" "$1" "$2" >&2
