@@ -1,0 +1,534 @@
+"""Bad input costs its sender an answer or its connection, and changes nothing: not the log, not a table, not a name."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.testing.local import (
+    GROUP,
+    TOPIC,
+    UNIQUE_ID,
+    Dialogue,
+    RawPeer,
+    frame_head,
+    properties_text,
+    pull_ext,
+    running_broker,
+    send_ext,
+    tree,
+)
+from gantry_wire import Command, RequestCode
+from gantry_wire.batch import BatchEntry, encode_batch
+from gantry_wire.fastjson import dumps
+from gantry_wire.frame import Serialization
+
+BAD_NAMES = ["../x", "..", "a/b", "/etc/passwd", "a\x00b", "a b", "a.b", "ünicode", "a\\b", "~", "x" * 300]
+BAD_NAME_IDS = ["up", "dots", "slash", "absolute", "nul", "space", "dot", "umlaut", "backslash", "tilde", "long"]
+
+
+@dataclass
+class Place:
+    """A broker, one client of it, and its directory."""
+
+    broker: Broker
+    client: Dialogue
+    path: Path
+
+    def state(self) -> tuple[object, ...]:
+        """Everything that a refused request must leave as it is."""
+        core = self.broker.core
+        return (
+            core.store.wrote,
+            dict(core.topics.all),
+            sorted(core.groups.all),
+            core.offsets.document().offset_table,
+            sorted(core.clients.consumers),
+            [name for name in tree(self.path) if not name.endswith(".tmp")],
+            [name for name in tree(self.path.parent) if not name.startswith(self.path.name)],
+        )
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    store = tmp_path / "below" / "store"
+    async with running_broker(store, autoCreateTopicEnable="false") as broker:
+        client = await Dialogue.open(f"127.0.0.1:{broker.port}")
+        await create_topic(client, TOPIC)
+        await client.send_ok()
+        await client.read()
+        await broker.core.persistence.round()
+        yield Place(broker, client, store)
+        await client.close()
+
+
+async def create_topic(client: Dialogue, topic: str, **fields: str) -> Command:
+    ext = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "4",
+        "writeQueueNums": "4",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+        **fields,
+    }
+    return await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+
+
+async def refused(place: Place, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+    """The refusal of a request; it has a text, and everything is as before."""
+    before = place.state()
+
+    reply = await place.client.ask(code, ext, body)
+
+    await place.broker.core.persistence.round()
+    assert reply.code != 0
+    assert reply.remark
+    assert place.state() == before
+    return reply
+
+
+# ------- frames
+
+
+GOOD = Command(code=RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": "0"}).encode()
+BAD_FRAMES = {
+    "oversized": frame_head(16 * 1024 * 1024, 100),
+    "huge": frame_head(0xFFFFFFFF, 100),
+    "too short": frame_head(3, 0),
+    "header beyond the frame": frame_head(100, 97),
+    "header over its limit": frame_head(2 * 1024 * 1024, 1024 * 1024 + 1),
+    "unknown serialization": frame_head(100, 90, 2),
+    "no header": frame_head(4, 0),
+    "header is no JSON": frame_head(8, 4) + b"}{][",
+    "header is a list": frame_head(6, 2) + b"[]",
+    "code is a text": frame_head(18, 14) + b'{"code":"abc"}',
+    "binary header cut": frame_head(8, 4, 1) + b"\x00\x0a\x00\x01",
+    "binary map lies": frame_head(4 + 21, 21, 1) + bytes(17) + b"\x7f\xff\xff\xff",
+    "plain text": b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
+    "TLS without a certificate": bytes.fromhex("16030100c8010000c40303") + bytes(200),
+    "bad after a good one": GOOD + frame_head(0x7FFFFFFF, 1),
+}
+
+
+@pytest.mark.parametrize("data", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
+async def test_a_bad_frame_costs_its_connection_and_one_line(
+    place: Place, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peer that breaks the protocol is closed with one log line; everybody else is served on, nothing is changed."""
+    before = place.state()
+    other = await Dialogue.open(f"127.0.0.1:{place.broker.port}")
+    peer = await RawPeer.open(place.broker.port)
+
+    with caplog.at_level(logging.INFO):
+        caplog.clear()
+        await peer.say(data)
+        assert await peer.is_closed_by_peer()
+
+    lines = [record for record in caplog.records if record.name.startswith("gantry")]
+    assert [(record.getMessage(), record.levelno >= logging.ERROR) for record in lines] == [
+        ("connection closed", False)
+    ]
+    assert "broke the protocol" in lines[0].__dict__["reason"]
+    assert (await place.client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})).ext == {"offset": "1"}
+    assert (await other.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})).code == 0
+    assert place.state() == before
+    await other.close()
+    await peer.close()
+
+
+async def test_what_came_before_a_bad_frame_is_answered(place: Place) -> None:
+    """Good requests before the bad frame are carried out and answered before the connection ends."""
+    peer = await RawPeer.open(place.broker.port)
+    send = Command(code=310, ext=send_ext(310), body=b"before the bad one")
+
+    await peer.say(send.encode() + GOOD + frame_head(0x7FFFFFFF, 1))
+
+    first, second = await peer.frame(), await peer.frame()
+    assert b'"queueOffset":"1"' in first.header
+    assert b'"offset":"2"' in second.header
+    assert await peer.is_closed_by_peer()
+    assert place.broker.core.store.queue(TOPIC, 0).end == 2
+    await peer.close()
+
+
+async def test_a_truncated_frame_leaves_nothing_behind(place: Place) -> None:
+    """A frame that ends with its connection is forgotten with it."""
+    before = place.state()
+    whole = Command(code=310, ext=send_ext(310), body=b"x" * 1000).encode()
+
+    for cut in (1, 3, 4, 7, 8, 9, 200, len(whole) - 1):
+        peer = await RawPeer.open(place.broker.port)
+        await peer.say(whole[:cut])
+        await peer.close()
+
+    assert (await place.client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})).ext == {"offset": "1"}
+    assert place.state() == before
+
+
+async def test_a_frame_may_come_in_any_pieces(place: Place) -> None:
+    """Bytes that dribble in make the same frames as bytes that come at once."""
+    peer = await RawPeer.open(place.broker.port)
+    whole = Command(code=310, ext=send_ext(310), body=b"piecewise").encode() + GOOD
+
+    for position in range(0, len(whole), 7):
+        await peer.say(whole[position : position + 7])
+
+    assert b'"queueOffset":"1"' in (await peer.frame()).header
+    assert b'"offset":"2"' in (await peer.frame()).header
+    await peer.close()
+
+
+# ------- names
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_no_send_makes_a_path_from_a_bad_name(place: Place, name: str) -> None:
+    """A send to a topic with a bad name is refused with 29, whichever way it is sent."""
+    for code in (10, 310, 320):
+        body = encode_batch([BatchEntry(0, b"x", b"")]) if code == 320 else b"x"
+
+        reply = await refused(place, code, send_ext(code, topic=name), body)
+
+        assert reply.code == 29
+        assert "illegal" in (reply.remark or "")
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_no_retry_topic_makes_a_path_from_a_bad_name(place: Place, name: str) -> None:
+    """The prefix of a retry topic opens no other door."""
+    for prefix in ("%RETRY%", "%DLQ%"):
+        reply = await refused(place, 310, send_ext(310, topic=prefix + name), b"x")
+        assert reply.code == 29
+
+
+async def test_a_retry_topic_of_no_group_is_refused(place: Place) -> None:
+    """A retry topic belongs to a group; without one it is not made."""
+    reply = await refused(place, 310, send_ext(310, topic="%RETRY%"), b"x")
+
+    assert reply.code == 26
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_no_administrator_makes_a_bad_name(place: Place, name: str) -> None:
+    """Topics and groups with bad names are refused with 29, alone and in lists, and then none of the list is made."""
+    topic = {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    good_topic = topic | {"topicName": "GoodTopic"}
+    topics = dumps({"topicConfigList": [good_topic, topic]})
+    groups = dumps({"groupConfigList": [{"groupName": "GoodGroup"}, {"groupName": name}]})
+    single = {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "4",
+        "writeQueueNums": "4",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+    }
+
+    assert (await refused(place, 17, single)).code == 29
+    assert (await refused(place, 18, {}, topics)).code == 29
+    assert (await refused(place, 200, {}, dumps({"groupName": name}))).code == 29
+    assert (await refused(place, 225, {}, groups)).code == 29
+    assert (await refused(place, 215, {"topic": name})).code == 29
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_a_heartbeat_makes_no_group_with_a_bad_name(place: Place, name: str) -> None:
+    """As in RocketMQ, a heartbeat passes over groups that cannot be, and keeps the others."""
+    before = place.state()
+    consumers = [{"groupName": name, "subscriptionDataSet": [{"topic": TOPIC, "subString": "*"}]}]
+    beat = dumps({"clientID": "c1", "consumerDataSet": consumers, "producerDataSet": []})
+
+    reply = await place.client.ask(RequestCode.HEART_BEAT, body=beat)
+
+    await place.broker.core.persistence.round()
+    assert reply.code == 0
+    assert place.state() == before
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_a_pull_of_a_bad_name_finds_nothing(place: Place, name: str) -> None:
+    """A pull with a bad group is refused with 26, one with a bad topic with 17."""
+    assert (await refused(place, 11, pull_ext(0, consumerGroup=name))).code == 26
+    assert (await refused(place, 11, pull_ext(0, topic=name))).code == 17
+
+
+async def test_offsets_of_bad_names_are_not_kept(place: Place) -> None:
+    """A commit for a group or topic that cannot be is refused with 26 or 17."""
+    good = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
+
+    assert (await refused(place, 15, good | {"consumerGroup": "../x"})).code == 26
+    assert (await refused(place, 15, good | {"topic": "../x"})).code == 17
+    assert (await refused(place, 15, good | {"consumerGroup": "a@b"})).code == 26
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_a_send_back_of_a_bad_group_is_refused(place: Place, name: str) -> None:
+    """A failed message goes to no retry topic of a bad group."""
+    assert (await refused(place, 36, {"offset": "0", "group": name, "delayLevel": "0"})).code == 26
+
+
+# ------- sizes
+
+
+@pytest.mark.parametrize("code", [10, 310, 320])
+async def test_a_body_over_the_limit_is_refused(place: Place, code: int) -> None:
+    """4 MiB is the most; one byte more is code 13 with the sizes in the text."""
+    limit = 4 * 1024 * 1024
+
+    reply = await refused(place, code, send_ext(code), b"x" * (limit + 1))
+
+    assert reply.code == 13
+    assert str(limit) in (reply.remark or "")
+
+
+async def test_a_body_of_exactly_the_limit_is_taken(place: Place) -> None:
+    """The limit itself is allowed, and comes back whole."""
+    body = bytes(range(256)) * (4 * 1024 * 1024 // 256)
+
+    reply = await place.client.send_ok(body)
+
+    [message] = await place.client.read(int(reply["queueOffset"]))
+    assert message.body == body
+
+
+@pytest.mark.parametrize("code", [10, 310, 320])
+async def test_an_empty_body_is_refused(place: Place, code: int) -> None:
+    """A message without a body is code 13."""
+    assert (await refused(place, code, send_ext(code), b"")).code == 13
+
+
+async def test_properties_over_the_limit_are_refused(place: Place) -> None:
+    """32767 bytes is what a record holds; with what the broker adds, too."""
+    for size in (32_768, 32_709, 40_000):
+        text = properties_text(UNIQ_KEY=UNIQUE_ID, long="x" * (size - 48))
+        reply = await refused(place, 310, send_ext(310, properties=text), b"x")
+        assert reply.code == 13
+        assert "32767" in (reply.remark or "")
+
+
+async def test_long_properties_that_fit_are_taken(place: Place) -> None:
+    """Properties near the limit come back whole, though their reply header passes two kilobytes."""
+    text = properties_text(UNIQ_KEY="U" * 20_000, long="y" * 12_000)
+
+    reply = await place.client.send_ok(properties=text)
+
+    [message] = await place.client.read(int(reply["queueOffset"]))
+    assert reply["transactionId"] == "U" * 20_000
+    assert message.properties["long"] == "y" * 12_000
+
+
+async def test_properties_with_stray_separators_are_refused(place: Place) -> None:
+    """A value that holds a separator could not be read back, so it is code 13."""
+    reply = await refused(place, 310, send_ext(310, properties="a\x01b\x01c\x02KEYS\x01k\x02"), b"x")
+
+    assert reply.code == 13
+
+
+BAD_BATCHES = {
+    "no message": b"\x00",
+    "ends inside": encode_batch([BatchEntry(0, b"x", b"")])[:-1],
+    "negative body": b"\x00\x00\x00\x20" + bytes(12) + b"\xff\xff\xff\xff" + bytes(12),
+    "body beyond": b"\x00\x00\x00\x20" + bytes(12) + b"\x7f\xff\xff\xff" + bytes(12),
+    "empty body": encode_batch([BatchEntry(0, b"x", b""), BatchEntry(0, b"", b"")]),
+    "delayed": encode_batch([BatchEntry(0, b"x", b""), BatchEntry(0, b"y", b"DELAY\x011\x02")]),
+    "transactional": encode_batch([BatchEntry(0, b"y", b"TRAN_MSG\x01true\x02")]),
+}
+
+
+@pytest.mark.parametrize("body", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
+async def test_a_bad_batch_is_refused_whole(place: Place, body: bytes) -> None:
+    """A batch with one bad message stores none: code 13."""
+    assert (await refused(place, 320, send_ext(320), body)).code == 13
+
+
+async def test_a_batch_of_too_many_messages_is_refused(tmp_path: Path) -> None:
+    """Everybody waits while a batch is appended, so its length has a limit: code 13."""
+    async with running_broker(tmp_path, maxBatchMessages="3") as broker:
+        client = await Dialogue.open(f"127.0.0.1:{broker.port}")
+        four = encode_batch([BatchEntry(0, b"x", b"")] * 4)
+
+        refusal = await client.send(four, code=320)
+        three = await client.send(encode_batch([BatchEntry(0, b"x", b"")] * 3), code=320)
+
+        assert (refusal.code, three.code) == (13, 0)
+        assert "3" in (refusal.remark or "")
+        await client.close()
+
+
+# ------- topics, queues, offsets
+
+
+async def test_an_unknown_topic_is_refused(place: Place) -> None:
+    """With auto-creation off an unknown topic is code 17, for sends and for pulls."""
+    sent = await refused(place, 310, send_ext(310, topic="Unknown"), b"x")
+    pulled = await refused(place, 11, pull_ext(0, topic="Unknown"))
+
+    assert (sent.code, pulled.code) == (17, 17)
+    assert "topic[Unknown] not exist" in (sent.remark or "")
+
+
+async def test_a_refused_message_makes_no_topic(tmp_path: Path) -> None:
+    """With auto-creation on, a message that is refused for another reason does not leave its topic behind."""
+    async with running_broker(tmp_path) as broker:
+        client = await Dialogue.open(f"127.0.0.1:{broker.port}")
+        here = Place(broker, client, tmp_path)
+        await broker.core.persistence.round()
+
+        for fields in (
+            {"queueId": "99"},
+            {"properties": "TRAN_MSG\x01true\x02"},
+            {"properties": "TIMER_DELAY_MS\x019\x02"},
+        ):
+            await refused(here, 310, send_ext(310, topic="NotYet", **fields), b"x")
+        await refused(here, 310, send_ext(310, topic="NotYet"), b"")
+        await refused(here, 320, send_ext(320, topic="NotYet"), b"\x00")
+        await client.close()
+
+
+async def test_queue_numbers_have_bounds(place: Place) -> None:
+    """A queue beyond the topic's is code 29 for sends and pulls, a negative one for pulls and commits."""
+    commit = {"consumerGroup": GROUP, "topic": TOPIC, "commitOffset": "1"}
+
+    assert (await refused(place, 310, send_ext(310, queueId="4"), b"x")).code == 29
+    assert (await refused(place, 10, send_ext(10, queueId="2147483647"), b"x")).code == 29
+    assert (await refused(place, 11, pull_ext(0, queueId="4"))).code == 29
+    assert (await refused(place, 11, pull_ext(0, queueId="-1"))).code == 29
+    assert (await refused(place, 15, commit | {"queueId": "-1"})).code == 29
+
+
+async def test_a_negative_queue_means_any(place: Place) -> None:
+    """As in RocketMQ, a producer that names no queue has one chosen."""
+    reply = await place.client.send_ok(queueId="-1")
+
+    assert 0 <= int(reply["queueId"]) < 4
+
+
+async def test_negative_offsets_are_refused(place: Place) -> None:
+    """A pull below the queue moves to its start (21); a negative commit is 29; a negative place holds no message."""
+    commit = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "-1"}
+
+    pulled = await refused(place, 11, pull_ext(-5))
+    assert (pulled.code, pulled.ext["nextBeginOffset"]) == (21, "0")
+    assert (await refused(place, 15, commit)).code == 29
+    assert (await refused(place, 33, {"offset": "-1"})).code == 1
+    assert (await refused(place, 36, {"offset": "-1", "group": GROUP, "delayLevel": "0"})).code == 1
+
+
+@pytest.mark.parametrize("offset", ["7", "1000000000", "9223372036854775807"])
+async def test_no_place_between_messages_is_believed(place: Place, offset: str) -> None:
+    """A physical offset that is not the start of a message finds nothing."""
+    assert (await refused(place, 33, {"offset": offset})).code == 1
+    assert (await refused(place, 36, {"offset": offset, "group": GROUP, "delayLevel": "0"})).code == 1
+
+
+BAD_FIELDS = [
+    (310, {name: value for name, value in send_ext(310).items() if name != "b"}),
+    (310, send_ext(310, queueId="x")),
+    (310, send_ext(310, queueId="2147483648")),
+    (10, send_ext(10, bornTimestamp="1e400")),
+    (11, pull_ext(0, maxMsgNums="")),
+    (11, {}),
+    (15, {"consumerGroup": GROUP}),
+    (30, {"topic": TOPIC}),
+    (36, {"group": GROUP}),
+    (17, {"topic": "T"}),
+    (12, {"topic": TOPIC, "key": "k", "maxNum": "1"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "ext"), BAD_FIELDS, ids=[f"{code}-{number}" for number, (code, _) in enumerate(BAD_FIELDS)]
+)
+async def test_a_missing_or_wrong_field_is_named(place: Place, code: int, ext: dict[str, str]) -> None:
+    """A header that cannot be read is code 1 with the field in the text."""
+    reply = await refused(place, code, ext, b"x")
+
+    assert reply.code == 1
+    assert "field" in (reply.remark or "")
+
+
+BAD_BODIES = {
+    "empty": b"",
+    "no JSON": b"}",
+    "a list": b"[]",
+    "no text": b"\xff\xfe",
+    "deep": b"[" * 100_000,
+    "wrong types": b'{"mqSet":5,"groupName":[],"clientID":{},"topicConfigList":"x","groupConfigList":3,'
+    b'"subscriptionData":7}',
+}
+
+
+@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
+async def test_a_body_that_is_no_document_is_refused(place: Place, body: bytes) -> None:
+    """A body that is not what its request needs is code 1, however it is broken."""
+    for code in (34, 41, 42, 46, 18, 200, 225):
+        assert (await refused(place, code, {}, body)).code == 1
+
+
+async def test_a_oneway_request_is_never_answered(place: Place) -> None:
+    """Not even a refusal answers a oneway request: the next reply is the next request's."""
+    peer = await RawPeer.open(place.broker.port)
+    bad = [
+        Command(code=310, ext=send_ext(310, topic="../x"), body=b"x", flag=2),
+        Command(code=310, ext={}, flag=2),
+        Command(code=9999, flag=2),
+        Command(code=15, ext={}, flag=2),
+        Command(code=34, body=b"}", flag=2),
+        Command(code=17, ext={}, flag=2),
+    ]
+
+    await peer.say(b"".join(command.encode() for command in bad))
+    await peer.say(Command(code=9999, opaque=4711).encode(Serialization.ROCKETMQ))
+
+    assert b'"opaque":4711' in (await peer.frame()).header
+    await peer.close()
+
+
+async def test_an_unknown_code_is_answered_three(place: Place) -> None:
+    """A request that this broker does not know is code 3, and the connection goes on."""
+    for code in (1, 9, 37, 400, 200050, 2_000_000_000, -1):
+        assert (await refused(place, code, {})).code == 3
+    assert (await place.client.send()).code == 0
+
+
+async def test_one_bad_send_harms_no_neighbour(place: Place) -> None:
+    """Bad and good sends of one read: each gets its own answer, and the good ones keep their order."""
+    peer = await RawPeer.open(place.broker.port)
+    commands = []
+    for number in range(30):
+        fields = [{}, {"topic": "../x"}, {"properties": "k\x01\ud7ff\x02"}][number % 3]
+        commands.append(Command(code=310, opaque=number, ext=send_ext(310, **fields), body=b"%d" % number))
+
+    await peer.say(b"".join(command.encode() for command in commands))
+
+    codes = {}
+    for _ in commands:
+        frame = await peer.frame()
+        codes[int(frame.header.split(b'"opaque":')[1].split(b",")[0])] = b'"code":0' in frame.header
+    assert [codes[number] for number in range(30)] == [number % 3 != 1 for number in range(30)]
+    assert [int(message.body) for message in await place.client.read(1)] == [n for n in range(30) if n % 3 != 1]
+    await peer.close()
+
+
+async def test_a_broken_handler_costs_its_request_only(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unforeseen error in one send is its own code 1; the sends around it are stored."""
+
+    def explode(text: str) -> dict[str, str]:
+        if "BOOM" in text:
+            raise RuntimeError("unforeseen")
+        return {}
+
+    monkeypatch.setattr("gantry_broker.server.handlers.send.parse_properties", explode)
+    replies = await asyncio.gather(
+        place.client.send(b"1"), place.client.send(b"2", properties="BOOM\x011\x02"), place.client.send(b"3")
+    )
+
+    assert [reply.code for reply in replies] == [0, 1, 0]
+    assert "RuntimeError" in (replies[1].remark or "")
