@@ -140,6 +140,9 @@ class Recovery:
         min_physical = self._log.min_physical
         for queue in self._queues.discover():
             queue.load(before=before, min_physical=min_physical)
+            if not self._report.is_clean:
+                # Its names may be in the page cache only.
+                queue.files.is_directory_dirty = True
             first = queue.unit(queue.min_offset)
             if first is not None and first[0] < self._deleted.get(queue.topic, -1):
                 # The topic was deleted, and a crash has brought its files back.
@@ -195,6 +198,7 @@ class Recovery:
             return True
         else:
             is_usable = index.load(up_to=point.index.name) and index.restore(point.index, is_clean=is_clean)
+        index.is_directory_dirty = is_usable and not is_clean
         if not is_usable:
             self._report.is_index_rebuilt = self._disk.exists(index.directory) or point is not None
             index.remove_all()
@@ -272,26 +276,21 @@ class Recovery:
             file.file.zero(position, file.size)
             file.file.sync()
         files.remove_from(result.end + 1 if file is not None else result.end)
-        if self._disk.is_directory(files.directory):
-            files.sync_directory()
+        files.sync_directory()
 
     def _make_durable(self, plan: StartPlan, end: int, *, is_clean: bool) -> None:
         """Let ``flushed`` say the truth: rewrite what may be in the page cache only, then sync."""
         files = self._log.files
-        if is_clean and not plan.is_full:
-            first = max(end - 1, 0)
-        else:
-            known = plan.durable_mark if 0 < plan.durable_mark <= end else end - files.file_size
-            first = max(known, files.base_offset) if not is_clean else files.base_offset
-            if not is_clean:
-                for file in files.files:
-                    _rewrite(file.file, max(first - file.base_offset, 0), min(end - file.base_offset, file.size))
-            if plan.is_full:
-                first = files.base_offset
+        rewrite_from = sync_from = min(plan.durable_mark, end)
+        if plan.is_full:
+            # Nothing says what was flushed. All of it is synced; rewriting is for what can have been written last.
+            rewrite_from, sync_from = max(end - files.file_size, files.base_offset), files.base_offset
         for file in files.files:
-            if file.end_offset > first:
+            if not is_clean:
+                _rewrite(file.file, max(rewrite_from - file.base_offset, 0), min(end - file.base_offset, file.size))
+            if file.end_offset >= sync_from:
                 file.file.sync()
-        if self._disk.is_directory(files.directory):
+        if files.files:
             files.sync_directory()
         self._log.flushed = end
 
