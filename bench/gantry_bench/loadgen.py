@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from gantry_bench.errors import BenchmarkFailed
-from gantry_bench.machine import read_busy_seconds, read_process_cpu_seconds
+from gantry_bench.machine import read_available_bytes, read_busy_seconds, read_process_cpu_seconds, warm_memory
 from gantry_bench.measurement import Mode, Report, read_report
 
 SOURCES: Final = Path(__file__).resolve().parent.parent / "loadgen"
@@ -116,6 +116,7 @@ class LoadGenerator:
         command = [str(self._binary), *arguments(mode, body_bytes, header=header, target=target, timing=timing)]
         timeout_seconds = (timing.warm_up_ms + timing.duration_ms) / 1000 + GRACE_SECONDS
         core = self._core
+        warm_memory(read_available_bytes())
         server_before = read_process_cpu_seconds(target.process_id)
         own_before = children_cpu_seconds()
         busy_before = read_busy_seconds()

@@ -196,3 +196,20 @@ def test_server_and_load_never_share_a_core_where_there_are_two() -> None:
     """With one core nothing is pinned; with more the two lowest allowed ones are used."""
     assert machine.hand_out_cores({3}) == machine.Cores(server=None, load=None)
     assert machine.hand_out_cores({7, 2, 5}) == machine.Cores(server=2, load=5)
+
+
+def test_memory_is_warmed_within_bounds() -> None:
+    """A quarter of what is available at most, a gibibyte at most, and nothing of it is kept."""
+    before = memory.read_resident_memory(os.getpid(), store=Path("/nowhere"))
+
+    assert machine.warm_memory(40 * MEBIBYTE) == 10 * MEBIBYTE
+
+    after = memory.read_resident_memory(os.getpid(), store=Path("/nowhere"))
+    assert after.anonymous_bytes - before.anonymous_bytes < 5 * MEBIBYTE
+    assert machine.WARM_BYTES_MAX == 1024 * MEBIBYTE
+
+
+def test_available_memory_is_read_or_taken_as_none() -> None:
+    """Without the line nothing can be promised, so nothing is warmed."""
+    assert machine.available_bytes("MemTotal:  100 kB\nMemAvailable:   64 kB\n") == 64 * 1024
+    assert machine.available_bytes("MemTotal:  100 kB\n") == 0
