@@ -5,6 +5,7 @@ booleans in one native pass, ignores fields it does not know (newer clients send
 missing or wrong. `write` is its mirror: absent optional fields are left out.
 """
 
+from functools import cache
 from typing import Annotated, Any, Self, final
 
 import msgspec
@@ -32,11 +33,17 @@ class Fields(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True, rename=
     def write(self) -> dict[str, str]:
         """This value as a header's map."""
         ext: dict[str, str] = {}
-        for info in msgspec.structs.fields(self):
-            value = getattr(self, info.name)
+        for attribute, name in _names(type(self)):
+            value = getattr(self, attribute)
             if value is not None:
-                ext[info.encode_name] = _text(value)
+                ext[name] = _text(value)
         return ext
+
+
+@cache
+def _names(kind: type[Fields]) -> tuple[tuple[str, str], ...]:
+    """(attribute, name on the wire) of every field; working it out costs more than writing a header."""
+    return tuple((info.name, info.encode_name) for info in msgspec.structs.fields(kind))
 
 
 def _text(value: Any) -> str:
