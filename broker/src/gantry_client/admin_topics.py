@@ -1,9 +1,11 @@
 """Topics of a cluster: create, change, delete, list, and how full their queues are."""
 
-from typing import final
+import asyncio
+from typing import Final, final
 
 from gantry_client.admin_brokers import Brokers
 from gantry_client.calls import document_of
+from gantry_client.clock import Deadline
 from gantry_client.documents import GroupListing, QueueOffsets, TopicStats
 from gantry_client.errors import NoRoute
 from gantry_client.outgoing import check_topic
@@ -15,6 +17,11 @@ from gantry_wire.commands.admin import CreateTopic, TopicName
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.nameserver import DeleteTopicFromNameServer
 from gantry_wire.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS, is_retry_or_dead_letter
+
+ROUTE_POLL_MS: Final = 20
+"""How often a name server is asked whether it knows a new topic yet."""
+
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
 
 @final
@@ -36,7 +43,10 @@ class Topics:
         is_ordered: bool = False,
         cluster: str | None = None,
     ) -> None:
-        """Create `topic` on every master (of `cluster`), or change it there. It is done when every broker has said so.
+        """Create `topic` on every master (of `cluster`), or change it there.
+
+        Returns when every broker has said so and the name servers know the topic, which brokers tell them in a moment;
+        after `request_timeout_ms` it returns all the same, for they will tell them later.
 
         `permission` is 6 to read and write, 4 to read only, 2 to write only. Fewer `queues` than `read_queues` lets
         consumers empty the queues that producers no longer see.
@@ -53,8 +63,10 @@ class Topics:
             order=is_ordered,
             topic_sys_flag=0,
         )
-        for broker in await self._brokers.masters(cluster):
+        masters = await self._brokers.masters(cluster)
+        for broker in masters:
             await self._session.calls.demand(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, order)
+        await self._wait_for_route(topic, {broker.name for broker in masters})
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete `topic` with its messages from every master (of `cluster`), and then from the name servers."""
@@ -113,10 +125,19 @@ class Topics:
         route = await self.route(topic)
         return {queue: await self._queue_calls.offset_at(queue, timestamp_ms) for queue in route.read_queues}
 
+    async def _wait_for_route(self, topic: str, broker_names: set[str]) -> None:
+        deadline = Deadline(self._session.settings.request_timeout_ms)
+        while not deadline.has_passed:
+            route = await self._session.routes.refresh(topic)
+            if route is not None and broker_names <= route.brokers.keys():
+                return
+            await asyncio.sleep(ROUTE_POLL_MS / 1000)
+
     async def _broker_topics(self) -> set[str]:
-        """Every broker and every cluster has a topic of its own name."""
+        """Every broker and every cluster has a topic of its own name, and every cluster one for replies."""
         brokers = await self._brokers.all()
-        return {broker.name for broker in brokers} | {broker.cluster for broker in brokers}
+        clusters = {broker.cluster for broker in brokers}
+        return {broker.name for broker in brokers} | clusters | {cluster + REPLY_SUFFIX for cluster in clusters}
 
 
 def _is_internal(topic: str) -> bool:

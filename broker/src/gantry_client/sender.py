@@ -24,6 +24,7 @@ from gantry_client.routes import Route
 from gantry_client.selection import QueueSelector
 from gantry_client.session import Session
 from gantry_client.settings import ProducerSettings
+from gantry_client.slots import Slots
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command, oneway
 from gantry_wire.commands.clients import MessageQueue
@@ -62,7 +63,7 @@ class Sender:
         self._group = group
         self._settings = settings
         self._selector = QueueSelector(settings.avoid_failed_broker_ms)
-        self._slots = asyncio.Semaphore(settings.outstanding_max)
+        self._slots = Slots(settings.outstanding_max)
         self.outstanding = 0
 
     def __repr__(self) -> str:
@@ -78,7 +79,7 @@ class Sender:
             return await self._send_to(queue, outgoing, deadline)
         finally:
             self.outstanding -= 1
-            self._slots.release()
+            self._slots.give()
 
     async def send_oneway(self, outgoing: Outgoing, queue: MessageQueue | None) -> None:
         """Hand the message to a connection and forget it."""
@@ -90,12 +91,11 @@ class Sender:
         await self._session.pool.send_oneway(address, command, self._settings.send_timeout_ms)
 
     async def _take_slot(self, topic: str, deadline: Deadline) -> None:
-        if not self._slots.locked():
-            await self._slots.acquire()
+        if self._slots.take_if_free():
             return
         try:
             async with asyncio.timeout_at(deadline.at):
-                await self._slots.acquire()
+                await self._slots.take()
         except TimeoutError as error:
             why = f"{self._settings.outstanding_max} other sends were under way until the deadline"
             raise SendTimeout(topic, (), why) from error
