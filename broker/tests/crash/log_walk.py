@@ -1,0 +1,55 @@
+"""Every message of a store, read from its commit log files without the broker.
+
+An independent reader: it uses the record format of `gantry_wire` and nothing of `gantry_broker`, so that an error in
+the broker's own reading cannot hide itself. Files are named by the offset of their first byte; a blank record sends
+the reader to the next file, anything that is no record ends the log.
+"""
+
+import mmap
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from gantry_wire.message import RecordFault, StoredMessage, check_record, decode_record
+
+Queue = tuple[str, int]
+
+
+def log_files(store: Path) -> list[Path]:
+    """The commit log's files in order."""
+    return sorted(path for path in (store / "commitlog").glob("*") if path.name.isdigit())
+
+
+def walk_log(store: Path) -> Iterator[StoredMessage]:
+    """Messages in physical order, each at the place it claims, up to the first that is none."""
+    expected: int | None = None
+    for path in log_files(store):
+        base = int(path.name)
+        if expected is not None and base != expected:
+            return
+        size = path.stat().st_size
+        expected = base + size
+        if size == 0:
+            return
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            position = 0
+            while position < size:
+                with memoryview(data) as view:
+                    check = check_record(view, position, physical_offset=base + position)
+                    message = decode_record(view, position) if check.is_good else None
+                if message is None:
+                    if check.fault is RecordFault.BLANK:
+                        break
+                    if size - position < 8:
+                        break
+                    return
+                yield message
+                position += check.size
+
+
+def messages_by_queue(messages: Iterator[StoredMessage]) -> dict[Queue, list[StoredMessage]]:
+    """The same, by topic and queue, in the order of the log."""
+    queues: dict[Queue, list[StoredMessage]] = defaultdict(list)
+    for message in messages:
+        queues[message.topic, message.queue_id].append(message)
+    return dict(queues)

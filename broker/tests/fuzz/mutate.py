@@ -1,0 +1,217 @@
+"""How a good request is spoilt: one to three changes, drawn from kinds that are counted.
+
+    seed -> changes of fields, values and body -> header in JSON or ROCKETMQ form -> now and then, changes of the bytes
+
+Most changes leave a frame that parses, for a fuzzer whose frames all die at the door tests nothing but the door. What
+breaks the framing itself comes last and seldom, for it ends the connection.
+"""
+
+import random
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from fuzz.golden import copy_of
+from fuzz.mutate_body import spoil_body
+from fuzz.pools import CLIENTS, DOOMED_TOPICS, GROUPS, NUMBERS, PROPERTIES, TOPICS, Places, hostile_text
+from fuzz.seed import Seed
+from fuzz.seeds import MAKERS
+from gantry_wire import RequestCode
+from gantry_wire.codes import LANGUAGE_NAMES
+from gantry_wire.errors import LocalProtocolError
+from gantry_wire.frame import encode_frame
+from gantry_wire.header import Header, encode_binary_header
+
+TEXT_FIELDS: Final = frozenset(
+    {"topic", "b", "group", "consumerGroup", "producerGroup", "a", "groupName", "defaultTopic", "c", "originTopic"}
+)
+PROPERTY_FIELDS: Final = frozenset({"i", "properties"})
+COMMON_FIELDS: Final = ("ns", "nsd", "bname", "oway", "lo", "AccessKey", "Signature", "zzz", "topic ", "é", "")
+STRUCTURE: Final = b'{}[]:,"0123456789\\'
+"""Bytes that are exchanged for each other. No letters: a changed letter would make a new, legal name."""
+CAPTURED_SHARE: Final = 0.25
+_json: Final = msgspec.json.Encoder()
+
+
+class Mutator:
+    """Makes spoilt frames. Its random numbers are its only state, so that a seed replays."""
+
+    def __init__(self, rng: random.Random, places: Places, captured: Mapping[int, list[Seed]]) -> None:
+        self._rng = rng
+        self._places = places
+        self._captured = captured
+        self.kinds: Counter[str] = Counter()
+
+    def frame(self, code: int, opaque: int) -> bytes:
+        """One spoilt frame that asks for `code`."""
+        rng = self._rng
+        if code not in RequestCode.__members__.values():
+            return self._unknown(code, opaque)
+        seed = MAKERS[RequestCode(code)](rng, self._places)
+        if code in self._captured and rng.random() < CAPTURED_SHARE:
+            self.kinds["from a captured frame"] += 1
+            seed = copy_of(rng.choice(self._captured[code]))
+        header: dict[str, object] = {"code": seed.code, "opaque": opaque, "flag": 0, "language": "JAVA", "version": 479}
+        for _ in range(1 if rng.random() < 0.7 else 2):
+            self._change(seed, header)
+        header["extFields"] = seed.ext
+        if rng.random() < 0.25 and (data := self._binary(header, seed)) is not None:
+            return self._spoil_bytes(data, 21)
+        return self._spoil_bytes(encode_frame(self._json_header(header), seed.body, 0), 8)
+
+    def _unknown(self, code: int, opaque: int) -> bytes:
+        self.kinds["unknown code"] += 1
+        header = {"code": code, "opaque": opaque, "flag": 0, "extFields": {"topic": hostile_text(self._rng)}}
+        return encode_frame(_json.encode(header), b"", 0)
+
+    # ------- changes of what is said
+
+    def _change(self, seed: Seed, header: dict[str, object]) -> None:
+        rng = self._rng
+        draw = rng.random()
+        if draw < 0.32:
+            self._benign(seed, header)
+        elif draw < 0.60 and seed.ext:
+            self._value(seed)
+        elif draw < 0.66 and seed.ext:
+            self.kinds["field missing"] += 1
+            del seed.ext[rng.choice(list(seed.ext))]
+        elif draw < 0.72 and seed.ext:
+            self.kinds["field of another type"] += 1
+            seed.ext[rng.choice(list(seed.ext))] = (
+                rng.choice((7, -1, 1 << 70, True, 0.5, None))
+                if rng.random() < 0.95
+                else rng.choice(([], ["a"], {"a": 1}))
+            )
+        elif draw < 0.90 and seed.body and not seed.is_body_spoilt:
+            self.kinds["body"] += 1
+            seed.body, seed.is_body_spoilt = spoil_body(rng, seed), True
+        elif 0.90 <= draw < 0.915:
+            self._header(header)
+        elif 0.915 <= draw < 0.935:
+            self.kinds["body where none belongs"] += 1
+            seed.body = seed.body + rng.randbytes(rng.choice((1, 100))) if not seed.is_json_body else seed.body + b"{}"
+        else:
+            self._benign(seed, header)
+
+    def _benign(self, seed: Seed, header: dict[str, object]) -> None:
+        """A change that a tolerant peer takes: other clients and other versions do such things."""
+        rng = self._rng
+        self.kinds["benign"] += 1
+        draw = rng.random()
+        if draw < 0.4:
+            seed.ext[rng.choice(COMMON_FIELDS)] = rng.choice(("", "true", "x", "suite-broker", *CLIENTS))
+        elif draw < 0.6:
+            header["language"] = rng.choice(("CPP", "GO", "RUST", "KLINGON", *LANGUAGE_NAMES.values()))
+        elif draw < 0.8:
+            header["version"] = rng.choice((0, 1, 395, 401, 435, 479, 493, 2147483647, -1))
+        elif draw < 0.9:
+            seed.ext = dict(rng.sample(list(seed.ext.items()), len(seed.ext)))
+        else:
+            header["remark"] = rng.choice(("", "hello", "é" * 50, "\x00"))
+
+    def _value(self, seed: Seed) -> None:
+        rng = self._rng
+        name = rng.choice(list(seed.ext))
+        if name in PROPERTY_FIELDS:
+            self.kinds["properties"] += 1
+            seed.ext[name] = rng.choice(PROPERTIES)
+        elif name in TEXT_FIELDS and rng.random() < 0.3:
+            self.kinds["another name"] += 1
+            doomed_only = seed.code == RequestCode.DELETE_TOPIC_IN_BROKER
+            seed.ext[name] = rng.choice(DOOMED_TOPICS if doomed_only else (*TOPICS, *GROUPS))
+        elif name not in TEXT_FIELDS and rng.random() < 0.5:
+            self.kinds["number"] += 1
+            seed.ext[name] = rng.choice(NUMBERS)
+        else:
+            self.kinds["hostile text"] += 1
+            seed.ext[name] = hostile_text(rng)
+
+    def _header(self, header: dict[str, object]) -> None:
+        """The header's own keys."""
+        rng = self._rng
+        self.kinds["header"] += 1
+        name = rng.choice(("flag", "flag", "opaque", "version", "language", "remark", "serializeTypeCurrentRPC", "x"))
+        if name == "flag":
+            header["flag"] = rng.choice((0, 1, 2, 3, 2, 4, -1, 1 << 31, "2", None))
+        elif name == "opaque":
+            header["opaque"] = rng.choice((0, -1, 2147483647, -2147483648, 1 << 31, "5", None, 1.5))
+        else:
+            header[name] = rng.choice((None, 0, -1, "", "ROCKETMQ", True, [], 1 << 40))
+
+    # ------- into bytes
+
+    def _json_header(self, header: dict[str, object]) -> bytes:
+        """Mostly plain; now and then in the forms that Java's library takes or refuses."""
+        data = _json.encode({name: value for name, value in header.items() if name != "x"})
+        draw = self._rng.random()
+        if draw < 0.97:
+            return data
+        self.kinds["another JSON"] += 1
+        if draw < 0.975:
+            return data.replace(b'"code"', b"code", 1).replace(b'"flag"', b"'flag'", 1)
+        if draw < 0.98:
+            return b" \n" + data.replace(b",", b" ,\t")
+        if draw < 0.985:
+            return data[:-1] + b',"code":' + str(self._rng.choice((0, -1, 310, 11))).encode() + b"}"
+        if draw < 0.99:
+            return data[:-1] + b',"more":' + b"[" * 40 + b"]" * 40 + b"}"
+        if draw < 0.995:
+            return data[:-1] + b',"more":' + self._rng.choice((b'{"a":NaN}', b"1e999", b'"\\ud800"', b"-0", b'"\\u0000"')) + b"}"
+        extra = b",".join(b'"f%d":"%d"' % (number, number) for number in range(self._rng.choice((200, 1100))))
+        return data.replace(b'"extFields":{', b'"extFields":{' + extra + b",", 1).replace(b",}", b"}")
+
+    def _binary(self, header: dict[str, object], seed: Seed) -> bytes | None:
+        """The frame in the compact form, or None for what only JSON can say."""
+        numbers: list[int] = []
+        for name, limit in (("code", 1 << 15), ("opaque", 1 << 31), ("flag", 1 << 31), ("version", 1 << 15)):
+            value = header[name]
+            if type(value) is not int or not -limit <= value < limit:
+                return None
+            numbers.append(value)
+        remark, language = header.get("remark"), header["language"]
+        ext = {name: value for name, value in seed.ext.items() if isinstance(value, str)}
+        if not isinstance(language, str) or (remark is not None and not isinstance(remark, str)):
+            return None
+        code, opaque, flag, version = numbers
+        made = Header(code=code, opaque=opaque, flag=flag, language=language, version=version, remark=remark, ext=ext)
+        try:
+            return encode_frame(encode_binary_header(made), seed.body, 1)
+        except LocalProtocolError:
+            return None
+
+    def _spoil_bytes(self, data: bytes, structure_start: int) -> bytes:
+        """Seldom: lie in the lengths, or change a byte of the header's structure."""
+        rng = self._rng
+        draw = rng.random()
+        if draw < 0.99:
+            return data
+        frame = bytearray(data)
+        header_end = 8 + (int.from_bytes(data[4:8], "big") & 0xFFFFFF)
+        if draw < 0.9975:
+            self.kinds["a byte of the header"] += 1
+            places = [at for at in range(structure_start, min(header_end, len(frame))) if frame[at] in STRUCTURE]
+            if data[4] == 1:
+                places = [at for at in range(8, min(header_end, len(frame))) if frame[at] < 16]
+            if places:
+                frame[rng.choice(places)] = rng.choice(STRUCTURE) if data[4] == 0 else rng.randrange(256)
+            return bytes(frame)
+        if draw < 0.9985:
+            self.kinds["a lying header length"] += 1
+            length = rng.choice((0, 1, header_end - 9, header_end - 7, header_end + 1, 0x7FFFFF, 0xFFFFFF))
+            frame[5:8] = (max(0, length) & 0xFFFFFF).to_bytes(3, "big")
+        elif draw < 0.9993:
+            self.kinds["a lying total length"] += 1
+            total = len(data) - 4
+            lie = rng.choice((0, 1, 3, 4, total - 1, total + 1, total + 40, 1 << 24, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF))
+            frame[0:4] = struct.pack(">I", lie)
+        elif draw < 0.9997:
+            self.kinds["an unknown serialization"] += 1
+            frame[4] = rng.choice((1 - frame[4] if frame[4] < 2 else 2, 2, 3, 127, 128, 255))
+        else:
+            self.kinds["random bytes"] += 1
+            return rng.randbytes(rng.choice((1, 4, 8, 100, 5000)))
+        return bytes(frame)

@@ -1,0 +1,100 @@
+"""What a server owes for a stream of bytes: which answers, and whether it must close.
+
+The oracle reads the same bytes as the server, with the wire's own reader, which has tests of its own. The promise that
+it holds the server to is simple: every request that parses and wants an answer gets exactly one, nothing else is
+answered, and the first bytes that break the protocol end the connection and nothing more.
+"""
+
+from collections import Counter
+from typing import Final, final
+
+import msgspec
+
+from gantry_wire import RequestCode
+from gantry_wire.commands.fields import Int32
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.frame import Frame, FrameReader
+from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE, Header, decode_header
+
+PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+SHORT_SUSPENSIONS: Final = ("0", "30")
+SEND_PREFIX: Final = b'{"code":310,'
+
+
+class SendHeader(msgspec.Struct, gc=False):
+    """What the broker's short way of a send needs of a header."""
+
+    opaque: Int32
+    extFields: dict[str, object]  # noqa: N815 - the wire's name
+
+
+_decode_send: Final = msgspec.json.Decoder(SendHeader, strict=False).decode
+
+
+@final
+class Debt:
+    """What is owed on one connection, built up frame by frame."""
+
+    def __init__(self) -> None:
+        self._reader = FrameReader()
+        self.answers: Counter[int] = Counter()
+        """How many answers are owed to each opaque."""
+        self.held: Counter[int] = Counter()
+        """Of these, pulls that may wait longer than the connection lives."""
+        self.asked: dict[int, int] = {}
+        """The request code of each opaque."""
+        self.parsed: Counter[int] = Counter()
+        """Requests that parse, by code."""
+        self.silent = 0
+        """Frames that parse and want no answer: one-way requests and replies to nobody."""
+        self.deleted_topics: set[str] = set()
+        self.must_close = False
+        self.may_stay_open = False
+        """The last frame breaks the protocol in a key that the short way of a send does not look at."""
+        self.optional_opaque: int | None = None
+        """The answer that such a frame may get."""
+
+    def __repr__(self) -> str:
+        return f"<Debt answers={self.answers.total()} silent={self.silent} must_close={self.must_close}>"
+
+    @property
+    def waits_for_more(self) -> bool:
+        """Whether the bytes so far end inside a frame."""
+        return self._reader.waiting_bytes > 0
+
+    def add(self, data: bytes) -> None:
+        """The next bytes of the stream."""
+        try:
+            for frame in self._reader.feed(data):
+                try:
+                    self._request(decode_header(frame.header, frame.serialization))
+                except RemoteProtocolError:
+                    self.may_stay_open = self._is_short_send(frame)
+                    raise
+        except RemoteProtocolError:
+            self.must_close = True
+
+    def _is_short_send(self, frame: Frame) -> bool:
+        if frame.serialization != 0 or not frame.header.startswith(SEND_PREFIX):
+            return False
+        try:
+            opaque = _decode_send(frame.header).opaque
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        self.optional_opaque = opaque
+        return True
+
+    def _request(self, header: Header) -> None:
+        if header.flag & FLAG_RESPONSE:
+            self.silent += 1
+            return
+        self.parsed[header.code] += 1
+        if header.code == RequestCode.DELETE_TOPIC_IN_BROKER and "topic" in header.ext:
+            self.deleted_topics.add(header.ext["topic"])
+        if header.flag & FLAG_ONEWAY:
+            self.silent += 1
+            return
+        self.answers[header.opaque] += 1
+        self.asked[header.opaque] = header.code
+        if header.code in PULLS and header.ext.get("suspendTimeoutMillis", "0") not in SHORT_SUSPENSIONS:
+            self.held[header.opaque] += 1

@@ -1,0 +1,166 @@
+"""Requests of producers and consumers, as well-behaved ones send them."""
+
+import random
+
+from fuzz.pools import BROKER, CLIENTS, QUEUES, TEXTS, Places
+from fuzz.seed import Maker, Seed, document, group, message_body, properties, queue_id, seed, topic
+from gantry_wire import RequestCode
+from gantry_wire.batch import BatchEntry, encode_batch
+from gantry_wire.commands import clients, offsets, pull, send
+from gantry_wire.hashing import java_string_hash
+from gantry_wire.limits import PROPERTIES_BYTES_MAX
+
+# ------- messages in
+
+
+def send_message(rng: random.Random, places: Places) -> Seed:
+    fields = send.SendMessage(
+        producer_group=group(rng), topic=topic(rng), default_topic="TBW102", default_topic_queue_nums=QUEUES,
+        queue_id=queue_id(rng), sys_flag=0, born_timestamp=1_700_000_000_000, flag=0, properties=properties(rng),
+        reconsume_times=0, unit_mode=False, batch=False,
+    )  # fmt: skip
+    return seed(RequestCode.SEND_MESSAGE, fields, message_body(rng))
+
+
+def send_v2_fields(rng: random.Random, batch: bool | None = None) -> send.SendMessageV2:
+    return send.SendMessageV2(
+        producer_group=group(rng), topic=topic(rng), default_topic="TBW102", default_topic_queue_nums=QUEUES,
+        queue_id=queue_id(rng), sys_flag=0, born_timestamp=1_700_000_000_000, flag=0, properties=properties(rng),
+        reconsume_times=0, unit_mode=False, max_reconsume_times=None, batch=batch, broker_name=BROKER,
+    )  # fmt: skip
+
+
+def send_v2(rng: random.Random, places: Places) -> Seed:
+    return seed(RequestCode.SEND_MESSAGE_V2, send_v2_fields(rng), message_body(rng))
+
+
+def send_batch(rng: random.Random, places: Places) -> Seed:
+    entries = [BatchEntry(0, message_body(rng), properties(rng).encode()[:PROPERTIES_BYTES_MAX]) for _ in range(rng.randrange(1, 5))]
+    fields = send_v2_fields(rng, batch=True)
+    return seed(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(entries))
+
+
+def send_back(rng: random.Random, places: Places) -> Seed:
+    fields = send.SendBack(
+        offset=places.physical_offset(rng), group=group(rng), delay_level=rng.choice((0, 1, -1, 3)),
+        origin_msg_id=places.message_id(rng), origin_topic=topic(rng), unit_mode=False, max_reconsume_times=3,
+    )  # fmt: skip
+    return seed(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+
+
+def end_transaction(rng: random.Random, places: Places) -> Seed:
+    ext: dict[str, object] = {
+        "topic": topic(rng), "producerGroup": group(rng), "tranStateTableOffset": "0", "commitOrRollback": "8",
+        "commitLogOffset": str(places.physical_offset(rng)), "fromTransactionCheck": "false",
+        "msgId": places.message_id(rng), "transactionId": places.message_id(rng),
+    }  # fmt: skip
+    return Seed(RequestCode.END_TRANSACTION, ext)
+
+
+# ------- messages out
+
+
+def pull_message(rng: random.Random, places: Places) -> Seed:
+    suspends = rng.random() < 0.02
+    fields = pull.PullMessage(
+        consumer_group=group(rng), topic=topic(rng), queue_id=queue_id(rng), queue_offset=rng.choice((0, 0, 1, 5, 40)),
+        max_msg_nums=rng.choice((1, 2, 4)), sys_flag=4 | (2 if suspends else 0) | rng.choice((0, 0, 1)),
+        commit_offset=rng.choice((0, 1, 5)), suspend_timeout_millis=30 if suspends else 0, sub_version=0,
+        subscription=rng.choice(("*", "red", "red||blue")), expression_type="TAG",
+    )  # fmt: skip
+    return seed(RequestCode.PULL_MESSAGE, fields)
+
+
+def lite_pull(rng: random.Random, places: Places) -> Seed:
+    made = pull_message(rng, places)
+    made.code = RequestCode.LITE_PULL_MESSAGE
+    return made
+
+
+def query_message(rng: random.Random, places: Places) -> Seed:
+    fields = pull.QueryMessage(
+        topic=topic(rng), key=rng.choice(("one", "k7", "k199", "absent", "F" * 32)), max_num=rng.choice((1, 8)),
+        begin_timestamp=0, end_timestamp=9_000_000_000_000,
+    )  # fmt: skip
+    made = seed(RequestCode.QUERY_MESSAGE, fields)
+    if rng.random() < 0.2:
+        made.ext["_UNIQUE_KEY_QUERY"] = "true"
+    return made
+
+
+def view_message(rng: random.Random, places: Places) -> Seed:
+    return seed(RequestCode.VIEW_MESSAGE_BY_ID, pull.ViewMessage(offset=places.physical_offset(rng), topic=topic(rng)))
+
+
+def queue_address(code: RequestCode) -> Maker:
+    return lambda rng, places: seed(code, offsets.QueueAddress(topic=topic(rng), queue_id=queue_id(rng)))
+
+
+def query_offset(rng: random.Random, places: Places) -> Seed:
+    fields = offsets.QueryConsumerOffset(consumer_group=group(rng), topic=topic(rng), queue_id=queue_id(rng))
+    return seed(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+
+
+def update_offset(rng: random.Random, places: Places) -> Seed:
+    fields = offsets.UpdateConsumerOffset(
+        consumer_group=group(rng), topic=topic(rng), queue_id=queue_id(rng), commit_offset=rng.randrange(50)
+    )
+    return seed(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+
+def search_offset(rng: random.Random, places: Places) -> Seed:
+    timestamp = rng.choice((0, 1_700_000_000_000, 9_000_000_000_000))
+    return seed(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        offsets.SearchOffset(topic=topic(rng), queue_id=queue_id(rng), timestamp=timestamp),
+    )
+
+
+# ------- clients
+
+
+def heartbeat(rng: random.Random, places: Places) -> Seed:
+    name, expression = topic(rng), rng.choice(("*", "red||blue", rng.choice(TEXTS)))
+    subscription = clients.SubscriptionData(
+        topic=name, sub_string=expression, tags_set=["red"], code_set=[java_string_hash("red")], sub_version=rng.randrange(5)
+    )
+    consumer = clients.ConsumerData(
+        group_name=group(rng),
+        message_model=rng.choice(("CLUSTERING", "BROADCASTING")),
+        subscription_data_set=[subscription],
+    )
+    beat = clients.HeartbeatData(
+        client_id=rng.choice(CLIENTS),
+        producer_data_set=[clients.ProducerData(group_name=group(rng))],
+        consumer_data_set=[consumer],
+    )
+    return document(RequestCode.HEART_BEAT, beat)
+
+
+def unregister(rng: random.Random, places: Places) -> Seed:
+    fields = clients.UnregisterClient(
+        client_id=rng.choice(CLIENTS), producer_group=group(rng), consumer_group=group(rng)
+    )
+    return seed(RequestCode.UNREGISTER_CLIENT, fields)
+
+
+def consumer_group(code: RequestCode) -> Maker:
+    return lambda rng, places: seed(code, clients.ConsumerGroup(consumer_group=group(rng), topic=topic(rng)))
+
+
+def lock_batch(code: RequestCode) -> Maker:
+    def make(rng: random.Random, places: Places) -> Seed:
+        queues = [
+            clients.MessageQueue(topic=topic(rng), broker_name=BROKER, queue_id=queue_id(rng))
+            for _ in range(rng.randrange(3))
+        ]
+        lock = clients.LockBatch(consumer_group=group(rng), client_id=rng.choice(CLIENTS), mq_set=queues)
+        return document(code, lock)
+
+    return make
+
+
+def check_client(rng: random.Random, places: Places) -> Seed:
+    data = clients.SubscriptionData(topic=topic(rng), sub_string=rng.choice(TEXTS), expression_type="TAG")
+    body = clients.CheckClientConfig(client_id=rng.choice(CLIENTS), group=group(rng), subscription_data=data)
+    return document(RequestCode.CHECK_CLIENT_CONFIG, body)

@@ -1,0 +1,213 @@
+"""One connection full of spoilt frames: written in odd pieces, answered, judged.
+
+A session ends with the first frame that breaks the protocol, or after its share of frames. Then everything owed must
+have come, nothing more, and the server must have closed exactly when it had to.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from typing import Final, cast, final
+
+import msgspec
+
+from fuzz.mutate import Mutator
+from fuzz.oracle import Debt
+from fuzz.tally import Tally
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.frame import FrameReader
+
+ANSWER_TIMEOUT_S: Final = 30.0
+CLOSE_TIMEOUT_S: Final = 10.0
+FRAME_BYTES_SHOWN: Final = 600
+HEADERS_ONLY: Final = (1, 2, 3, 4, 5, 7, 8, 9, 64, 1448, 4096)
+"""Sizes of odd pieces: inside the length, inside the header length, at a TCP segment."""
+
+
+class ReplyHeader(msgspec.Struct, gc=False):
+    """What is looked at in a reply."""
+
+    code: int
+    opaque: int
+    flag: int = 0
+
+
+_decode_reply: Final = msgspec.json.Decoder(ReplyHeader).decode
+
+
+@final
+class Peer(asyncio.Protocol):
+    """Our end of one connection: collects answers until everything owed is there or the server closes."""
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[int, int]] = []
+        self.notices = 0
+        self.fault: str | None = None
+        self.is_closed = False
+        self._wanted: int | None = None
+        self._changed = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+
+    def __repr__(self) -> str:
+        return f"<Peer replies={len(self.replies)} {'closed' if self.is_closed else 'open'}>"
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        assert self._transport is not None, "a peer is made by create_connection"
+        return self._transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._reader.feed(data):
+                reply = _decode_reply(frame.header)
+                if reply.flag & 1:
+                    self.replies.append((reply.opaque, reply.code))
+                else:
+                    self.notices += 1
+        except (RemoteProtocolError, msgspec.DecodeError) as error:
+            self.fault = f"the server sent what is no reply: {error}"
+        if self._wanted is not None and len(self.replies) >= self._wanted:
+            self._changed.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+        self._writable.set()
+        self._changed.set()
+
+    async def writable(self) -> None:
+        await self._writable.wait()
+
+    async def settled(self, wanted: int) -> bool:
+        """Wait for `wanted` replies or the end of the connection; False when the time was up before."""
+        self._wanted = wanted
+        if len(self.replies) >= wanted or self.is_closed:
+            return True
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def closed(self) -> bool:
+        """Wait until the server has closed; False when it does not."""
+        self._wanted = 1 << 60
+        self._changed.clear()
+        if self.is_closed:
+            return True
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+@final
+class Session:
+    """One connection's frames and their judgement."""
+
+    def __init__(self, number: int, rng: random.Random, mutator: Mutator, tally: Tally) -> None:
+        self.number = number
+        self._rng = rng
+        self._mutator = mutator
+        self._tally = tally
+        self._debt = Debt()
+        self._frames: list[bytes] = []
+
+    async def run(self, port: int, codes: list[int], weights: list[float], frames_max: int) -> None:
+        """Connect, send, wait, judge. What is wrong goes to the tally."""
+        data, frames = self._stream(codes, weights, frames_max)
+        loop = asyncio.get_running_loop()
+        _, peer = await loop.create_connection(Peer, "127.0.0.1", port)
+        try:
+            await self._write(peer, data)
+            await self._judge(peer)
+        finally:
+            if self._rng.random() < 0.1:
+                peer.transport.abort()
+            peer.transport.close()
+        self._count(peer, data, frames)
+
+    def _stream(self, codes: list[int], weights: list[float], frames_max: int) -> tuple[bytes, int]:
+        """The bytes of this session, up to and with the first frame that breaks the protocol."""
+        rng = self._rng
+        count = min(frames_max, rng.choice((1, 10, 100, 400, 400)))
+        swallowed = 0
+        for opaque, code in enumerate(rng.choices(codes, weights, k=count), 1):
+            self._frames.append(self._mutator.frame(code, opaque))
+            self._debt.add(self._frames[-1])
+            swallowed = swallowed + 1 if self._debt.waits_for_more else 0
+            if self._debt.must_close or swallowed > 3:
+                break
+        return b"".join(self._frames), len(self._frames)
+
+    async def _write(self, peer: Peer, data: bytes) -> None:
+        """In odd pieces at first and now and then, otherwise many frames at once."""
+        rng = self._rng
+        position = 0
+        while position < len(data) and not peer.is_closed:
+            size = rng.choice(HEADERS_ONLY) if rng.random() < 0.3 else rng.randrange(4096, 131072)
+            peer.transport.write(data[position : position + size])
+            position += size
+            await asyncio.sleep(0)
+            await peer.writable()
+
+    async def _judge(self, peer: Peer) -> None:
+        debt, tally, number = self._debt, self._tally, self.number
+        owed = debt.answers.total() - debt.held.total()
+        if debt.must_close:
+            if not debt.may_stay_open and not await peer.closed():
+                shown = self._frames[-1][:FRAME_BYTES_SHOWN]
+                tally.find(number, f"the connection stays open after a frame that breaks the protocol: {shown!r}")
+        elif not await peer.settled(owed):
+            tally.find(number, f"answers are missing: {self._missing(peer)}")
+        if peer.is_closed and not debt.must_close:
+            tally.find(number, f"the server closed a connection that kept the protocol; {self._missing(peer)}")
+        if peer.fault is not None:
+            tally.find(number, peer.fault)
+        surplus = Counter(opaque for opaque, _ in peer.replies) - debt.answers - Counter([debt.optional_opaque])
+        if surplus:
+            tally.find(number, f"answers that nobody asked for, by opaque: {dict(surplus.most_common(5))}")
+
+    def _missing(self, peer: Peer) -> str:
+        """The first requests without an answer, so that the finding can be understood without a replay."""
+        missing = self._debt.answers - self._debt.held - Counter(opaque for opaque, _ in peer.replies)
+        shown = [f"{len(peer.replies)} of {self._debt.answers.total()} answers came"]
+        for opaque in list(missing)[:3]:
+            frame = self._frames[opaque - 1] if 0 < opaque <= len(self._frames) else b""
+            shown.append(f"opaque {opaque} code {self._debt.asked[opaque]}: {frame[:FRAME_BYTES_SHOWN]!r}")
+        return "\n    ".join(shown)
+
+    def _count(self, peer: Peer, data: bytes, frames: int) -> None:
+        debt, tally = self._debt, self._tally
+        tally.sessions += 1
+        tally.frames += frames
+        tally.bytes_sent += len(data)
+        tally.silent += debt.silent
+        tally.parsed += debt.parsed
+        tally.notices += peer.notices
+        tally.deleted_topics |= debt.deleted_topics
+        if debt.must_close:
+            tally.closed_by_server += 1
+        missing = (debt.answers - Counter(opaque for opaque, _ in peer.replies)).total()
+        if debt.must_close:
+            tally.lost_at_close += missing
+            import os
+            if os.environ.get("DBG") and missing: print("LOST", self.number, len(peer.replies), self._missing(peer), self._frames[-1][:150])
+        else:
+            tally.held += missing
+        for opaque, code in peer.replies:
+            tally.answered[debt.asked.get(opaque, -1), code] += 1

@@ -1,0 +1,77 @@
+"""What a run has seen: counts for the report, and findings, each with what is needed to see it again."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from gantry_wire import RequestCode, ResponseCode
+
+NOT_SUPPORTED: Final = int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+FINDINGS_MAX: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that must not happen."""
+
+    target: str
+    session: int | None
+    text: str
+
+    def __str__(self) -> str:
+        where = self.target if self.session is None else f"{self.target} session {self.session}"
+        return f"{where}: {self.text}"
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one campaign. Owned by its event loop."""
+
+    target: str
+    frames: int = 0
+    silent: int = 0
+    sessions: int = 0
+    bytes_sent: int = 0
+    closed_by_server: int = 0
+    lost_at_close: int = 0
+    """Answers that a connection owed when its peer broke the protocol; they may be lost with it."""
+    held: int = 0
+    """Pulls still held when their connection ended."""
+    notices: int = 0
+    """Requests of the server to us."""
+    parsed: Counter[int] = field(default_factory=Counter)
+    answered: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """By (request code, reply code)."""
+    kinds: Counter[str] = field(default_factory=Counter)
+    deleted_topics: set[str] = field(default_factory=set)
+    findings: list[Finding] = field(default_factory=list)
+
+    def find(self, session: int | None, text: str) -> None:
+        """Keep a finding; a flood of them says no more than the first few."""
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(Finding(self.target, session, text))
+
+    @property
+    def handled(self) -> int:
+        """Answers that a handler gave: everything but "not supported". One-way requests are not counted."""
+        return sum(count for (_, reply), count in self.answered.items() if reply != NOT_SUPPORTED)
+
+    @property
+    def replies(self) -> Counter[int]:
+        totals: Counter[int] = Counter()
+        for (_, reply), count in self.answered.items():
+            totals[reply] += count
+        return totals
+
+    @property
+    def codes_parsed(self) -> set[int]:
+        """Known request codes of which at least one frame parsed."""
+        return {code for code in self.parsed if code in RequestCode.__members__.values()}
+
+    def by_request(self) -> list[tuple[int, int, int, Counter[int]]]:
+        """(request code, parsed, answered by a handler, replies) of every code seen."""
+        rows: list[tuple[int, int, int, Counter[int]]] = []
+        for code in sorted(self.parsed):
+            replies = Counter({reply: count for (asked, reply), count in self.answered.items() if asked == code})
+            rows.append((code, self.parsed[code], replies.total() - replies[NOT_SUPPORTED], replies))
+        return rows
