@@ -217,6 +217,7 @@ class SendHandlers:
         entries = self._entries(send, command.body)
         queue_id = self._queue_id(send, config)
         shared = parse_properties(send.properties or "")
+        batch_id = shared.pop(keys.UNIQUE_KEY, None)
         uniques: list[str] = []
         drafts: list[Draft] = []
         for entry in entries:
@@ -246,8 +247,8 @@ class SendHandlers:
             "MSG_REGION": self._core.routes.added[keys.MESSAGE_REGION],
             "TRACE_ON": "true",
         }
-        if keys.UNIQUE_KEY in shared:
-            ext["batchUniqId"] = shared[keys.UNIQUE_KEY]
+        if batch_id is not None:
+            ext["batchUniqId"] = batch_id
         return command.reply(ext=ext).encode()
 
     def _entries(self, send: SendMessageV2, body: bytes) -> list[BatchEntry]:
