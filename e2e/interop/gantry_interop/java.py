@@ -21,6 +21,7 @@ from gantry_interop.places import INTEROP
 CLIENT_MODULES = {"4.9.8": "client-4", "5.3.3": "client-5"}
 REFERENCE = "reference"
 BUILD_SECONDS_MAX = 600
+TARGET = INTEROP / "target"
 
 OPENED_MODULES = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -54,16 +55,15 @@ def build() -> bool:
     """Compile everything unless it is compiled already; answer whether Maven had to be called."""
     maven = require("mvn", "install Maven (package `maven`)")
     require("javac", "install a Java 17 development kit (package `openjdk-17-jdk-headless`)")
-    target = INTEROP / "target"
-    target.mkdir(exist_ok=True)
-    stamp = target / "built.sha256"
-    with (target / "build.lock").open("w") as lock:
+    TARGET.mkdir(exist_ok=True)
+    stamp = TARGET / "built.sha256"
+    with (TARGET / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = sources_digest()
         if stamp.exists() and stamp.read_text() == wanted and all(_class_path_is_there(m) for m in _modules()):
             return False
         stamp.unlink(missing_ok=True)
-        log = target / "build.log"
+        log = TARGET / "build.log"
         with log.open("wb") as output:
             done = subprocess.run(
                 [maven, "-B", "-q", "clean", "process-classes"],
@@ -85,14 +85,14 @@ def _modules() -> list[str]:
 
 
 def _class_path_is_there(module: str) -> bool:
-    listing = INTEROP / module / "target" / "class-path.txt"
+    listing = TARGET / module / "class-path.txt"
     return listing.exists() and all(Path(entry).exists() for entry in listing.read_text().strip().split(":"))
 
 
 def class_path(module: str) -> str:
     """The class path of one Maven module: our classes first, then its dependencies."""
-    listing = INTEROP / module / "target" / "class-path.txt"
-    return f"{INTEROP / module / 'target' / 'classes'}:{listing.read_text().strip()}"
+    listing = TARGET / module / "class-path.txt"
+    return f"{TARGET / module / 'classes'}:{listing.read_text().strip()}"
 
 
 @dataclass(frozen=True)

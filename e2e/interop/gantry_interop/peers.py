@@ -123,7 +123,8 @@ def _start_name_server(kind: str, nursery: Nursery, layout: Layout) -> Child:
         conf.write_text(f"listenPort={layout.name_server_port}\nbindAddress={layout.listen_host}\n")
         program = replace(NAME_SERVER, properties=dict(layout.properties))
         return nursery.start("name-server", program.command(home, ["-c", str(conf)]), java.environment(home))
-    command = [sys.executable, "-m", "gantry_nameserver", "--listen", layout.name_server]
+    data = layout.directory / "name-server-data"
+    command = [sys.executable, "-m", "gantry_nameserver", "--listen", layout.name_server, "--data", str(data)]
     return nursery.start("name-server", command, os.environ)
 
 

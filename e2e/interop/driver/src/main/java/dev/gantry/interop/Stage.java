@@ -21,6 +21,11 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
  */
 final class Stage implements AutoCloseable {
     private static final long POLL_MILLIS = 20;
+    /**
+     * Apache's broker can mix up the heartbeats of two members that arrive together, and then refuses the pulls of the
+     * one with the newer subscription until its next heartbeat; the default of 30 s would look like a loss.
+     */
+    private static final int HEARTBEAT_MILLIS = 3_000;
 
     final Options options;
     final String topic;
@@ -79,6 +84,7 @@ final class Stage implements AutoCloseable {
         consumer.setPersistConsumerOffsetInterval(1_000);
         consumer.setAwaitTerminationMillisWhenShutdown(5_000);
         consumer.setPollNameServerInterval(2_000);
+        consumer.setHeartbeatBrokerInterval(HEARTBEAT_MILLIS);
         closings.push(consumer::shutdown);
         return consumer;
     }

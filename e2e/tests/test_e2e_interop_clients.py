@@ -1,0 +1,61 @@
+"""A small slice of the interop run: both client versions, three ways to use a broker, a few hundred messages.
+
+The whole of it, 100,000 messages in every scenario, is `make interop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gantry_interop import drivers, java, peers
+from gantry_interop.processes import Nursery
+
+pytestmark = pytest.mark.needs_java
+
+COUNT = 500
+SCENARIOS = ("sync", "ordered", "litepull")
+SCENARIO_SECONDS_MAX = 30.0
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("interop")
+
+
+@pytest.fixture(scope="module")
+def nursery(directory: Path) -> Iterator[Nursery]:
+    java.build()
+    with Nursery(directory / "logs") as nursery:
+        yield nursery
+
+
+@pytest.fixture(scope="module")
+def peer(directory: Path, nursery: Nursery) -> peers.Peer:
+    return peers.start("gantry", nursery, peers.Layout(directory / "peer"))
+
+
+@pytest.mark.parametrize("client", java.CLIENT_MODULES)
+def test_a_java_client_gets_back_what_it_sent(client: str, peer: peers.Peer, nursery: Nursery, directory: Path) -> None:
+    """Nothing an unmodified client sends is lost, altered or out of order within its queue."""
+    order = drivers.Order(
+        name_server=peer.address,
+        count=COUNT,
+        retry_count=0,
+        seed=7,
+        levels=peers.SHORT_DELAY_LEVELS,
+        run="slice",
+        scenario_seconds_max=SCENARIO_SECONDS_MAX,
+    )
+
+    verdicts = drivers.play(nursery, client, SCENARIOS, order, directory / f"home-{client}")
+
+    assert [verdict.scenario for verdict in verdicts] == list(SCENARIOS)
+    for verdict in verdicts:
+        assert verdict.broken == []
+        assert verdict.kept
+        assert (verdict.sent, verdict.received, verdict.failed) == (COUNT, COUNT, 0)
+    assert peer.broker.running()
+    assert peer.name_server.running()

@@ -1,0 +1,132 @@
+"""The harness itself: it must see a fault when there is one, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from gantry_interop import benchmark, drivers, frames, java, processes, proxy, record
+from gantry_interop.errors import DeadlineExceeded, InteropError
+
+ENDLESS = [sys.executable, "-c", "import signal; signal.pause()"]
+FRAME = record.GOLDEN / "0310-send-message-v2.request.client-5.3.3.json.bin"
+
+
+def test_leaving_the_nursery_ends_every_child(tmp_path: Path) -> None:
+    """No process outlives a run, however the run ends."""
+    with pytest.raises(InteropError), processes.Nursery(tmp_path) as nursery:
+        child = nursery.start("endless", ENDLESS, os.environ)
+        raise InteropError("something else went wrong")
+
+    assert not child.running()
+    assert child.process.returncode == -signal.SIGTERM
+
+
+def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    """Every program has a deadline, and its error names the log."""
+    with processes.Nursery(tmp_path) as nursery, pytest.raises(DeadlineExceeded, match=r"endless\.log"):
+        nursery.run("endless", ENDLESS, os.environ, 0.2)
+
+
+def test_waiting_for_a_dead_process_is_given_up_at_once(tmp_path: Path) -> None:
+    """A peer that died while starting is reported with its last words, not after the whole deadline."""
+    with processes.Nursery(tmp_path) as nursery:
+        child = nursery.start("brief", [sys.executable, "-c", "print('no such setting'); exit(3)"], os.environ)
+
+        with pytest.raises(InteropError, match="no such setting"):
+            processes.wait_until("readiness", lambda: False, 20, child)
+
+
+def test_a_driver_that_dies_breaks_the_scenario_it_was_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario is never left out: without a verdict of the driver it counts as broken, and the next is played."""
+    script = (
+        "import sys\n"
+        "for name in sys.argv[1].split(','):\n"
+        "    if name == 'async': sys.exit(7)\n"
+        '    print(\'{"scenario":"%s","client":"x","kept":true,"sent":1}\' % name)\n'
+    )
+    monkeypatch.setattr(
+        java.Program, "command", lambda self, home, arguments: [sys.executable, "-c", script, *arguments]
+    )
+    order = drivers.Order("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=20)
+
+    with processes.Nursery(tmp_path) as nursery:
+        verdicts = drivers.play(nursery, "5.3.3", ("sync", "async", "batch"), order, tmp_path)
+
+    assert [(verdict.scenario, verdict.kept) for verdict in verdicts] == [
+        ("sync", True),
+        ("async", False),
+        ("batch", True),
+    ]
+
+
+def test_a_silent_driver_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario that takes longer than it may is broken, and its process gone."""
+    monkeypatch.setattr(java.Program, "command", lambda self, home, arguments: ENDLESS)
+    order = drivers.Order("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=0.3)
+
+    with processes.Nursery(tmp_path) as nursery:
+        (verdict,) = drivers.play(nursery, "4.9.8", ("sync",), order, tmp_path)
+
+    assert not verdict.kept
+
+
+PRODUCER_LINE = (
+    "Current Time: 2026-01-01 00:00:00,000 | Send TPS: {rate} | Max RT(ms): 12 | Average RT(ms):   0.913 "
+    "| Send Failed: {failed} | Response Failed: 0\n"
+)
+CONSUMER_LINE = (
+    "Current Time: 2026-01-01 00:00:00,000 | Consume TPS: 9 | AVG(B2C) RT(ms):   2.250 | AVG(S2C) RT(ms):   1.100 "
+    "| MAX(B2C) RT(ms): 20 | MAX(S2C) RT(ms): 10 | Consume Fail: 0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("producer", "broken"),
+    [
+        pytest.param(PRODUCER_LINE.format(rate=1000, failed=0), [], id="rate and no failure"),
+        pytest.param(PRODUCER_LINE.format(rate=1000, failed=2), ["no send fails"], id="failed sends"),
+        pytest.param("java.net.ConnectException\n", ["the producer reports a rate"], id="no rate at all"),
+    ],
+)
+def test_the_benchmark_is_judged_by_its_failures(producer: str, broken: list[str]) -> None:
+    """A benchmark passes when both programs report a rate and neither a failure."""
+    found = benchmark.judge(30, producer, CONSUMER_LINE)
+
+    assert found.broken == broken
+    assert found.kept == (not broken)
+
+
+def test_the_proxy_shows_every_frame_and_changes_none() -> None:
+    """What goes in at one end comes out at the other, and the observer sees each frame once, in both directions."""
+    raw = FRAME.read_bytes()
+    seen: list[tuple[bool, bytes]] = []
+    answered = threading.Event()
+
+    def observe(link: proxy.Link, to_server: bool, frame: frames.WireFrame) -> None:
+        seen.append((to_server, frame.raw))
+        if not to_server:
+            answered.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server, proxy.Proxy(observe) as between:
+        port = server.getsockname()[1]
+        between.serve("echo", (record.PROXY_HOST, port), ("127.0.0.1", port))
+        with socket.create_connection((record.PROXY_HOST, port), 5) as client:
+            client.settimeout(5)
+            client.sendall(raw)
+            behind, _ = server.accept()
+            with behind:
+                behind.settimeout(5)
+                arrived = behind.recv(len(raw), socket.MSG_WAITALL)
+                behind.sendall(arrived)
+                returned = client.recv(len(raw), socket.MSG_WAITALL)
+        assert answered.wait(5)
+
+    assert arrived == raw == returned
+    assert seen == [(True, raw), (False, raw)]
