@@ -162,6 +162,7 @@ class Broker:
             routes=routes,
             stats=stats,
             persistence=Persistence(),
+            published=lambda: self.registration.published(),
         )
         self.delay = DelayService(self.core)
         self.flow = FlowControl(

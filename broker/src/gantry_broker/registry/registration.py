@@ -57,6 +57,9 @@ class Registration:
         self._tasks: list[asyncio.Task[None]] = []
         self._channels: dict[str, Channel] = {}
         self._is_closing = False
+        self._edition = 0
+        self._published: dict[str, int] = {}
+        self._progress = asyncio.Event()
         self.registered: set[str] = set()
         """Name servers that have us now."""
 
@@ -65,8 +68,23 @@ class Registration:
 
     def changed(self) -> None:
         """The topic table changed; tell everybody soon."""
+        self._edition += 1
         for event in self._changes.values():
             event.set()
+
+    async def published(self, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
+        """Wait until every name server that has us has the topics as they are now, so that routes show them.
+
+        One that does not answer in time gets them later; it must not hold up an administrator.
+        """
+        edition = self._edition
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while any(self._published[address] < edition for address in self.registered):
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError:
+            log.warning("a name server has not taken the topics in time", extra={"timeout_ms": timeout_ms})
 
     async def close(self) -> None:
         """Say goodbye, so that clients stop coming at once."""
@@ -101,6 +119,7 @@ class Registration:
             else:
                 is_reachable = True
             self.registered.discard(address)
+            self._progress.set()
             await asyncio.sleep(RETRY_S)
 
     async def _stay_registered(self, address: str) -> None:
@@ -110,13 +129,16 @@ class Registration:
         try:
             while True:
                 self._changes[address].clear()
+                edition = self._edition
                 reply = await channel.request(self._registration(), REQUEST_TIMEOUT_MS)
                 if reply.code != ResponseCode.SUCCESS:
                     log.error("name server refuses us", extra={"address": address, "reason": reply.remark})
                     return
                 if address not in self.registered:
                     log.info("registered at name server", extra={"address": address})
+                self._published[address] = edition
                 self.registered.add(address)
+                self._progress.set()
                 await self._change_or_period(address)
         finally:
             if not self._is_closing:

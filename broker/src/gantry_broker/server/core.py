@@ -39,3 +39,5 @@ class BrokerCore:
     routes: SendRoutes
     stats: BrokerStats
     persistence: Persistence
+    published: Callable[[], Awaitable[None]]
+    """Waits until the name servers have the topics as they are now."""

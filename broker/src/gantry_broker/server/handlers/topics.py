@@ -48,7 +48,7 @@ class TopicHandlers:
         )
         self._check(config)
         self._core.topics.put(config)
-        await self._core.persistence.settled("topics")
+        await self._settled()
         return command.reply()
 
     async def create_list(self, command: Command, connection: Connection) -> Command:
@@ -57,7 +57,7 @@ class TopicHandlers:
             self._check(config)
         for config in configs:
             self._core.topics.put(config)
-        await self._core.persistence.settled("topics")
+        await self._settled()
         return command.reply()
 
     async def delete(self, command: Command, connection: Connection) -> Command:
@@ -69,7 +69,7 @@ class TopicHandlers:
         core.routes.forget(topic)
         core.offsets.forget_topic(topic)
         core.store.delete_topic(topic)
-        await core.persistence.settled("topics")
+        await self._settled()
         return command.reply()
 
     def all(self, command: Command, connection: Connection) -> Command:
@@ -105,6 +105,11 @@ class TopicHandlers:
 
     def system(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=write_document(TopicListing(topic_list=self._core.topics.system_names)))
+
+    async def _settled(self) -> None:
+        """The change is on disk and in the routes: whoever asked for it may rely on both."""
+        await self._core.persistence.settled("topics")
+        await self._core.published()
 
     # ------- checks
 
