@@ -4,19 +4,21 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
+from gantry_cli.group_reading import Membership, group_messages
 from gantry_cli.message_text import Write, body_text, json_text, line_text
 from gantry_cli.options import json_option, name_server_option, run
-from gantry_cli.reading import TopicReader
+from gantry_cli.reading import Delivery, TopicReader
 from gantry_cli.round_trip import READER_GROUP
 from gantry_cli.times import HELP, Start, parse_start
-from gantry_client import PullConsumer, ReceivedMessage
+from gantry_client import PullConsumer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,29 +78,37 @@ def consume(
 
 async def _consume(name_server: str, wish: Wish) -> None:
     printed = 0
-    async with contextlib.aclosing(_messages(name_server, wish)) as messages:
-        async for message in messages:
-            click.echo(wish.write(message))
+    async with contextlib.aclosing(_messages(name_server, wish)) as deliveries:
+        async for delivery in deliveries:
+            click.echo(wish.write(delivery.message))
+            delivery.done()
             printed += 1
             if printed == wish.count:
                 return
 
 
-async def _messages(name_server: str, wish: Wish) -> AsyncGenerator[ReceivedMessage, None]:
+def _messages(name_server: str, wish: Wish) -> AsyncGenerator[Delivery, None]:
+    if wish.group is None:
+        return _as_onlooker(name_server, wish)
+    member = Membership(group=wish.group, topic=wish.topic, tags=wish.tags, start=wish.start)
+    return group_messages(name_server, member, follow=wish.follow)
+
+
+async def _as_onlooker(name_server: str, wish: Wish) -> AsyncGenerator[Delivery, None]:
     async with PullConsumer(name_server, READER_GROUP) as consumer:
         reader = TopicReader(consumer, wish.topic, tags=wish.tags, warn=lambda text: click.echo(text, err=True))
         cursors = await reader.open(wish.start)
-        async for message in reader.present(cursors):
-            yield message
+        async for delivery in reader.present(cursors):
+            yield delivery
         if wish.follow:
             async with contextlib.aclosing(reader.following(cursors)) as following:
-                async for message in following:
-                    yield message
+                async for delivery in following:
+                    yield delivery
 
 
-async def _until_interrupted(work: object) -> None:
+async def _until_interrupted(work: Coroutine[Any, Any, None]) -> None:
     """Ctrl-C and SIGTERM are ordinary ends of reading, not failures."""
-    task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, task.cancel)

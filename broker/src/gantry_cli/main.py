@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.metadata
+import logging
 import platform
 from typing import Any, Final, NamedTuple
 
@@ -84,12 +85,19 @@ def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=show_version, help="Show the version."
 )
-def cli() -> None:
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error", "critical"]),
+    default="critical",
+    help="Show what the client logs, on standard error.",
+)
+def cli(log_level: str) -> None:
     """Gantry: a message broker for RocketMQ clients.
 
     Every command has examples: gantry COMMAND --help. Commands that talk to a cluster take the name server's address
     from -n, else from GANTRY_NAMESRV, else from a `gantry up` in this directory, else 127.0.0.1:9876.
     """
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
 def main(arguments: list[str] | None = None) -> Any:

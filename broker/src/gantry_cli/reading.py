@@ -21,6 +21,19 @@ RETRY_S: Final = 1.0
 READ_AHEAD_MAX: Final = 1024
 
 
+def _nothing() -> None:
+    """An onlooker's message needs no word that it is done."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message for whoever prints it; `done` is called when it is printed."""
+
+    message: ReceivedMessage
+    done: Callable[[], None] = _nothing
+
+
 @final
 @dataclass(slots=True)
 class Cursor:
@@ -51,7 +64,7 @@ class TopicReader:
         queues: Sequence[MessageQueue] = await self._consumer.queues(self._topic)
         return list(await asyncio.gather(*(self._cursor(queue, start) for queue in queues)))
 
-    async def present(self, cursors: list[Cursor]) -> AsyncGenerator[ReceivedMessage, None]:
+    async def present(self, cursors: list[Cursor]) -> AsyncGenerator[Delivery, None]:
         """What lies between begin and end of every queue, oldest first. Raises ClientError."""
         while True:
             await asyncio.gather(*(self._fetch(cursor) for cursor in cursors if cursor.needs_fetch))
@@ -60,16 +73,15 @@ class TopicReader:
             ready = [cursor for cursor in cursors if cursor.buffer]
             if not ready:
                 return
-            oldest = min(ready, key=lambda cursor: (cursor.buffer[0].store_timestamp_ms, cursor.queue.queue_id))
-            yield oldest.buffer.popleft()
+            yield Delivery(min(ready, key=_age).buffer.popleft())
 
-    async def following(self, cursors: list[Cursor]) -> AsyncGenerator[ReceivedMessage, None]:
+    async def following(self, cursors: list[Cursor]) -> AsyncGenerator[Delivery, None]:
         """What comes from now on, as it comes, until the caller stops."""
         arrived: asyncio.Queue[ReceivedMessage] = asyncio.Queue(READ_AHEAD_MAX)
         tasks = [asyncio.create_task(self._follow(cursor, arrived)) for cursor in cursors]
         try:
             while True:
-                yield await arrived.get()
+                yield Delivery(await arrived.get())
         finally:
             for task in tasks:
                 task.cancel()
@@ -114,3 +126,9 @@ class TopicReader:
             for message in result.messages:
                 await arrived.put(message)
             cursor.next_offset = result.next_offset
+
+
+def _age(cursor: Cursor) -> tuple[int, str, int]:
+    """By store time; within one millisecond of one broker by the place in its log, which is the order of arrival."""
+    first = cursor.buffer[0]
+    return first.store_timestamp_ms, cursor.queue.broker_name, first.physical_offset

@@ -18,9 +18,9 @@ def state_line(facts: BrokerFacts, rates: Rates, up_s: float) -> str:
     """One broker's state as one line."""
     parts = [
         f"up {duration_text(up_s)}",
-        f"in {rate_text(rates.puts_per_s)}/s",
-        f"out {rate_text(rates.gets_per_s)}/s",
-        f"stored {count_text(facts.puts)} msgs, {bytes_text(facts.stored_bytes)}",
+        f"in {rate_text(rates.puts_per_s)}/s ({count_text(facts.puts)} so far)",
+        f"out {rate_text(rates.gets_per_s)}/s ({count_text(facts.gets)} so far)",
+        f"stored {bytes_text(facts.stored_bytes)}",
     ]
     if facts.connections is not None:
         parts.append(f"{facts.connections} connections")

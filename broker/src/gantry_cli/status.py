@@ -87,7 +87,7 @@ def render(view: ClusterView, local: StackRecord | None) -> Iterator[RenderableT
 
 
 def _broker_table(view: ClusterView) -> RenderableType:
-    columns = ("broker", "role", "address", "cluster", "version", "in/s", "out/s", "stored", "given out", "log", "disk")
+    columns = ("broker", "role", "address", "cluster", "version", "in/s", "out/s", "in", "out", "log", "disk")
     return table("Brokers", columns, map(_broker_row, view.brokers), right=columns[5:])
 
 

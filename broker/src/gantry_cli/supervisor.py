@@ -8,6 +8,7 @@ reaches us alone and we stop them in the right order: the one that was started l
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -22,7 +23,8 @@ log = logging.getLogger(__name__)
 READY_TIMEOUT_S: Final = 120.0
 """A broker recovers its log before it is ready."""
 STOP_TIMEOUT_S: Final = 30.0
-LOG_LINES_SHOWN: Final = 1
+LOG_PREFIX: Final = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ \S+ ")
+"""Time, level and logger, which the log has and a one-line error does not need."""
 
 Report = Callable[[str], None]
 
@@ -158,4 +160,5 @@ class Server:
             lines = self.command.log.read_bytes()[-4096:].decode("utf-8", "replace").strip().splitlines()
         except OSError:
             lines = []
-        return " / ".join(lines[-LOG_LINES_SHOWN:]) + f" (see {self.command.log})"
+        last = LOG_PREFIX.sub("", lines[-1]) if lines else "it said nothing"
+        return f"{last} (see {self.command.log})"
