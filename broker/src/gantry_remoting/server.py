@@ -395,19 +395,23 @@ class CommandService:
         position, end = 0, len(data)
         replies: list[bytes] = []
         reply_bytes = 0
-        while end - position >= FRAME_HEAD.size and reply_bytes <= PASS_REPLY_BYTES_MAX:
-            total, type_and_header = FRAME_HEAD.unpack_from(data, position)
-            check_frame_head(total, type_and_header, self._limits)
-            frame_end = position + 4 + total
-            if frame_end > end:
-                break
-            header_end = position + 8 + (type_and_header & 0xFFFFFF)
-            frame = Frame(type_and_header >> 24, data[position + 8 : header_end], data[header_end:frame_end])
-            position = frame_end
-            reply = self._one(decode_command(frame, self._limits), connection)
-            if reply is not None:
-                replies.append(reply.encode())
-                reply_bytes += len(replies[-1])
+        try:
+            while end - position >= FRAME_HEAD.size and reply_bytes <= PASS_REPLY_BYTES_MAX:
+                total, type_and_header = FRAME_HEAD.unpack_from(data, position)
+                check_frame_head(total, type_and_header, self._limits)
+                frame_end = position + 4 + total
+                if frame_end > end:
+                    break
+                header_end = position + 8 + (type_and_header & 0xFFFFFF)
+                frame = Frame(type_and_header >> 24, data[position + 8 : header_end], data[header_end:frame_end])
+                position = frame_end
+                reply = self._one(decode_command(frame, self._limits), connection)
+                if reply is not None:
+                    replies.append(reply.encode())
+                    reply_bytes += len(replies[-1])
+        except RemoteProtocolError:
+            connection.send(b"".join(replies))  # what came before the bad frame was done, and its sender is told so
+            raise
         return position, b"".join(replies)
 
     def connected(self, connection: Connection) -> None:

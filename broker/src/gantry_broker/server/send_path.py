@@ -26,6 +26,7 @@ from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import PASS_REPLY_BYTES_MAX, Connection
 from gantry_wire import Command, ResponseCode
+from gantry_wire.commands.fields import Int32
 from gantry_wire.commands.send import SendMessageV2
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, Frame, check_frame_head
@@ -49,7 +50,7 @@ Answer = tuple[bytes, bytes, int]
 class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
     """The header of a JSON send, decoded in one step."""
 
-    opaque: int
+    opaque: Int32
     fields: SendMessageV2 = msgspec.field(name="extFields")
     flag: int = 0
 
@@ -107,10 +108,9 @@ class SendPath:
         """
         assert self._loop is not None, "configure comes first"
         position, end = 0, len(data)
-        before = len(self.drafts)
         total_max = self._total_max
         take_plain = self._take_plain
-        self.refusal = self._flow.refusal(self._loop.time(), before)
+        self.refusal = self._flow.refusal(self._loop.time(), len(self.drafts))
         replies: list[bytes] = []
         reply_bytes = 0
         try:
@@ -138,11 +138,12 @@ class SendPath:
             self.flush_for(connection)
             connection.send(b"".join(replies))
             raise
-        if len(self.drafts) != before:
-            self._end_run(connection)
-            if not self._is_flush_scheduled:
-                self._is_flush_scheduled = True
-                self._loop.call_soon(self._flush_turn)
+        finally:
+            if self.drafts:  # ours or not, and whatever happened: no draft is left for the next connection's run
+                self._end_run(connection)
+                if not self._is_flush_scheduled:
+                    self._is_flush_scheduled = True
+                    self._loop.call_soon(self._flush_turn)
         return position, b"".join(replies)
 
     def flush_for(self, connection: Connection) -> None:

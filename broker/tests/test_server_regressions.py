@@ -1,0 +1,85 @@
+"""What a fuzz run once found: each fault has a test of its own, so that it stays away."""
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gantry_broker.testing.local import RawPeer, dialogue, running_broker, send_ext
+from gantry_remoting import CommandService, Connection
+from gantry_wire import Command, Frame, RequestCode
+from gantry_wire.command import decode_command
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.frame import FrameReader
+
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+class Ear:
+    """A connection as far as a service needs one: remembers what is sent to it."""
+
+    peer = ("127.0.0.1", 20000)
+
+    def __init__(self) -> None:
+        self._heard = bytearray()
+
+    def send(self, data: bytes) -> None:
+        self._heard += data
+
+    @property
+    def opaques(self) -> list[int]:
+        """Whom the replies are for."""
+        return [decode_command(frame).opaque for frame in FrameReader().feed(bytes(self._heard))]
+
+
+def ear() -> tuple[Ear, Connection]:
+    one = Ear()
+    return one, cast(Connection, one)
+
+
+def send_frame(opaque: int) -> bytes:
+    return Command(code=SEND, opaque=opaque, ext=send_ext(SEND), body=b"x").encode()
+
+
+async def test_sends_after_a_question_are_answered_to_their_own_sender(tmp_path: Path) -> None:
+    """A read that has sends on both sides of a pull leaves none of them to the connection that comes next."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        (first, first_end), (second, second_end), (third, third_end) = ear(), ear(), ear()
+
+        def question(frame: Frame, connection: Connection) -> None:
+            broker.path.flush_for(connection)
+
+        pull = Command(code=RequestCode.PULL_MESSAGE, opaque=12).encode()
+        broker.path.handle(send_frame(1), first_end, question)
+        broker.path.handle(send_frame(11) + pull + send_frame(13), second_end, question)
+        broker.path.handle(send_frame(21), third_end, question)
+        broker.path.flush()
+
+        assert (first.opaques, second.opaques, third.opaques) == ([1], [11, 13], [21])
+
+
+@pytest.mark.parametrize("opaque", [1 << 31, -(1 << 31) - 1, 1 << 70], ids=["above", "below", "far above"])
+async def test_an_opaque_that_no_reply_can_carry_closes_the_connection(tmp_path: Path, opaque: int) -> None:
+    """A send's number is a 32-bit integer on the short way, too: Java could not read the reply."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        peer = await RawPeer.open(broker.port)
+
+        await peer.say(send_frame(opaque))
+
+        assert await peer.is_closed_by_peer()
+        assert broker.store.find_queue("TopicTest", 0).end == 1  # type: ignore[union-attr]  # it was just sent to
+        await peer.close()
+
+
+async def test_answers_before_a_bad_frame_are_given() -> None:
+    """What was carried out is answered, although the next frame of the same read ends the connection."""
+    service = CommandService(lambda command, connection: command.reply())
+    listener, end = ear()
+    good = Command(code=RequestCode.GET_KV_CONFIG, opaque=7).encode()
+
+    with pytest.raises(RemoteProtocolError):
+        service.handle(good + b"\x7f\xff\xff\xff\x00\x00\x00\x00", end)
+
+    assert listener.opaques == [7]
