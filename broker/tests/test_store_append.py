@@ -72,7 +72,7 @@ def test_hosts_of_both_families_are_stored_whole(tmp_path: Path) -> None:
             on_fatal=world.fatal.append,
         )
         store.open(is_flushing=False)
-        world._store = store
+        world.adopt(store)
 
         physical, _ = store.append([world.draft(), world.draft(sys_flag=0x10)._replace(born_host=born_v6)])
 

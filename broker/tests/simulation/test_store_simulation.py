@@ -1,8 +1,8 @@
 """Random lives of a store: sends, flushes, crashes of every kind, and a checker that knows what was promised.
 
 After every recovery the log must be a prefix of what was sent (nothing altered, invented or out of order), it must
-contain everything that had been flushed before the crash, queue offsets must be dense, and what was once lost must never
-come back. The seed is in the test's name: ``pytest broker/tests/simulation -k seed17-`` replays one.
+contain everything that had been flushed before the crash, queue offsets must be dense, and what was once lost may
+never come back. The seed is in the test's name: ``pytest broker/tests/simulation -k seed17-`` replays one.
 """
 
 from __future__ import annotations

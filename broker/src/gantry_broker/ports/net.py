@@ -49,12 +49,11 @@ class SystemListener:
 
     def __init__(self, server: asyncio.Server) -> None:
         self._server = server
+        self._port = int(server.sockets[0].getsockname()[1])
 
     @property
     def port(self) -> int:
-        port = self._server.sockets[0].getsockname()[1]
-        assert isinstance(port, int)
-        return port
+        return self._port
 
     async def close(self) -> None:
         self._server.close()

@@ -9,11 +9,10 @@ The world remembers what it sent, so that a checker can say what must be there a
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, final
 
-from gantry_broker.ports.disk import Disk
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.recover import RecoveryReport
@@ -65,23 +64,27 @@ class StoreWorld:
         assert isinstance(self.disk, FaultyDisk), "only the disk in memory has faults"
         return self.disk
 
-    def make_store(self, disk: Disk | None = None) -> MessageStore:
+    def make_store(self, on_fatal: Callable[[Exception], None] | None = None) -> MessageStore:
         """A store on this world's directory, not open yet."""
         return MessageStore(
             self.root,
             self.settings,
-            disk=disk if disk is not None else self.disk,
+            disk=self.disk,
             clock=self.clock,
             store_host=STORE_HOST,
-            on_fatal=self.fatal.append,
+            on_fatal=on_fatal if on_fatal is not None else self.fatal.append,
         )
 
     def open(self) -> RecoveryReport:
         """Open the store, without a flush thread."""
         store = self.make_store()
         report = store.open(is_flushing=False)
-        self._store = store
+        self.adopt(store)
         return report
+
+    def adopt(self, store: MessageStore) -> None:
+        """Go on with a store that the test has opened itself."""
+        self._store = store
 
     def close(self) -> None:
         """Stop cleanly."""

@@ -1,0 +1,182 @@
+"""When bytes go to the disk, what is said about it, and that a failed flush is the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.errors import FlushFailed, LogReadOnly
+from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint, encode_checkpoint
+from gantry_broker.store.flusher import Due, due
+from gantry_broker.store.settings import FlushSettings
+from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+
+SETTINGS = FlushSettings()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> StoreWorld:
+    made = make_world("faulty", tmp_path)
+    made.open()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("dirty", "age", "expected"),
+    [(0, 99_999, False), (1, 500, False), (4 * 4096 - 1, 9_999, False), (4 * 4096, 0, True), (1, 10_000, True)],
+)
+def test_the_log_is_flushed_when_enough_is_dirty_or_it_has_been_long(dirty: int, age: int, expected: bool) -> None:
+    """Four pages, or ten seconds."""
+    assert due(SETTINGS, dirty, age, 0, 0) == Due(flush=expected, point=False, checkpoint=False)
+
+
+def test_flushed_moves_only_when_the_disk_has_said_so(world: StoreWorld) -> None:
+    """A step that is not due leaves ``flushed`` alone; a flush brings it to what was written."""
+    world.send(count=3)
+    world.store.flush_step()
+    assert world.store.flushed == 0
+
+    assert world.store.flush() == world.store.wrote == world.store.flushed
+
+
+def test_a_failed_sync_is_final(world: StoreWorld) -> None:
+    """After EIO nothing is flushed any more, nothing is taken any more, and the owner is told once."""
+    world.send(count=3)
+    world.faulty_disk.fail_next("sync", errno.EIO)
+
+    with pytest.raises(FlushFailed):
+        world.store.flush()
+    syncs = world.faulty_disk.operations["sync"]
+    with pytest.raises(FlushFailed):
+        world.store.flush()
+
+    assert world.faulty_disk.operations["sync"] == syncs, "a failed sync was tried again"
+    assert world.store.flushed == 0
+    assert [type(exc) for exc in world.fatal] == [FlushFailed]
+    with pytest.raises(LogReadOnly):
+        world.send()
+    assert len(world.bodies()) == 3
+
+
+def test_a_store_that_failed_to_flush_is_recovered_at_the_next_start(world: StoreWorld) -> None:
+    """Closing after a failed flush leaves the abort marker; what the disk never got is rewritten, then synced."""
+    world.send(count=3)
+    world.faulty_disk.fail_next("sync", errno.EIO)
+    with pytest.raises(FlushFailed):
+        world.store.flush()
+    world.close()
+
+    report = world.open()
+
+    assert not report.is_clean
+    assert world.store.flushed == report.end
+    world.lose_power()
+    world.open()
+    assert world.bodies() == world.sent_bodies()
+
+
+def test_a_failure_in_the_background_reaches_the_owner(tmp_path: Path) -> None:
+    """The flush thread reports through on_fatal and ends; the loop sees a log that is read-only."""
+    flush = dataclasses.replace(SETTINGS, flush_interval_ms=1, recovery_point_interval_ms=0)
+    world = make_world("faulty", tmp_path, dataclasses.replace(TINY, flush=flush))
+    told = threading.Event()
+    failures: list[Exception] = []
+
+    def tell(failure: Exception) -> None:
+        failures.append(failure)
+        told.set()
+
+    store = world.make_store(tell)
+    store.open()
+    world.adopt(store)
+    world.faulty_disk.fail_next("sync", errno.EIO, count=100)
+
+    world.send()
+
+    assert told.wait(10)
+    assert [type(failure) for failure in failures] == [FlushFailed]
+    assert not store.is_writable
+    store.close()
+
+
+def test_the_background_flushes_and_stops(tmp_path: Path) -> None:
+    """With the real clock of a thread, what was written is flushed without anybody asking, and close ends the thread."""
+    flush = dataclasses.replace(SETTINGS, flush_interval_ms=1, recovery_point_interval_ms=0)
+    world = make_world("real", tmp_path, dataclasses.replace(TINY, flush=flush))
+    store = world.make_store()
+    store.open()
+    world.adopt(store)
+    world.send(count=5)
+
+    deadline = threading.Event()
+    for _ in range(1000):
+        if store.flushed == store.wrote:
+            break
+        deadline.wait(0.01)
+
+    assert store.flushed == store.wrote
+    store.close()
+    assert "gantry-flush" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_checkpoint_is_written_after_what_it_describes(world: StoreWorld) -> None:
+    """At any crash the checkpoint says at most what is on the disk."""
+    said = CheckpointFacts()
+    for _ in range(30):
+        world.send(count=3)
+        world.clock.advance(3_000)
+        world.store.flush_step()
+        said = decode_checkpoint(world.disk.read_file(world.path("checkpoint")))
+        assert said.flushed <= world.store.flushed
+        assert said.log_timestamp_ms <= world.store.last_timestamp_ms
+    flushed = said.flushed
+    world.lose_power()
+
+    assert flushed > 0
+    assert world.open().end >= flushed
+
+
+def test_a_checkpoint_has_rocketmqs_layout_and_our_seal() -> None:
+    """Five longs at 0, 8, 16, 24, 32 of a 4096 byte file; the seal is only believed if both parts belong together."""
+    facts = CheckpointFacts(1, 2, 3, 4, 5, 6)
+    data = encode_checkpoint(facts)
+
+    assert len(data) == CHECKPOINT_BYTES
+    assert data[:40] == b"".join(number.to_bytes(8, "big") for number in range(1, 6))
+    assert decode_checkpoint(data) == facts
+    touched = data[:32] + (7).to_bytes(8, "big") + data[40:]
+    assert decode_checkpoint(touched) == facts._replace(confirmed=7, flushed=0)
+    assert decode_checkpoint(data[:24]) == CheckpointFacts(1, 2, 3, 0, 0, 0)
+    assert decode_checkpoint(b"") == CheckpointFacts()
+
+
+def test_a_recovery_point_is_true_at_every_moment_of_a_concurrent_append(tmp_path: Path) -> None:
+    """The flush thread takes its point while the loop appends; a kill at any time then recovers everything written."""
+    flush = dataclasses.replace(SETTINGS, flush_interval_ms=0, recovery_point_interval_ms=0, checkpoint_interval_ms=0)
+    settings = dataclasses.replace(
+        TINY,
+        flush=flush,
+        mapped_file_size_commit_log=1 << 18,
+        mapped_file_size_consume_queue=20_000,
+        max_index_num=5_000,
+    )
+    world = make_world("real", tmp_path, settings)
+    for _ in range(5):
+        store = world.make_store()
+        store.open()
+        world.adopt(store)
+        for i in range(150):
+            world.append([world.draft("orders", (i + j) % 4) for j in range(7)])
+        store._flusher.stop()
+        world.kill()
+
+    report = world.open()
+
+    assert report.queues_rebuilt == []
+    assert not report.is_index_rebuilt
+    for queue_id in range(4):
+        assert world.bodies("orders", queue_id) == world.sent_bodies("orders", queue_id)

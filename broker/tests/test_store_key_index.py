@@ -1,0 +1,189 @@
+"""Messages are found by key, over files, restarts and collisions."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantry_broker.store.index_file import ENTRY, HEADER, SLOT, IndexHeader
+from gantry_broker.store.key_hash import MASK, counters, key_hash, learn, moments, non_negative, seeded_hash
+from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_wire.hashing import java_string_hash
+from gantry_wire.message import decode_record
+
+
+@pytest.fixture(params=["real", "faulty"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
+    made = make_world(request.param, tmp_path)
+    made.open()
+    return made
+
+
+def found(world: StoreWorld, key: str, topic: str = "orders", *, count_max: int = 64) -> list[bytes]:
+    """Bodies of the messages that really carry a key."""
+    records, _, _ = world.store.query_keys(topic, key, count_max, 0, 1 << 60)
+    messages = [decode_record(record) for record in records]
+    return [m.body for m in messages if key in (m.properties["UNIQ_KEY"], *m.properties.get("KEYS", "").split())]
+
+
+def test_a_message_is_found_by_each_of_its_keys_and_by_nothing_else(world: StoreWorld) -> None:
+    """The unique key and every word of KEYS lead to the message; other topics do not."""
+    world.append([world.draft(body=b"one", keys="red blue"), world.draft(body=b"two", keys="blue")])
+    unique = world.messages()[0].properties["UNIQ_KEY"]
+
+    assert found(world, "red") == [b"one"]
+    assert found(world, "blue") == [b"two", b"one"]
+    assert found(world, unique) == [b"one"]
+    assert found(world, "green") == []
+    assert found(world, "red", "bills") == []
+
+
+def test_newest_come_first_and_the_count_is_limited(world: StoreWorld) -> None:
+    """A limited query gives the newest messages."""
+    for number in range(10):
+        world.append([world.draft(body=b"%d" % number, keys="k")])
+
+    assert found(world, "k", count_max=3) == [b"9", b"8", b"7"]
+
+
+def test_keys_are_found_over_many_files(world: StoreWorld) -> None:
+    """An index file holds so many keys; older files are searched when the newest does not have enough."""
+    for number in range(300):
+        world.append([world.draft(body=b"%d" % number, keys=f"k{number % 10}")])
+        world.clock.advance(10)
+
+    assert len(world.store._index.files) >= 4 if world.store._index else False
+    assert found(world, "k3") == [b"%d" % number for number in range(293, 0, -10)]
+    world.close()
+    world.open()
+    assert found(world, "k3") == [b"%d" % number for number in range(293, 0, -10)]
+
+
+def test_a_time_range_limits_what_is_found(world: StoreWorld) -> None:
+    """Entries know their time to the second."""
+    start = world.clock.wall_ms()
+    for number in range(10):
+        world.append([world.draft(body=b"%d" % number, keys="k")])
+        world.clock.advance(10_000)
+
+    records, _, _ = world.store.query_keys("orders", "k", 64, start + 30_000, start + 60_000)
+
+    assert [decode_record(record).body for record in records] == [b"6", b"5", b"4", b"3"]
+
+
+def test_the_answer_says_how_far_the_index_has_come(world: StoreWorld) -> None:
+    """Clients compare it with the log to know whether to ask again."""
+    assert world.store.query_keys("orders", "k", 1, 0, 1 << 60) == ([], 0, 0)
+    world.send(count=3)
+
+    _, last_ms, last_physical = world.store.query_keys("orders", "k", 1, 0, 1 << 60)
+
+    last = world.messages()[-1]
+    assert (last_ms, last_physical) == (last.store_timestamp_ms, last.physical_offset)
+
+
+def test_rolled_back_messages_are_not_indexed_but_prepared_ones_are(world: StoreWorld) -> None:
+    """As in RocketMQ: a half message can be found, a rollback cannot."""
+    world.append([world.draft(keys="prepared", sys_flag=0x4), world.draft(keys="gone", sys_flag=0xC)])
+
+    assert len(found(world, "prepared")) == 1
+    assert found(world, "gone") == []
+
+
+def test_an_index_file_has_rocketmqs_layout(world: StoreWorld) -> None:
+    """Header, slot and entry bytes of the first message, computed by hand from RocketMQ's rules."""
+    draft = world.draft()._replace(keys=("key",))
+    world.append([draft])
+    world.send("x", 1)
+
+    (data,) = world.files("index").values()
+    settings = world.settings
+    assert len(data) == 40 + settings.max_hash_slot_num * 4 + settings.max_index_num * 20
+    header = IndexHeader(*HEADER.unpack_from(data, 0))
+    first, second = world.messages()[0], world.messages("x")[0]
+    assert header == (
+        first.store_timestamp_ms, second.store_timestamp_ms, first.physical_offset, second.physical_offset,
+        header.slots_used, 3,
+    )  # fmt: skip
+    value = abs(java_string_hash("orders#key"))
+    assert ENTRY.unpack_from(data, 40 + settings.max_hash_slot_num * 4 + 20) == (value, first.physical_offset, 0, 0)
+    unique = second.properties["UNIQ_KEY"]
+    same_slot = abs(java_string_hash(f"x#{unique}")) % settings.max_hash_slot_num == value % settings.max_hash_slot_num
+    assert SLOT.unpack_from(data, 40 + value % settings.max_hash_slot_num * 4)[0] == (2 if same_slot else 1)
+
+
+def test_an_endless_chain_in_a_damaged_index_ends(world: StoreWorld) -> None:
+    """Numbers must fall along a chain, so an entry that leads to itself or upward stops the search."""
+    world.append([world.draft(keys="k"), world.draft(keys="k")])
+    assert world.store._index is not None
+    file = world.store._index.files[0]
+    for number in range(1, file.header.next_number):
+        position = file.entry_position(number) + 16
+        file.view[position : position + 4] = (3).to_bytes(4, "big")
+
+    assert len(world.store.query_keys("orders", "k", 64, 0, 1 << 60)[0]) <= 2
+
+
+def test_a_full_disk_stops_indexing_and_no_send(tmp_path: Path) -> None:
+    """The index is derived: without room for it messages are still stored, and the next start catches up."""
+    world = make_world("faulty", tmp_path)
+    world.settings = dataclasses.replace(world.settings, index_reserve_bytes=20)
+    world.open()
+    world.append([world.draft(keys="first")])
+    world.append([world.draft("orders", i) for i in range(10)])
+    used = world.faulty_disk.space("/").used
+    world.faulty_disk.capacity = used + 39
+
+    world.append([world.draft(keys="second third fourth")])
+
+    assert found(world, "second") == []
+    world.faulty_disk.capacity = 1 << 30
+    world.close()
+    world.open()
+    assert len(found(world, "second")) == len(found(world, "first")) == 1
+
+
+def test_without_an_index_nothing_is_found_and_nothing_is_written(tmp_path: Path) -> None:
+    """messageIndexEnable=false: no files, empty answers; switched on again, the index is built from the log."""
+    world = make_world("faulty", tmp_path)
+    world.settings = dataclasses.replace(world.settings, is_index_enabled=False)
+    world.open()
+    world.append([world.draft(keys="k")])
+
+    assert world.store.query_keys("orders", "k", 1, 0, 1 << 60) == ([], 0, 0)
+    world.close()
+    assert world.files("index") == {}
+    world.settings = dataclasses.replace(world.settings, is_index_enabled=True)
+    world.open()
+    assert len(found(world, "k")) == 1
+
+
+# -- the hash --------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(), st.text())
+def test_pieces_of_a_hash_add_up_to_javas(topic: str, key: str) -> None:
+    """Whatever the characters, the seeded hash is Java's hash of ``topic#key``."""
+    seed = java_string_hash(f"{topic}#") & MASK
+
+    assert non_negative(seeded_hash(seed, key)) == key_hash(topic, key)
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=0, max_codepoint=127), min_size=32, max_size=32))
+def test_a_unique_key_costs_two_lookups_and_is_the_same_hash(key: str) -> None:
+    """The tables' contributions add up to the plain hash, learned or looked up."""
+    learned = learn(key)
+
+    assert learned & MASK == java_string_hash(key) & MASK
+    assert (moments[key[:28]] + counters[key[28:]]) & MASK == java_string_hash(key) & MASK
+
+
+def test_javas_abs_of_the_smallest_integer_is_zero_here() -> None:
+    """Math.abs(Integer.MIN_VALUE) is negative in Java, and RocketMQ takes 0 instead."""
+    assert non_negative(-(1 << 31)) == 0
+    assert non_negative(-5) == 5
+    assert non_negative(0x7FFFFFFF) == 0x7FFFFFFF

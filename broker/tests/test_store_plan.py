@@ -1,0 +1,196 @@
+"""The deciding half of recovery, without a disk: where to read from, and what damage means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gantry_broker.store.record_dispatch import message_keys, record_facts
+from gantry_broker.store.recovery import INFINITE, StartFacts, StartPlan, plan_start, scan_log
+from gantry_broker.store.settings import DEFAULT_DELAY_LEVELS, StoreSettings, parse_delay_levels
+from gantry_wire.hashing import tags_code
+from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
+
+FILE_BYTES = 2048
+
+
+@pytest.mark.parametrize(
+    ("facts", "plan"),
+    [
+        ({"point_through": 500, "is_point_proved": True}, StartPlan(500, 700, False)),
+        ({"point_through": 500, "is_point_proved": True, "is_clean": True}, StartPlan(500, INFINITE, False)),
+        ({"point_through": 900, "is_point_proved": True}, StartPlan(900, 900, False)),
+        ({"point_through": 500, "is_point_proved": False}, StartPlan(100, 700, True)),
+        ({"point_through": None, "is_point_proved": False}, StartPlan(100, 700, True)),
+        ({"point_through": 50, "is_point_proved": True}, StartPlan(100, 700, True)),
+        ({"point_through": 5000, "is_point_proved": True}, StartPlan(100, 700, True)),
+        ({"point_through": None, "is_point_proved": False, "sealed_flushed": 0}, StartPlan(100, 0, True)),
+    ],
+    ids=["point", "clean", "point-beyond-seal", "unproved", "none", "expired", "beyond-files", "nothing-known"],
+)
+def test_the_start_is_the_proved_recovery_point_or_the_beginning(facts: dict[str, int], plan: StartPlan) -> None:
+    """Nothing unproved is believed, and the durable mark is the furthest that anything proved or sealed says."""
+    known = {"is_clean": False, "min_physical": 100, "files_end": 2000, "sealed_flushed": 700} | facts
+
+    assert plan_start(StartFacts(**known)) == plan
+
+
+@dataclass
+class MemoryFile:
+    base_offset: int
+    view: memoryview
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + len(self.view)
+
+
+def make_log(bodies: list[int]) -> tuple[tuple[MemoryFile, ...], list[tuple[int, int]]]:
+    """A log of records with bodies of these sizes, in files of 2 KiB: (files, [start, end) of every record)."""
+    data = bytearray()
+    places = []
+    for number, size in enumerate(bodies):
+        record = encode_record(
+            StoredMessage(topic="t", queue_id=0, body=bytes([number % 251]) * size, physical_offset=len(data))
+        )
+        remaining = FILE_BYTES - len(data) % FILE_BYTES
+        if len(record) + 8 > remaining:
+            data += BLANK_RECORD.pack(remaining, BLANK_MAGIC) + bytes(remaining - 8)
+            record = record[:28] + len(data).to_bytes(8, "big") + record[36:]
+        places.append((len(data), len(data) + len(record)))
+        data += record
+    data += bytes(-len(data) % FILE_BYTES + FILE_BYTES)
+    view = memoryview(data)
+    files = tuple(MemoryFile(base, view[base : base + FILE_BYTES]) for base in range(0, len(data), FILE_BYTES))
+    return files, places
+
+
+def scan(files: tuple[MemoryFile, ...], mark: int, start: int = 0) -> tuple[list[tuple[int, int]], object]:
+    found: list[tuple[int, int]] = []
+    result = scan_log(files, start, mark, lambda view, position, offset, size: found.append((offset, offset + size)))
+    return found, result
+
+
+BODIES = st.lists(st.integers(0, 1500), min_size=1, max_size=30)
+
+
+@given(BODIES)
+def test_a_whole_log_is_read_to_its_end(bodies: list[int]) -> None:
+    """Every record over every file border, and the end is behind the last."""
+    files, places = make_log(bodies)
+
+    found, result = scan(files, 0)
+
+    assert found == places
+    assert result.end == places[-1][1]  # type: ignore[attr-defined]
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_damage_behind_the_mark_ends_the_log_and_before_it_is_stepped_over(data: st.DataObject) -> None:
+    """The durable mark alone decides between a torn tail and rot."""
+    bodies = data.draw(st.lists(st.integers(1, 700), min_size=3, max_size=20))
+    files, places = make_log(bodies)
+    victim = data.draw(st.integers(0, len(places) - 2))
+    start, end = places[victim]
+    file = files[start // FILE_BYTES]
+    file.view[start - file.base_offset + 88] ^= 0x55
+
+    before, torn = scan(files, start)
+    after, rotten = scan(files, places[-1][1])
+
+    assert before == places[:victim]
+    assert torn.end == start  # type: ignore[attr-defined]
+    assert after == places[:victim] + places[victim + 1 :]
+    assert rotten.damaged == [(start, places[victim + 1][0])]  # type: ignore[attr-defined]
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_any_bytes_anywhere_end_in_bounded_time_and_invent_nothing(data: st.DataObject) -> None:
+    """Whatever is written over the log, what is found was there before, and reading ends."""
+    files, places = make_log(data.draw(BODIES))
+    for _ in range(data.draw(st.integers(1, 4))):
+        file = data.draw(st.sampled_from(files))
+        junk = data.draw(st.binary(min_size=1, max_size=64))
+        position = data.draw(st.integers(0, FILE_BYTES - len(junk)))
+        file.view[position : position + len(junk)] = junk
+    mark = data.draw(st.integers(0, files[-1].end_offset))
+
+    found, result = scan(files, mark)
+
+    assert all(a[1] <= b[0] for a, b in zip(found, found[1:], strict=False))
+    assert set(start for start, _ in found) <= {start for start, _ in places}
+    assert result.end <= files[-1].end_offset  # type: ignore[attr-defined]
+
+
+# -- dispatch from bytes ---------------------------------------------------------------------------------------------
+
+
+def facts_of(properties: str, topic: str = "t", sys_flag: int = 0) -> object:
+    record = encode_record(
+        StoredMessage(
+            topic=topic, queue_id=3, body=b"b", queue_offset=9, store_timestamp_ms=1_000, sys_flag=sys_flag,
+            properties_bytes=properties.encode(),
+        )
+    )  # fmt: skip
+    return record_facts(memoryview(b"xx" + record), 2, len(record), StoreSettings().delay_levels_ms)
+
+
+def test_the_facts_of_a_record_are_read_from_its_bytes() -> None:
+    """Topic, queue, offsets, tag hash, keys and time, for both magics."""
+    for topic in ("orders", "%RETRY%" + "g" * 200):
+        facts = facts_of("TAGS\x01a\x02KEYS\x01k1  k2\x02UNIQ_KEY\x01u\x02", topic)
+
+        assert facts == (topic, 3, 9, True, tags_code("a"), ("u", "k1", "k2"), 1_000)
+
+
+@pytest.mark.parametrize(
+    ("level", "delay_ms"), [("1", 1_000), ("18", 7_200_000), ("19", 7_200_000), ("0", None), ("-1", None), ("x", None)]
+)
+def test_a_delayed_record_has_its_delivery_time_in_the_queue(level: str, delay_ms: int | None) -> None:
+    """Levels above the last clamp; what is no level is an ordinary message."""
+    facts = facts_of(f"DELAY\x01{level}\x02TAGS\x01a\x02", "SCHEDULE_TOPIC_XXXX")
+
+    assert facts[4] == (1_000 + delay_ms if delay_ms is not None else tags_code("a"))  # type: ignore[index]
+
+
+def test_only_the_schedule_topic_takes_the_delay() -> None:
+    """The property stays on delivered messages, whose queue entry is the tag again."""
+    assert facts_of("DELAY\x013\x02")[4] == 0  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("flag", "is_queued", "has_keys"), [(0, 1, 1), (4, 0, 1), (8, 1, 1), (12, 0, 0)])
+def test_transaction_bits_decide_queue_and_index(flag: int, is_queued: int, has_keys: int) -> None:
+    """Prepared: index only. Rolled back: neither. Committed: both."""
+    facts = facts_of("UNIQ_KEY\x01u\x02", sys_flag=flag)
+
+    assert (facts[3], bool(facts[5])) == (bool(is_queued), bool(has_keys))  # type: ignore[index]
+
+
+def test_keys_of_a_message_without_any() -> None:
+    """No unique key, no user keys: not indexed."""
+    assert message_keys({}) == ()
+    assert message_keys({"KEYS": " a  b "}) == ("a", "b")
+
+
+def test_delay_levels_are_parsed_and_nonsense_is_refused() -> None:
+    """RocketMQ's notation, in milliseconds."""
+    levels = parse_delay_levels(DEFAULT_DELAY_LEVELS)
+    assert (len(levels), levels[0], levels[4], levels[17]) == (18, 1_000, 60_000, 7_200_000)
+    for text in ("1x", "s", "1.5s", "-1s"):
+        with pytest.raises(ValueError, match="is not a delay level"):
+            parse_delay_levels(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("mapped_file_size_consume_queue", 30), ("mapped_file_size_commit_log", 10), ("max_hash_slot_num", 0)],
+)
+def test_impossible_sizes_are_refused_by_name(field: str, value: int) -> None:
+    """A size that cannot work does not wait for the first message to say so."""
+    with pytest.raises(ValueError, match=r"mappedFileSize|maxHashSlotNum"):
+        StoreSettings(**{field: value})

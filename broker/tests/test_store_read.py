@@ -1,0 +1,187 @@
+"""What a pull gets: statuses, limits, filters, times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.store.reader import ReadResult, ReadStatus
+from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_wire.hashing import tags_code
+from gantry_wire.message import decode_records
+
+
+@pytest.fixture(params=["real", "faulty"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
+    made = make_world(request.param, tmp_path)
+    made.open()
+    return made
+
+
+def read(world: StoreWorld, offset: int, *, count_max: int = 32, bytes_max: int = 1 << 20) -> ReadResult:
+    return world.store.read("orders", 0, offset, count_max=count_max, bytes_max=bytes_max)
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "next_offset"),
+    [
+        (-1, "OFFSET_TOO_SMALL", 0),
+        (0, "FOUND", 5),
+        (4, "FOUND", 5),
+        (5, "OFFSET_OVERFLOW_ONE", 5),
+        (6, "OFFSET_OVERFLOW_BADLY", 5),
+        (1 << 62, "OFFSET_OVERFLOW_BADLY", 5),
+        (-(1 << 62), "OFFSET_TOO_SMALL", 0),
+    ],
+)
+def test_every_offset_has_the_status_that_rocketmq_gives(
+    world: StoreWorld, offset: int, status: str, next_offset: int
+) -> None:
+    """Status and next offset follow from where the offset is relative to [min, max)."""
+    world.send(count=5)
+
+    result = read(world, offset)
+
+    assert (result.status.name, result.next_offset) == (status, next_offset)
+    assert (result.min_offset, result.max_offset) == (0, 5)
+
+
+def test_queues_without_messages_say_so(world: StoreWorld) -> None:
+    """A queue that does not exist and one that is empty are different statuses, both lead to offset 0."""
+    assert read(world, 7)[:2] == (ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+    world.store.queue("orders", 0)
+    assert read(world, 7)[:2] == (ReadStatus.NO_MESSAGE_IN_QUEUE, 0)
+
+
+def test_count_and_bytes_limit_a_read_but_one_message_always_comes(world: StoreWorld) -> None:
+    """A message larger than the byte limit must not stop a consumer for ever."""
+    world.send(count=10)
+    size = world.messages()[0].size
+
+    assert read(world, 0, count_max=3).count == 3
+    assert read(world, 2, bytes_max=4 * size + 3).count == 4
+    assert read(world, 2, bytes_max=4 * size + 4 * 4).next_offset == 6
+    assert read(world, 5, bytes_max=1).count == 1
+
+
+def test_messages_that_lie_side_by_side_or_apart_or_over_files_come_as_one_body(world: StoreWorld) -> None:
+    """The body is the records in queue order, wherever they lie in the log."""
+    for i in range(200):
+        world.send("orders" if i % 5 < 3 else "bills")
+
+    bodies: list[bytes] = []
+    offset = 0
+    while (result := read(world, offset, count_max=17)).status is ReadStatus.FOUND:
+        messages = decode_records(result.body)
+        assert len(messages) == result.count
+        assert [message.queue_offset for message in messages] == list(range(offset, result.next_offset))
+        bodies += [message.body for message in messages]
+        offset = result.next_offset
+
+    assert bodies == world.sent_bodies()
+
+
+@pytest.mark.parametrize("form", ["set", "function"])
+def test_a_filter_passes_only_its_tags_and_moves_on_over_the_rest(world: StoreWorld, form: str) -> None:
+    """Filtered messages are stepped over; if nothing matches, the next offset is behind what was looked at."""
+    for i in range(20):
+        world.append([world.draft(tag="ab"[i % 2])])
+    wanted = frozenset({tags_code("b")})
+    accept = wanted if form == "set" else (lambda code: code in wanted)
+
+    result = world.store.read("orders", 0, 0, count_max=4, bytes_max=1 << 20, accept=accept)
+    nothing = world.store.read("orders", 0, 3, count_max=4, bytes_max=1 << 20, accept=frozenset({1}))
+
+    assert [message.properties["TAGS"] for message in decode_records(result.body)] == ["b"] * 4
+    assert result.next_offset == 8
+    assert nothing[:2] == (ReadStatus.NO_MATCHED_MESSAGE, 20)
+
+
+def test_a_read_looks_at_a_bounded_number_of_entries(world: StoreWorld) -> None:
+    """A filter that refuses everything costs 800 entries a pull, not the whole queue."""
+    for _ in range(20):
+        world.append([world.draft(body=b"", tag="a") for _ in range(50)])
+
+    result = world.store.read("orders", 0, 0, count_max=4, bytes_max=1 << 20, accept=frozenset({1}))
+
+    assert result.next_offset == 800
+
+
+def test_a_queue_that_begins_late_is_filled_before_its_first_message(world: StoreWorld) -> None:
+    """When older messages are gone, the queue begins at its first known offset, behind RocketMQ's filler entries."""
+    queue = world.store.queue("orders", 0)
+    world.send("bills")
+    queue.put(73, 0, 100, 5)
+
+    assert (queue.min_offset, queue.end) == (73, 74)
+    assert read(world, 0)[:2] == (ReadStatus.OFFSET_TOO_SMALL, 73)
+    data = world.files("consumequeue/orders/0")["consumequeue/orders/0/00000000000000001000"]
+    filler = (0).to_bytes(8, "big") + (0x7FFFFFFF).to_bytes(4, "big") + bytes(8)
+    assert data[: 23 * 20] == filler * 23
+    assert data[23 * 20 : 24 * 20] == (0).to_bytes(8, "big") + (100).to_bytes(4, "big") + (5).to_bytes(8, "big")
+
+
+def test_only_whole_checked_records_are_given_out_by_offset(world: StoreWorld) -> None:
+    """Any physical offset may be asked for; only one where a record begins gives one."""
+    world.send(count=3)
+    first, second, _ = world.messages()
+
+    assert world.store.message_at(second.physical_offset) is not None
+    for offset in (-1, 1, second.physical_offset - 1, second.physical_offset + 1, world.store.wrote, 1 << 50):
+        assert world.store.message_at(offset) is None
+    world.store._log.view[first.physical_offset + 90] ^= 1
+    assert world.store.message_at(first.physical_offset) is None
+
+
+# -- times -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timed(world: StoreWorld) -> tuple[StoreWorld, int]:
+    """Five messages at t+10, t+10, t+10, t+30, t+30, and t."""
+    start = world.clock.wall_ms()
+    for delay, count in ((10, 3), (20, 2)):
+        world.clock.advance(delay)
+        world.append([world.draft() for _ in range(count)])
+    return world, start
+
+
+@pytest.mark.parametrize(
+    ("time", "lower", "upper"),
+    [(0, 0, 0), (9, 0, 0), (10, 0, 2), (11, 3, 2), (29, 3, 2), (30, 3, 4), (31, 5, 4), (1 << 40, 5, 4)],
+)
+def test_offsets_are_found_by_time(timed: tuple[StoreWorld, int], time: int, lower: int, upper: int) -> None:
+    """LOWER: the first message at or after the time. UPPER: the last at or before it."""
+    world, start = timed
+
+    assert world.store.offset_by_time("orders", 0, start + time) == lower
+    assert world.store.offset_by_time("orders", 0, start + time, True) == upper
+
+
+def test_store_times_are_told_and_minus_one_means_none(timed: tuple[StoreWorld, int]) -> None:
+    """-1 is the answer where there is no message to ask."""
+    world, start = timed
+
+    assert world.store.earliest_time("orders", 0) == start + 10
+    assert world.store.store_time("orders", 0, 4) == start + 30
+    assert world.store.store_time("orders", 0, 5) == -1
+    assert world.store.store_time("orders", 9, 0) == -1
+    assert world.store.earliest_time("nothing", 0) == -1
+    assert world.store.offset_by_time("nothing", 0, start) == 0
+
+
+@pytest.mark.parametrize("topic", ["../x", "a/b", "", " ", ".", "a" * 300, "a\0b", "..%2f", "tøpic"])
+def test_a_name_that_is_not_a_topic_makes_no_path(world: StoreWorld, topic: str) -> None:
+    """The table asks the one door for names before it makes a path; nothing is created outside or inside."""
+    with pytest.raises(ValueError, match="cannot name a file"):
+        world.store.queue(topic, 0)
+
+    assert world.disk.list(world.path("consumequeue")) == []
+
+
+@pytest.mark.parametrize("queue_id", [-1, 1 << 31])
+def test_an_impossible_queue_id_is_refused(world: StoreWorld, queue_id: int) -> None:
+    """Queue ids are non-negative 32-bit numbers."""
+    with pytest.raises(ValueError, match="is not a queue id"):
+        world.store.queue("orders", queue_id)
