@@ -42,20 +42,19 @@ class Ear(asyncio.Protocol):
 
 async def join(net: Net) -> tuple[Ear, Ear]:
     """A connected pair: client's ear, server's ear."""
-    servers: list[Ear] = []
+    accepted: asyncio.Future[Ear] = asyncio.get_running_loop().create_future()
 
-    def accept() -> Ear:
-        servers.append(Ear())
-        return servers[-1]
+    class Host(Ear):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            accepted.set_result(self)
 
-    listener = await net.listen(accept, "127.0.0.1", 0)
+    listener = await net.listen(Host, "127.0.0.1", 0)
     _, client = await net.connect(Ear, "127.0.0.1", listener.port)
     assert isinstance(client, Ear)
-    async with asyncio.timeout(5):
-        while not servers or servers[0].transport is None:
-            await asyncio.sleep(0)
+    server = await asyncio.wait_for(accepted, 5)
     await listener.close()
-    return client, servers[0]
+    return client, server
 
 
 @pytest.mark.parametrize("net", [SystemNet(), FaultyNet()], ids=["real", "faulty"])

@@ -104,7 +104,7 @@ def test_a_failure_in_the_background_reaches_the_owner(tmp_path: Path) -> None:
 
 
 def test_the_background_flushes_and_stops(tmp_path: Path) -> None:
-    """With the real clock of a thread, what was written is flushed without anybody asking, and close ends the thread."""
+    """What was written is flushed by the thread without anybody asking, and close ends the thread."""
     flush = dataclasses.replace(SETTINGS, flush_interval_ms=1, recovery_point_interval_ms=0)
     world = make_world("real", tmp_path, dataclasses.replace(TINY, flush=flush))
     store = world.make_store()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -31,9 +34,9 @@ FILE_BYTES = 2048
     ],
     ids=["point", "clean", "point-beyond-seal", "unproved", "none", "expired", "beyond-files", "nothing-known"],
 )
-def test_the_start_is_the_proved_recovery_point_or_the_beginning(facts: dict[str, int], plan: StartPlan) -> None:
+def test_the_start_is_the_proved_recovery_point_or_the_beginning(facts: dict[str, Any], plan: StartPlan) -> None:
     """Nothing unproved is believed, and the durable mark is the furthest that anything proved or sealed says."""
-    known = {"is_clean": False, "min_physical": 100, "files_end": 2000, "sealed_flushed": 700} | facts
+    known: dict[str, Any] = {"is_clean": False, "min_physical": 100, "files_end": 2000, "sealed_flushed": 700} | facts
 
     assert plan_start(StartFacts(**known)) == plan
 
@@ -95,7 +98,7 @@ def test_damage_behind_the_mark_ends_the_log_and_before_it_is_stepped_over(data:
     bodies = data.draw(st.lists(st.integers(1, 700), min_size=3, max_size=20))
     files, places = make_log(bodies)
     victim = data.draw(st.integers(0, len(places) - 2))
-    start, end = places[victim]
+    start = places[victim][0]
     file = files[start // FILE_BYTES]
     file.view[start - file.base_offset + 88] ^= 0x55
 
@@ -122,8 +125,8 @@ def test_any_bytes_anywhere_end_in_bounded_time_and_invent_nothing(data: st.Data
 
     found, result = scan(files, mark)
 
-    assert all(a[1] <= b[0] for a, b in zip(found, found[1:], strict=False))
-    assert set(start for start, _ in found) <= {start for start, _ in places}
+    assert all(a[1] <= b[0] for a, b in pairwise(found))
+    assert {start for start, _ in found} <= {start for start, _ in places}
     assert result.end <= files[-1].end_offset  # type: ignore[attr-defined]
 
 
@@ -193,4 +196,4 @@ def test_delay_levels_are_parsed_and_nonsense_is_refused() -> None:
 def test_impossible_sizes_are_refused_by_name(field: str, value: int) -> None:
     """A size that cannot work does not wait for the first message to say so."""
     with pytest.raises(ValueError, match=r"mappedFileSize|maxHashSlotNum"):
-        StoreSettings(**{field: value})
+        dataclasses.replace(StoreSettings(), **{field: value})

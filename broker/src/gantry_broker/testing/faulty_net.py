@@ -1,7 +1,7 @@
 """A net in memory whose connections can be cut, delayed and chopped on purpose.
 
-``FaultyNet`` is the port's twin: ``listen`` and ``connect`` on the same object meet each other. Every connection is a pair
-of transports on the running loop; bytes travel in the order they were written, at the loop's next turn, unless the
+``FaultyNet`` is the port's twin: ``listen`` and ``connect`` on the same object meet each other. Every connection is a
+pair of transports on the running loop; bytes travel in the order they were written, at the loop's next turn, unless the
 connection is told otherwise:
 
     connection.hold()           nothing arrives until release()
