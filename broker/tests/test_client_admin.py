@@ -1,0 +1,204 @@
+"""The administrator's questions and orders."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gantry_client import (
+    Admin,
+    BrokerRefused,
+    ConsumerSettings,
+    InvalidMessage,
+    Message,
+    MessageQueue,
+    NoRoute,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    StartFrom,
+    SubscriptionGroupConfig,
+    Unavailable,
+)
+from gantry_client.testing import FakeCluster, wait_until
+from gantry_wire.codes import RequestCode
+
+TWO = ("broker-a", "broker-b")
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(TWO) as fake:
+        yield fake
+
+
+@pytest.fixture
+async def admin(cluster: FakeCluster) -> AsyncIterator[Admin]:
+    async with Admin(cluster.name_server) as one:
+        yield one
+
+
+async def test_a_topic_is_created_on_every_master_and_deleted_from_all(cluster: FakeCluster, admin: Admin) -> None:
+    """Creating and deleting reach all brokers; listing shows the topics of applications only."""
+    await admin.topics.create("orders", queues=3, permission=4)
+    configs = [broker.state.topics["orders"] for broker in cluster.brokers.values()]
+    assert [(c.read_queue_nums, c.write_queue_nums, c.perm) for c in configs] == [(3, 3, 4)] * 2
+    assert await admin.topics.all() == ["orders"]
+    assert await admin.topics.all(with_internal=True) == ["TBW102", "orders"]
+
+    await admin.topics.delete("orders")
+
+    assert await admin.topics.all() == []
+    assert cluster.name_server_requests[-1].code != RequestCode.DELETE_TOPIC_IN_NAMESRV
+    assert RequestCode.DELETE_TOPIC_IN_NAMESRV in {command.code for command in cluster.name_server_requests}
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "../x", "x" * 128, "SCHEDULE_TOPIC_XXXX"])
+async def test_a_wrong_topic_name_reaches_no_broker(cluster: FakeCluster, admin: Admin, topic: str) -> None:
+    """Names are checked before anything is asked."""
+    with pytest.raises(InvalidMessage):
+        await admin.topics.create(topic)
+
+    assert all(not broker.requests for broker in cluster.brokers.values())
+
+
+async def test_an_unknown_cluster_has_no_master(admin: Admin) -> None:
+    """Orders to nobody are an error, not a success."""
+    with pytest.raises(Unavailable, match="no master of cluster 'nowhere'"):
+        await admin.topics.create("orders", cluster="nowhere")
+
+
+async def test_stats_progress_and_lag(cluster: FakeCluster, admin: Admin) -> None:
+    """The ends of all queues, how far a group is in each, and what is left."""
+    cluster.add_topic("orders", queues=1)
+    async with Producer(cluster.name_server) as producer, PullConsumer(cluster.name_server, "billing") as consumer:
+        queues = await consumer.queues("orders")
+        for queue in queues:
+            for number in range(5):
+                await producer.send(Message("orders", b"%d" % number), queue=queue)
+        await consumer.commit(queues[0], 2)
+        await consumer.commit(queues[1], 5)
+
+    stats = await admin.topics.stats("orders")
+    progress = await admin.groups.progress("billing", "orders")
+
+    assert {queue.broker_name: (s.min_offset, s.max_offset) for queue, s in stats.items()} == dict.fromkeys(TWO, (0, 5))
+    assert {queue.broker_name: p.lag for queue, p in progress.items()} == {"broker-a": 3, "broker-b": 0}
+    assert await admin.groups.lag("billing") == 3
+    assert await admin.topics.groups("orders") == ["billing"]
+
+
+async def test_groups_are_created_listed_and_deleted(cluster: FakeCluster, admin: Admin) -> None:
+    """A group's configuration is the same on every master; deleting it takes its offsets along."""
+    cluster.broker().state.offsets["billing", "orders", 0] = 3
+    await admin.groups.create(SubscriptionGroupConfig(group_name="billing", retry_max_times=5))
+    assert [broker.state.groups["billing"].retry_max_times for broker in cluster.brokers.values()] == [5, 5]
+    assert list(await admin.groups.all()) == ["billing"]
+
+    await admin.groups.delete("billing")
+
+    assert await admin.groups.all() == {}
+    assert cluster.broker().state.offsets == {}
+
+
+async def test_members_of_a_group_are_shown_while_they_are_there(cluster: FakeCluster, admin: Admin) -> None:
+    """Nobody is None; a running consumer is shown with what it wants."""
+    cluster.add_topic("orders", queues=1)
+
+    async def handle(message: ReceivedMessage) -> None: ...
+
+    assert await admin.groups.members("billing") is None
+    async with PushConsumer(cluster.name_server, "billing", topics={"orders": "new"}, handler=handle) as consumer:
+        await wait_until(lambda: len(consumer.queues) >= 2)
+        members = await admin.groups.members("billing")
+
+    assert members is not None
+    assert [member.client_id for member in members.connection_set] == [consumer.client_id]
+    assert members.subscription_table["orders"].sub_string == "new"
+
+
+async def test_a_message_is_found_by_its_ids_and_its_key(cluster: FakeCluster, admin: Admin) -> None:
+    """All three ways lead to the same message; what merely shares a hash is left out."""
+    async with Producer(cluster.name_server) as producer:
+        receipt = await producer.send(Message("orders", b"this", keys=["key-1"]))
+        await producer.send(Message("orders", b"other", keys=["key-2"]))
+
+    viewed = await admin.messages.view(receipt.offset_message_id, "orders")
+    by_key = await admin.messages.by_key("orders", "key-1")
+    by_id = await admin.messages.by_id("orders", receipt.message_id)
+
+    assert viewed.body == b"this" and viewed.queue == receipt.queue
+    assert [message.body for message in by_key] == [b"this"]
+    assert [message.body for message in by_id] == [b"this"]
+    assert await admin.messages.by_key("orders", "none") == []
+
+
+async def test_an_id_that_is_none_is_the_callers_mistake(admin: Admin) -> None:
+    """Not every hex text is an offset message id; one of a message that is gone is the broker's refusal."""
+    for text in ("", "xyz", "00" * 15, "7F"):
+        with pytest.raises(InvalidMessage):
+            await admin.messages.view(text)
+
+
+async def test_a_message_that_is_gone_is_a_refusal(cluster: FakeCluster, admin: Admin) -> None:
+    """The broker's code and remark come through."""
+    async with Producer(cluster.name_server) as producer:
+        receipt = await producer.send(Message("orders", b"x"))
+    gone = receipt.offset_message_id[:-4] + "FFFF"
+
+    with pytest.raises(BrokerRefused) as raised:
+        await admin.messages.view(gone)
+    assert raised.value.code == 1
+
+
+async def test_resetting_offsets_falls_back_to_commits(cluster: FakeCluster, admin: Admin) -> None:
+    """A broker that does not know code 222 gets the offsets committed, by time or at the end."""
+    cluster.add_topic("orders", queues=1)
+    queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
+    async with Producer(cluster.name_server) as producer:
+        for number in range(4):
+            await producer.send(Message("orders", b"%d" % number), queue=queue)
+
+    assert (await admin.groups.reset_offsets("billing", "orders", 0))[queue] == 0
+    assert cluster.broker().state.offsets["billing", "orders", 0] == 0
+    assert (await admin.groups.reset_offsets("billing", "orders", -1))[queue] == 4
+    assert cluster.broker().state.offsets["billing", "orders", 0] == 4
+
+
+async def test_offsets_in_time_and_runtime(cluster: FakeCluster, admin: Admin) -> None:
+    """Offsets at a time for all queues; a broker's own words about itself; brokers by name."""
+    cluster.add_topic("orders", queues=1)
+
+    assert set((await admin.topics.offsets_at("orders", 0)).values()) == {0}
+    assert (await admin.brokers.runtime(cluster.broker().address))["putTps"] == "0 0 0"
+    assert [broker.name for broker in await admin.brokers.all()] == list(TWO)
+    assert [broker.is_master for broker in await admin.brokers.masters("DefaultCluster")] == [True, True]
+
+
+async def test_an_unknown_topic_has_no_route(admin: Admin) -> None:
+    """Questions about a topic that is not there say so."""
+    with pytest.raises(NoRoute):
+        await admin.topics.stats("nothing")
+
+
+async def test_lag_counts_a_group_that_has_begun_nothing_as_behind_by_everything(
+    cluster: FakeCluster, admin: Admin
+) -> None:
+    """A consumer offset of -1, as brokers show it for a queue without one, is a lag of the whole queue."""
+    cluster.add_topic("orders", queues=1)
+    async with Producer(cluster.name_server) as producer:
+        await producer.send(Message("orders", b"x"))
+    for broker in cluster.brokers.values():
+        broker.state.offsets["billing", "orders", 0] = -1
+
+    assert await admin.groups.lag("billing") == 1
+
+
+async def test_start_from_enum_matches_java() -> None:
+    """The names that heartbeats carry are Java's."""
+    assert {rule.value for rule in StartFrom} == {
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    }
+    assert ConsumerSettings().start_from is StartFrom.LAST

@@ -1,0 +1,148 @@
+"""Broadcasting: every member gets everything, and remembers its own place in its own file."""
+
+from pathlib import Path
+
+import pytest
+
+from gantry_client import (
+    ClientSettings,
+    ConsumerSettings,
+    InvalidMessage,
+    Message,
+    MessageModel,
+    MessageQueue,
+    OffsetsUnreadable,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    StartFrom,
+)
+from gantry_client.offset_store import FileOffsets
+from gantry_client.testing import FakeCluster, wait_until
+from gantry_wire.codes import RequestCode
+
+GROUP = "everyone"
+QUEUE = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
+
+
+class Bodies:
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, message: ReceivedMessage) -> None:
+        self.bodies.append(message.body)
+
+
+def member(cluster: FakeCluster, folder: Path, instance: str, handler: Bodies) -> PushConsumer:
+    settings = ConsumerSettings(
+        model=MessageModel.BROADCASTING, start_from=StartFrom.FIRST, broadcast_offsets_folder=folder
+    )
+    return PushConsumer(
+        cluster.name_server,
+        GROUP,
+        topics="orders",
+        handler=handler,
+        settings=settings,
+        client_settings=ClientSettings(instance=instance),
+    )
+
+
+async def send(cluster: FakeCluster, *bodies: bytes) -> None:
+    async with Producer(cluster.name_server) as producer:
+        for body in bodies:
+            await producer.send(Message("orders", body))
+
+
+async def test_every_member_gets_every_message(tmp_path: Path) -> None:
+    """Two members both handle all messages; the brokers keep no offset for them and are not asked who else there is."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=3)
+        first, second = Bodies(), Bodies()
+        async with member(cluster, tmp_path, "one", first), member(cluster, tmp_path, "two", second):
+            await send(cluster, *(b"%d" % number for number in range(30)))
+            await wait_until(lambda: len(first.bodies) == len(second.bodies) == 30)
+
+        assert set(first.bodies) == set(second.bodies)
+        assert cluster.broker().state.offsets == {}
+        assert cluster.broker().received[RequestCode.GET_CONSUMER_LIST_BY_GROUP] == 0
+
+
+async def test_a_member_goes_on_where_its_own_file_says(tmp_path: Path) -> None:
+    """A restarted member handles only what is new to it, whatever the others did."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=2)
+        first, again, other = Bodies(), Bodies(), Bodies()
+        async with member(cluster, tmp_path, "one", first):
+            await send(cluster, b"1", b"2")
+            await wait_until(lambda: len(first.bodies) == 2)
+        await send(cluster, b"3")
+
+        async with member(cluster, tmp_path, "one", again), member(cluster, tmp_path, "two", other):
+            await wait_until(lambda: len(again.bodies) == 1 and len(other.bodies) == 3)
+
+        assert again.bodies == [b"3"]
+
+
+async def test_a_failed_broadcast_message_is_not_sent_back(tmp_path: Path) -> None:
+    """Broadcasting has no retry topic: a failed message is named in the log and passed over."""
+
+    class Failing(Bodies):
+        async def __call__(self, message: ReceivedMessage) -> None:
+            if message.body == b"bad":
+                raise RuntimeError("no")
+            await super().__call__(message)
+
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        handler = Failing()
+        async with member(cluster, tmp_path, "one", handler):
+            await send(cluster, b"bad", b"good")
+            await wait_until(lambda: handler.bodies == [b"good"])
+
+        assert cluster.broker().state.send_backs == []
+        assert f"%RETRY%{GROUP}" not in {
+            subscription.topic
+            for heartbeat in cluster.broker().state.clients.values()
+            for data in heartbeat.consumer_data_set
+            for subscription in data.subscription_data_set
+        }
+
+
+async def test_the_file_is_replaced_whole(tmp_path: Path) -> None:
+    """What was written is read back by a new store; a leftover of a crash beside it does not matter."""
+    store = FileOffsets(tmp_path, GROUP, "one")
+    assert await store.read(QUEUE) is None
+
+    assert await store.write({QUEUE: 7}) == {}
+    store.path.with_suffix(".json.new").write_bytes(b"{half a fi")
+
+    assert await FileOffsets(tmp_path, GROUP, "one").read(QUEUE) == 7
+
+
+async def test_a_damaged_file_is_an_error_and_not_a_fresh_start(tmp_path: Path) -> None:
+    """Offsets that cannot be read never become "begin anew"."""
+    store = FileOffsets(tmp_path, GROUP, None)
+    store.path.parent.mkdir(parents=True)
+    store.path.write_bytes(b"{not json")
+
+    with pytest.raises(OffsetsUnreadable, match=r"everyone\.json"):
+        await store.read(QUEUE)
+
+
+async def test_a_full_disk_keeps_the_old_file_and_says_why(tmp_path: Path) -> None:
+    """An offset that could not be kept comes back with its reason, and the old file stays."""
+    store = FileOffsets(tmp_path, GROUP, "one")
+    await store.write({QUEUE: 7})
+    store.path.with_suffix(".json.new").mkdir()
+
+    failed = await store.write({QUEUE: 8})
+
+    assert isinstance(failed[QUEUE], OSError)
+    assert await FileOffsets(tmp_path, GROUP, "one").read(QUEUE) == 7
+
+
+@pytest.mark.parametrize("instance", ["../escape", "a/b", "dot.dot", "nul\x00"])
+def test_no_name_leads_out_of_the_folder(tmp_path: Path, instance: str) -> None:
+    """An instance name is one folder name or an error."""
+    with pytest.raises(InvalidMessage):
+        FileOffsets(tmp_path, GROUP, instance)

@@ -1,0 +1,103 @@
+"""The poll consumer: messages on request, consumed when the next are asked for."""
+
+import asyncio
+
+from gantry_client import ConsumerSettings, Message, PollConsumer, Producer, StartFrom
+from gantry_client.testing import FakeCluster, wait_until
+
+GROUP = "pollers"
+FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+
+
+async def send(cluster: FakeCluster, *bodies: bytes) -> None:
+    async with Producer(cluster.name_server) as producer:
+        for body in bodies:
+            await producer.send(Message("orders", body))
+
+
+def committed(cluster: FakeCluster) -> int:
+    return sum(offset for (_, topic, _), offset in cluster.broker().state.offsets.items() if topic == "orders")
+
+
+async def test_what_a_poll_gave_is_consumed_by_the_next_one() -> None:
+    """Only after the application came back for more does a message count, and so does its offset."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"1", b"2", b"3")
+        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as consumer:
+            first = await consumer.poll(2)
+            await consumer._member.commit()
+            assert committed(cluster) == 0
+
+            second = await consumer.poll(2)
+            await consumer._member.commit()
+            assert committed(cluster) == 2
+
+            await consumer.commit()
+            assert committed(cluster) == 3
+
+        assert [message.body for message in first + second] == [b"1", b"2", b"3"]
+
+
+async def test_a_crash_between_polls_gives_the_messages_again() -> None:
+    """Closing without another poll or a commit does not count what was given last."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"1", b"2")
+        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as consumer:
+            assert len(await consumer.poll(1)) == 1
+            assert len(await consumer.poll(1)) == 1
+
+        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as consumer:
+            again = await consumer.poll(5)
+
+        assert [message.body for message in again] == [b"2"]
+
+
+async def test_an_empty_poll_ends_at_its_timeout() -> None:
+    """Nothing to give is an empty list, not an error and not for ever."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        async with PollConsumer(cluster.name_server, GROUP, topics="orders") as consumer:
+            async with asyncio.timeout(2):
+                assert await consumer.poll(timeout_ms=30) == []
+
+
+async def test_iteration_goes_on_with_what_comes_later() -> None:
+    """`async for` waits for messages that are sent while it runs."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        bodies: list[bytes] = []
+        async with PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as consumer:
+
+            async def iterate() -> None:
+                async for message in consumer:
+                    bodies.append(message.body)
+
+            iterating = asyncio.create_task(iterate())
+            await send(cluster, b"1")
+            await wait_until(lambda: bodies == [b"1"])
+            await send(cluster, b"2")
+            await wait_until(lambda: bodies == [b"1", b"2"])
+            iterating.cancel()
+            await asyncio.gather(iterating, return_exceptions=True)
+
+
+async def test_pollers_of_one_group_share_the_messages() -> None:
+    """Two pollers together get every message; neither gets what the other committed."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=4)
+        async with (
+            PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as first,
+            PollConsumer(cluster.name_server, GROUP, topics="orders", settings=FIRST) as second,
+        ):
+            await wait_until(lambda: len(first.queues) == len(second.queues) == 2)
+            await send(cluster, *(b"%d" % number for number in range(20)))
+            got: list[list[bytes]] = [[], []]
+            async with asyncio.timeout(5):
+                while sum(map(len, got)) < 20:
+                    for bodies, consumer in zip(got, (first, second), strict=True):
+                        bodies += [message.body for message in await consumer.poll(timeout_ms=20)]
+
+        assert all(got), "both had some"
+        assert set(got[0]).isdisjoint(got[1])

@@ -1,0 +1,453 @@
+"""The push consumer: at least once, whatever handlers, brokers and connections do."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from gantry_client import (
+    ConsumerSettings,
+    InvalidMessage,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+    StartFrom,
+)
+from gantry_client import handling as handling_module
+from gantry_client.testing import FakeCluster, wait_until
+from gantry_wire.codes import RequestCode
+
+FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+PULL = RequestCode.PULL_MESSAGE
+GROUP = "billing"
+
+
+class Recorder:
+    """A handler that remembers, and fails a message as often as it is told to."""
+
+    def __init__(self, *, failures: int = 0, error: Exception | None = None) -> None:
+        self.handled: list[ReceivedMessage] = []
+        self.tries: Counter[bytes] = Counter()
+        self._failures = failures
+        self._error = error or RetryLater()
+
+    async def __call__(self, message: ReceivedMessage) -> None:
+        self.tries[message.body] += 1
+        if self.tries[message.body] <= self._failures:
+            raise self._error
+        self.handled.append(message)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.handled]
+
+
+async def send(cluster: FakeCluster, *bodies: bytes, tags: str | None = None) -> None:
+    async with Producer(cluster.name_server) as producer:
+        for body in bodies:
+            await producer.send(Message("orders", body, tags=tags))
+
+
+async def test_every_message_is_handled_and_then_committed() -> None:
+    """All messages reach the handler once, and closing commits exactly what was handled."""
+    async with FakeCluster(("broker-a", "broker-b")) as cluster:
+        cluster.add_topic("orders", queues=4)
+        bodies = [b"%d" % number for number in range(200)]
+        await send(cluster, *bodies)
+        handler = Recorder()
+
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST):
+            await wait_until(lambda: len(handler.handled) == 200)
+
+        assert sorted(handler.bodies) == sorted(bodies)
+        committed = sum(
+            offset
+            for broker in cluster.brokers.values()
+            for (group, topic, _), offset in broker.state.offsets.items()
+            if (group, topic) == (GROUP, "orders")
+        )
+        assert committed == 200
+
+
+async def test_a_restarted_consumer_goes_on_where_it_was() -> None:
+    """After a clean close nothing is handled twice and nothing is left out."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=2)
+        first, second = Recorder(), Recorder()
+        await send(cluster, b"1", b"2", b"3")
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=first, settings=FIRST):
+            await wait_until(lambda: len(first.handled) == 3)
+        await send(cluster, b"4", b"5")
+
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=second, settings=FIRST):
+            await wait_until(lambda: len(second.handled) == 2)
+
+        assert sorted(second.bodies) == [b"4", b"5"]
+
+
+@pytest.mark.parametrize("error", [RetryLater(), RuntimeError("a bug")], ids=["asked", "bug"])
+async def test_a_failed_message_comes_again(error: Exception) -> None:
+    """Whatever a handler raises, its message goes back to the broker and is delivered again, counted."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"bad")
+        handler = Recorder(failures=2, error=error)
+
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST):
+            await wait_until(lambda: handler.bodies == [b"bad"])
+
+        (message,) = handler.handled
+        assert (message.topic, message.reconsume_times) == ("orders", 2)
+        assert handler.tries[b"bad"] == 3
+
+
+async def test_a_message_that_always_fails_ends_in_the_dead_letter_topic() -> None:
+    """After max_reconsume_times deliveries more, the message is set aside by name and not delivered any more."""
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, max_reconsume_times=3)
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"bad", b"good")
+        handler = Recorder(failures=0)
+
+        async def fail_bad(message: ReceivedMessage) -> None:
+            handler.tries[message.body] += 1
+            if message.body == b"bad":
+                raise RetryLater(delay_level=2)
+
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=fail_bad, settings=settings):
+            await wait_until(lambda: len(cluster.broker().messages(f"%DLQ%{GROUP}")) == 1)
+
+        assert handler.tries == {b"bad": 4, b"good": 1}
+        assert {header["delayLevel"] for header in cluster.broker().state.send_backs} == {"2"}
+
+
+async def test_a_message_that_no_broker_takes_back_is_handled_again_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed send-back neither skips the message nor commits past it."""
+    monkeypatch.setattr(handling_module, "LOCAL_RETRY_MS", 50)
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"bad")
+        cluster.broker().refuse(RequestCode.CONSUMER_SEND_MSG_BACK, 1)
+        handler = Recorder(failures=1)
+
+        async with PushConsumer(
+            cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST
+        ) as consumer:
+            await wait_until(lambda: handler.tries[b"bad"] == 1)
+            await consumer.commit()
+            committed_before = cluster.broker().state.offsets.get((GROUP, "orders", 0))
+            await wait_until(lambda: handler.bodies == [b"bad"])
+
+        assert committed_before == 0
+        assert cluster.broker().state.offsets[GROUP, "orders", 0] == 1
+
+
+async def test_a_slow_message_holds_the_commit_back() -> None:
+    """While one handler runs, nothing behind its message is committed, though others are done."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"0", b"1", b"slow", b"3", b"4")
+        release, done = asyncio.Event(), Recorder()
+
+        async def handle(message: ReceivedMessage) -> None:
+            if message.body == b"slow":
+                await release.wait()
+            await done(message)
+
+        async with PushConsumer(
+            cluster.name_server, GROUP, topics="orders", handler=handle, settings=FIRST
+        ) as consumer:
+            await wait_until(lambda: len(done.handled) == 4)
+            await consumer.commit()
+            assert cluster.broker().state.offsets[GROUP, "orders", 0] == 2
+
+            release.set()
+            await wait_until(lambda: len(done.handled) == 5)
+            await consumer.commit()
+            assert cluster.broker().state.offsets[GROUP, "orders", 0] == 5
+
+
+async def test_no_more_handlers_run_than_allowed() -> None:
+    """The concurrency limit holds, and is used."""
+    running, most, ended = 0, 0, 0
+
+    async def handle(message: ReceivedMessage) -> None:
+        nonlocal running, most, ended
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        ended += 1
+
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, concurrency=3)
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=4)
+        await send(cluster, *(b"%d" % number for number in range(50)))
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handle, settings=settings):
+            await wait_until(lambda: ended == 50)
+
+    assert most == 3
+
+
+async def test_fetching_stops_when_the_handlers_are_behind() -> None:
+    """With cached_messages_max in hand nothing more is pulled until something is done."""
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, cached_messages_max=10, fetch_messages_max=5, concurrency=1)
+    release = asyncio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        await release.wait()
+
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, *(b"%d" % number for number in range(40)))
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handle, settings=settings):
+            broker = cluster.broker()
+
+            def pulls() -> list[int]:
+                return [
+                    int(command.ext["queueOffset"])
+                    for command in broker.requests
+                    if command.code == PULL and command.ext["topic"] == "orders"
+                ]
+
+            await wait_until(lambda: len(pulls()) == 2)
+            await asyncio.wait([asyncio.create_task(release.wait())], timeout=0.1)
+            assert pulls() == [0, 5], "ten messages in hand: no third pull"
+
+            release.set()
+            await wait_until(lambda: max(pulls()) == 40)
+
+
+async def test_only_wanted_tags_are_handled_and_the_rest_is_stepped_over() -> None:
+    """Messages of other tags are neither handled nor left uncommitted."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"1", tags="new")
+        await send(cluster, b"2", tags="old")
+        await send(cluster, b"3", tags="paid")
+        await send(cluster, b"4", tags="old")
+        handler = Recorder()
+
+        async with PushConsumer(
+            cluster.name_server, GROUP, topics={"orders": "new || paid"}, handler=handler, settings=FIRST
+        ) as consumer:
+            await wait_until(lambda: len(handler.handled) == 2)
+
+            async with asyncio.timeout(5):
+                while cluster.broker().state.offsets.get((GROUP, "orders", 0)) != 4:
+                    await consumer.commit()
+
+        assert handler.bodies == [b"1", b"3"]
+
+
+@pytest.mark.parametrize(
+    ("start_from", "expected"),
+    [(StartFrom.FIRST, [b"old", b"new"]), (StartFrom.LAST, [b"new"])],
+    ids=["first", "last"],
+)
+async def test_a_new_group_begins_where_it_was_told(start_from: StartFrom, expected: list[bytes]) -> None:
+    """Without an offset the rule decides; LAST sees what is sent after the group joined."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"old")
+        handler = Recorder()
+        settings = ConsumerSettings(start_from=start_from)
+
+        async with PushConsumer(
+            cluster.name_server, GROUP, topics="orders", handler=handler, settings=settings
+        ) as consumer:
+            await wait_until(lambda: len(consumer.queues) == 2)
+            await send(cluster, b"new")
+            await wait_until(lambda: len(handler.handled) == len(expected))
+
+        assert handler.bodies == expected
+
+
+async def test_a_group_that_began_at_the_end_keeps_that_place() -> None:
+    """A LAST group that handled nothing still has an offset: what comes while it is away is handled later."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"old")
+        handler = Recorder()
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler) as consumer:
+            await wait_until(lambda: len(consumer.queues) == 2)
+        await send(cluster, b"missed")
+
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler):
+            await wait_until(lambda: handler.bodies == [b"missed"])
+
+
+async def test_a_group_may_begin_at_a_time() -> None:
+    """TIMESTAMP begins at the first message stored at or after it."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"old", b"new")
+        messages = cluster.broker().messages("orders")
+        object.__setattr__(messages[0], "store_timestamp_ms", 1000)
+        cluster.broker().state.log.queue("orders", 0).messages[:] = messages
+        settings = ConsumerSettings(start_from=StartFrom.TIMESTAMP, start_timestamp_ms=1001)
+        handler = Recorder()
+
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=settings):
+            await wait_until(lambda: handler.bodies == [b"new"])
+
+
+async def test_a_broker_that_restarts_is_consumed_again() -> None:
+    """Lost connections and a broker away for a while cost neither the consumer nor a message."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"1")
+        handler = Recorder()
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST):
+            await wait_until(lambda: handler.bodies == [b"1"])
+            cluster.stale_names.add("broker-a")
+            await cluster.broker().stop()
+            await cluster.broker().start()
+            await send(cluster, b"2")
+
+            await wait_until(lambda: handler.bodies == [b"1", b"2"])
+            members = [client_id for _, client_id, _ in cluster.broker().state.consumers(GROUP)]
+
+        assert len(members) == 1, "the new connection brought a heartbeat at once"
+
+
+async def test_an_expired_offset_jumps_forward_and_a_log_cut_short_jumps_back() -> None:
+    """Code 21 in both directions: the consumer goes on with what the queue holds now."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        broker = cluster.broker()
+        await send(cluster, *(b"%d" % number for number in range(10)))
+        broker.state.log.queue("orders", 0).min_offset = 8
+        broker.state.offsets[GROUP, "orders", 0] = 3
+        handler = Recorder()
+
+        async with PushConsumer(
+            cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST
+        ) as consumer:
+            await wait_until(lambda: handler.bodies == [b"8", b"9"])
+
+            del broker.state.log.queue("orders", 0).messages[9:]
+            broker.state.log.wake()
+            await wait_until(lambda: max_pull_offset(cluster) == 9)
+            await send(cluster, b"new 9")
+            await wait_until(lambda: handler.bodies[-1] == b"new 9")
+            await consumer.commit()
+
+        assert broker.state.offsets[GROUP, "orders", 0] == 10
+
+
+def max_pull_offset(cluster: FakeCluster) -> int:
+    pulls = [c for c in cluster.broker().requests if c.code == PULL and c.ext["topic"] == "orders"]
+    return int(pulls[-1].ext["queueOffset"])
+
+
+async def test_a_broker_hears_what_a_consumer_wants() -> None:
+    """The heartbeat carries group, model, start rule and every subscription, the retry topic's among them."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        async with PushConsumer(
+            cluster.name_server, GROUP, topics={"orders": "a || b"}, handler=Recorder(), settings=FIRST
+        ) as consumer:
+            await wait_until(lambda: len(consumer.queues) == 2)
+            ((_, client_id, data),) = cluster.broker().state.consumers(GROUP)
+
+            assert client_id == consumer.client_id
+            assert (data.consume_type, data.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
+            assert data.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+            wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
+            assert set(wanted) == {"orders", f"%RETRY%{GROUP}"}
+            assert (wanted["orders"].sub_string, wanted["orders"].tags_set) == ("a || b", ["a", "b"])
+            assert sorted(wanted["orders"].code_set) == [97, 98]
+
+        assert cluster.broker().received[RequestCode.UNREGISTER_CLIENT] == 1
+
+
+async def test_closing_waits_for_a_running_handler_and_commits_its_message() -> None:
+    """A handler that runs when close is called ends in peace and counts."""
+    started, release, handled = asyncio.Event(), asyncio.Event(), Recorder()
+
+    async def handle(message: ReceivedMessage) -> None:
+        started.set()
+        await release.wait()
+        await handled(message)
+
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"1")
+        consumer = PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handle, settings=FIRST)
+        await consumer.start()
+        await started.wait()
+
+        closing = asyncio.create_task(consumer.close())
+        await asyncio.wait([closing], timeout=0.05)
+        assert not closing.done()
+        release.set()
+        await closing
+
+        assert handled.bodies == [b"1"]
+        assert cluster.broker().state.offsets[GROUP, "orders", 0] == 1
+
+
+async def test_a_handler_that_outlives_close_is_cancelled_and_its_message_comes_again() -> None:
+    """After close_timeout_ms the handler is cancelled; its message is not committed."""
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, close_timeout_ms=50)
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"1")
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handle, settings=settings):
+            await started.wait()
+
+        assert cancelled.is_set()
+        assert cluster.broker().state.offsets.get((GROUP, "orders", 0)) in (None, 0)
+
+
+async def test_a_topic_that_does_not_exist_yet_is_consumed_when_it_does() -> None:
+    """A consumer may start before its topic."""
+    async with FakeCluster(auto_creates_topics=False) as cluster:
+        handler = Recorder()
+        async with PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST):
+            cluster.add_topic("orders", queues=1)
+            await send(cluster, b"1")
+
+            await wait_until(lambda: handler.bodies == [b"1"])
+
+
+async def test_a_topic_can_be_added_while_consuming() -> None:
+    """subscribe on a running consumer is told to the brokers and acted upon."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        cluster.add_topic("more", queues=1)
+        handler = Recorder()
+        async with (
+            PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST) as consumer,
+            Producer(cluster.name_server) as producer,
+        ):
+            await wait_until(lambda: len(consumer.queues) == 2)
+            await producer.send(Message("more", b"m"))
+
+            await consumer.subscribe("more")
+
+            await wait_until(lambda: handler.bodies == [b"m"])
+
+
+@pytest.mark.parametrize("topics", [{}, {"../x": "*"}, {"orders": "||"}], ids=["none", "path", "tags"])
+def test_a_wrong_subscription_is_refused_before_anything_starts(topics: dict[str, str]) -> None:
+    """Topics and tags are checked when the consumer is made."""
+
+    async def make() -> None:
+        with pytest.raises(InvalidMessage):
+            PushConsumer("127.0.0.1:1", GROUP, topics=topics, handler=Recorder())
+
+    asyncio.run(make())

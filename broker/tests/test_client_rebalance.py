@@ -1,0 +1,171 @@
+"""Sharing queues: while members come and go every message is handled."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from gantry_client import (
+    ClientSettings,
+    ConsumerSettings,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    StartFrom,
+)
+from gantry_client.testing import FakeCluster, wait_until
+from gantry_wire.codes import RequestCode
+
+GROUP = "billing"
+SETTINGS = ConsumerSettings(start_from=StartFrom.FIRST, handover_timeout_ms=100)
+
+
+class Handled:
+    """What all members of a group handled together."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, message: ReceivedMessage) -> None:
+        await asyncio.sleep(0)
+        self.bodies.append(message.body)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(("broker-a", "broker-b")) as fake:
+        fake.add_topic("orders", queues=4)
+        yield fake
+
+
+def member(cluster: FakeCluster, handler: Handled, settings: ConsumerSettings = SETTINGS) -> PushConsumer:
+    return PushConsumer(cluster.name_server, GROUP, topics="orders", handler=handler, settings=settings)
+
+
+def orders(consumer: PushConsumer) -> set[tuple[str, int]]:
+    return {(queue.broker_name, queue.queue_id) for queue in consumer.queues if queue.topic == "orders"}
+
+
+async def test_members_share_the_queues_without_overlap(cluster: FakeCluster) -> None:
+    """Three members end with every queue read by exactly one, told by the broker's notice and not by the clock."""
+    handler = Handled()
+    async with (
+        member(cluster, handler) as first,
+        member(cluster, handler) as second,
+        member(cluster, handler) as third,
+    ):
+        members = (first, second, third)
+        await wait_until(lambda: sorted(len(orders(one)) for one in members) == [2, 3, 3])
+
+        assert len(set().union(*(orders(one) for one in members))) == 8
+
+
+async def test_a_member_that_leaves_gives_its_queues_to_the_others(cluster: FakeCluster) -> None:
+    """After a close the rest read all queues again."""
+    handler = Handled()
+    async with member(cluster, handler) as stays:
+        async with member(cluster, handler) as leaves:
+            await wait_until(lambda: len(orders(stays)) == len(orders(leaves)) == 4)
+
+        await wait_until(lambda: len(orders(stays)) == 8)
+
+
+async def test_no_message_is_lost_while_members_come_and_go(cluster: FakeCluster) -> None:
+    """Messages sent during joins and leaves are all handled; some may be handled twice."""
+    handler, sent = Handled(), [b"%d" % number for number in range(600)]
+
+    async def send_all() -> None:
+        async with Producer(cluster.name_server) as producer:
+            for body in sent:
+                await producer.send(Message("orders", body))
+
+    sending = asyncio.create_task(send_all())
+    async with member(cluster, handler):
+        for _ in range(3):
+            async with AsyncExitStack() as others:
+                for _ in range(2):
+                    await others.enter_async_context(member(cluster, handler))
+                    done = len(handler.bodies)
+                    await wait_until(lambda done=done: len(handler.bodies) > done or sending.done())  # type: ignore[misc]
+        await sending
+        await wait_until(lambda: set(handler.bodies) == set(sent))
+
+    assert len(handler.bodies) < 2 * len(sent), "redelivery is the exception"
+
+
+async def test_a_member_that_dies_is_replaced_from_its_last_commit(cluster: FakeCluster) -> None:
+    """A member that vanishes without a word loses nothing: its uncommitted messages go to the others."""
+    stuck = asyncio.Event()
+
+    async def never(message: ReceivedMessage) -> None:
+        await stuck.wait()
+
+    victim = PushConsumer(cluster.name_server, GROUP, topics="orders", handler=never, settings=SETTINGS)
+    await victim.start()
+    async with Producer(cluster.name_server) as producer:
+        for number in range(40):
+            await producer.send(Message("orders", b"%d" % number))
+    await wait_until(lambda: len(orders(victim)) == 8)
+    await victim._session.tasks.close()
+    await victim._member._tasks.close()
+    await victim._session.pool.close()
+
+    handler = Handled()
+    async with member(cluster, handler):
+        await wait_until(lambda: len(set(handler.bodies)) == 40)
+    await victim._handling.close()
+
+
+async def test_a_member_whom_the_broker_does_not_count_keeps_its_queues_and_speaks_up(cluster: FakeCluster) -> None:
+    """A list without us, as a restarted broker gives it, is answered by a heartbeat, not by dropping everything."""
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=30)
+    handler = Handled()
+    async with member(cluster, handler, settings) as consumer:
+        await wait_until(lambda: len(orders(consumer)) == 8)
+        heartbeats = [broker.received[RequestCode.HEART_BEAT] for broker in cluster.brokers.values()]
+        for broker in cluster.brokers.values():
+            broker.state.clients.clear()
+
+        await wait_until(
+            lambda: all(
+                broker.received[RequestCode.HEART_BEAT] > before
+                for broker, before in zip(cluster.brokers.values(), heartbeats, strict=True)
+            )
+        )
+        assert len(orders(consumer)) == 8
+
+
+async def test_queues_that_appear_later_are_read(cluster: FakeCluster) -> None:
+    """A topic that grows is shared out anew at the next look."""
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=30)
+    handler = Handled()
+    async with PushConsumer(
+        cluster.name_server,
+        GROUP,
+        topics="orders",
+        handler=handler,
+        settings=settings,
+        client_settings=ClientSettings(route_poll_interval_ms=30),
+    ) as consumer:
+        await wait_until(lambda: len(orders(consumer)) == 8)
+        cluster.add_topic("orders", queues=6)
+
+        await wait_until(lambda: len(orders(consumer)) == 12)
+
+
+async def test_a_silent_broker_changes_nothing(cluster: FakeCluster) -> None:
+    """When nobody says who is in the group, members keep what they have."""
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=20)
+    handler = Handled()
+    async with member(cluster, handler, settings) as consumer:
+        await wait_until(lambda: len(orders(consumer)) == 8)
+        code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        asked = {name: broker.received[code] for name, broker in cluster.brokers.items()}
+        for broker in cluster.brokers.values():
+            broker.refuse(code, 1, times=1000)
+
+        await wait_until(lambda: all(b.received[code] >= asked[n] + 3 for n, b in cluster.brokers.items()))
+
+        assert len(orders(consumer)) == 8
