@@ -25,6 +25,9 @@ class QueueLocks:
         self._clock = clock
         self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
 
+    def __repr__(self) -> str:
+        return f"<QueueLocks groups={len(self._groups)}>"
+
     def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         """Lock what is free, expired, or held by the same client already; returns what it holds now."""
         now_ms = self._clock.monotonic_ms()

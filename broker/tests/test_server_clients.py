@@ -1,0 +1,314 @@
+"""Clients: heartbeats, who is in a group, who is told when that changes, and locks of queues."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.server.clients import CLIENT_TIMEOUT_MS
+from gantry_broker.server.queue_locks import LOCK_LEASE_MS, QueueLocks
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
+from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.fastjson import dumps
+
+CHANGED = 40
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
+    async with running_broker(tmp_path, clock=clock) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+@pytest.fixture
+async def other(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+async def members(client: Dialogue, group: str = GROUP) -> list[str]:
+    reply: dict[str, Any] = await client.ask_json(38, {"consumerGroup": group})
+    ids: list[str] = reply["consumerIdList"]
+    return ids
+
+
+async def told(client: Dialogue, count: int) -> None:
+    """Wait until the broker has said so often that a group changed, and that it says no more."""
+    await wait_until(lambda: client.was_told(CHANGED) >= count)
+    await client.ask(30, {"topic": TOPIC, "queueId": "0"})
+    assert client.was_told(CHANGED) == count
+
+
+# ------- heartbeats
+
+
+async def test_a_heartbeat_makes_a_client_known(broker: Broker, client: Dialogue) -> None:
+    """The group exists, its retry topic exists, and its members can be asked for."""
+    reply = await client.heartbeat("c1", "NewGroup")
+
+    config = broker.core.topics.find("%RETRY%NewGroup")
+    assert reply.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert await members(client, "NewGroup") == ["c1"]
+    assert "NewGroup" in broker.core.groups.all
+    assert config is not None and (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
+
+
+async def test_a_group_nobody_is_in_is_said(client: Dialogue) -> None:
+    """Asking for the members of a group without any is code 1 with the group's name."""
+    reply = await client.ask(38, {"consumerGroup": "Nobody"})
+
+    assert (reply.code, "Nobody" in (reply.remark or "")) == (1, True)
+
+
+async def test_members_hear_that_one_came(client: Dialogue, other: Dialogue) -> None:
+    """Whoever joins has every member told at once; a heartbeat that changes nothing tells nobody."""
+    await client.heartbeat("c1")
+    await told(client, 1)
+    await other.heartbeat("c2")
+    await told(client, 2)
+    await told(other, 1)
+
+    await other.heartbeat("c2")
+    await client.heartbeat("c1")
+
+    await told(client, 2)
+    await told(other, 1)
+    assert {command.ext["consumerGroup"] for command in client.told} == {GROUP}
+    assert all(command.is_oneway for command in client.told)
+    assert await members(client) == ["c1", "c2"]
+
+
+async def test_members_hear_of_a_new_subscription(client: Dialogue, other: Dialogue) -> None:
+    """A subscription that changed, with a newer version, has every member told; an older version is not believed."""
+    await client.heartbeat("c1", expression="A", version=5)
+    await other.heartbeat("c2", expression="A", version=5)
+    await told(client, 2)
+
+    await other.heartbeat("c2", expression="B", version=4)
+    await told(client, 2)
+    await other.heartbeat("c2", expression="B", version=6)
+    await told(client, 3)
+
+
+async def test_members_hear_that_one_went(client: Dialogue, other: Dialogue) -> None:
+    """A goodbye and a closed connection both have the others told at once, and the group forgets the client."""
+    await client.heartbeat("c1")
+    await other.heartbeat("c2")
+    await told(client, 2)
+
+    assert (await other.ask(35, {"clientID": "c2", "consumerGroup": GROUP})).code == 0
+    await told(client, 3)
+    assert await members(client) == ["c1"]
+
+    await other.heartbeat("c2")
+    await told(client, 4)
+    await other.close()
+    await told(client, 5)
+    assert await members(client) == ["c1"]
+
+
+async def test_broadcasting_members_share_nothing(client: Dialogue, other: Dialogue) -> None:
+    """Members that each get everything are not told of one another."""
+    await client.heartbeat("c1", model="BROADCASTING")
+    await other.heartbeat("c2", model="BROADCASTING")
+
+    await told(client, 0)
+    assert await members(client) == ["c1", "c2"]
+
+
+async def test_a_client_that_came_back_is_listed_once(client: Dialogue, other: Dialogue) -> None:
+    """Two connections of one client are one member, or the group would share its queues with a ghost."""
+    await client.heartbeat("c1")
+    await other.heartbeat("c1")
+
+    assert await members(client) == ["c1"]
+
+
+async def test_a_group_that_may_not_be_made_is_not_joined(tmp_path: Path) -> None:
+    """With auto-creation off a heartbeat joins the groups that exist and passes over the others."""
+    async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as broker, dialogue(broker) as client:
+        broker.core.groups.put(SubscriptionGroupConfig(group_name="Made", retry_queue_nums=3))
+
+        assert (await client.heartbeat("c1", "Made")).code == 0
+        assert (await client.heartbeat("c1", "Unmade")).code == 0
+
+        assert sorted(broker.core.clients.consumers) == ["Made"]
+        assert broker.core.topics.find("%RETRY%Unmade") is None
+        config = broker.core.topics.find("%RETRY%Made")
+        assert config is not None and config.write_queue_nums == 3
+
+
+async def test_silent_clients_are_let_go(broker: Broker, clock: FakeClock, client: Dialogue, other: Dialogue) -> None:
+    """Who has sent no heartbeat for two minutes is forgotten and disconnected; the others are told."""
+    await client.heartbeat("c1")
+    await other.heartbeat("c2")
+    await told(client, 2)
+
+    clock.advance(CLIENT_TIMEOUT_MS)
+    broker.scan_clients()
+    assert await members(client) == ["c1", "c2"]
+    await client.heartbeat("c1")
+    clock.advance(1)
+    broker.scan_clients()
+
+    await told(client, 3)
+    assert await members(client) == ["c1"]
+    await wait_until(lambda: not other.channel.is_open)
+    assert client.channel.is_open
+
+
+async def test_a_group_left_in_silence_costs_no_connection(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+    """A client that no longer names one of its groups leaves that group and keeps its connection."""
+    await client.heartbeat("c1", "First")
+    await client.heartbeat("c1", "Second")
+    clock.advance(CLIENT_TIMEOUT_MS)
+    await client.heartbeat("c1", "Second")
+    clock.advance(1)
+
+    broker.scan_clients()
+
+    assert sorted(broker.core.clients.consumers) == ["Second"]
+    assert await members(client, "Second") == ["c1"]
+
+
+async def test_the_wall_clock_may_jump(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+    """Silence is measured by a clock that nobody sets: no client is lost when the wall clock moves."""
+    await client.heartbeat("c1")
+
+    clock.jump_wall(10 * CLIENT_TIMEOUT_MS)
+    broker.scan_clients()
+
+    assert await members(client) == ["c1"]
+
+
+async def test_a_check_of_a_subscription_says_what_is_wrong(client: Dialogue) -> None:
+    """A client that asks before subscribing learns what will not work: SQL92 is 1, an empty expression 23."""
+
+    async def check(**data: str) -> int:
+        body = {"clientId": "c1", "group": GROUP, "subscriptionData": {"topic": TOPIC, **data}}
+        return (await client.ask(46, body=dumps(body))).code
+
+    assert await check(subString="A || B", expressionType="TAG") == 0
+    assert await check(subString="||", expressionType="TAG") == 23
+    assert await check(subString="a > 1", expressionType="SQL92") == 1
+
+
+async def test_a_bad_expression_in_a_heartbeat_costs_only_itself(client: Dialogue) -> None:
+    """A subscription that cannot be parsed matches nothing; the rest of the heartbeat counts."""
+    assert (await client.heartbeat("c1", expression="||")).code == 0
+
+    assert await members(client) == ["c1"]
+
+
+# ------- who is connected
+
+
+async def test_connections_are_listed(client: Dialogue, other: Dialogue) -> None:
+    """Tools see consumers with their subscriptions (203) and producers (204), as Java's beans."""
+    await client.heartbeat("c1", expression="A")
+    await other.heartbeat("c2", expression="A")
+
+    consumers = await client.ask_json(203, {"consumerGroup": GROUP})
+    producers = await client.ask_json(204, {"producerGroup": "producers"})
+
+    assert sorted(one["clientId"] for one in consumers["connectionSet"]) == ["c1", "c2"]
+    assert {"clientId", "clientAddr", "language", "version"} == set(consumers["connectionSet"][0])
+    assert consumers["connectionSet"][0]["clientAddr"].startswith("127.0.0.1:")
+    assert (consumers["messageModel"], consumers["consumeType"]) == ("CLUSTERING", "CONSUME_PASSIVELY")
+    assert consumers["subscriptionTable"][TOPIC]["subString"] == "A"
+    assert len(producers["connectionSet"]) == 2
+
+
+async def test_nobody_connected_is_said(client: Dialogue) -> None:
+    """A group without consumers is 206, one without producers 1."""
+    assert (await client.ask(203, {"consumerGroup": "Nobody"})).code == 206
+    assert (await client.ask(204, {"producerGroup": "Nobody"})).code == 1
+
+
+async def test_a_producer_that_leaves_is_forgotten(broker: Broker, client: Dialogue) -> None:
+    """A goodbye from a producer's group takes it off the list."""
+    await client.heartbeat("c1")
+
+    await client.ask(35, {"clientID": "c1", "producerGroup": "producers"})
+
+    assert broker.core.clients.producers == {}
+    assert await members(client) == ["c1"]
+
+
+# ------- locks
+
+
+def queue(number: int) -> dict[str, Any]:
+    return {"topic": TOPIC, "brokerName": "test-broker", "queueId": number}
+
+
+async def lock(client: Dialogue, client_id: str, *numbers: int, group: str = GROUP, code: int = 41) -> list[int]:
+    body = {"consumerGroup": group, "clientId": client_id, "mqSet": [queue(number) for number in numbers]}
+    reply: dict[str, Any] | None = await client.ask_json(code, body=body)
+    return [] if reply is None else sorted(one["queueId"] for one in reply["lockOKMQSet"])
+
+
+async def test_a_queue_is_locked_by_one_client(clock: FakeClock, client: Dialogue) -> None:
+    """A lock is one client's until it unlocks or its lease of a minute runs out; renewing it is allowed."""
+    assert await lock(client, "c1", 0, 1) == [0, 1]
+    assert await lock(client, "c2", 0, 1, 2) == [2]
+    assert await lock(client, "c2", 0, group="OtherGroup") == [0]
+
+    clock.advance(LOCK_LEASE_MS)
+    assert await lock(client, "c1", 0) == [0]
+    assert await lock(client, "c2", 1) == []
+    clock.advance(1)
+    assert await lock(client, "c2", 0, 1) == [1]
+
+
+async def test_unlocking_frees_what_is_ones_own(client: Dialogue) -> None:
+    """A client unlocks its own queues; others' locks stay."""
+    await lock(client, "c1", 0)
+    await lock(client, "c2", 1)
+
+    await lock(client, "c2", 0, 1, code=42)
+
+    assert await lock(client, "c3", 0, 1) == [1]
+
+
+async def test_locks_do_not_follow_the_wall_clock(clock: FakeClock, client: Dialogue) -> None:
+    """A lease is measured by a clock that nobody sets."""
+    await lock(client, "c1", 0)
+
+    clock.jump_wall(10 * LOCK_LEASE_MS)
+
+    assert await lock(client, "c2", 0) == []
+
+
+def test_expired_locks_are_forgotten() -> None:
+    """What nobody renewed is no longer held, and costs no memory; neither does a request for nothing."""
+    clock = FakeClock()
+    locks = QueueLocks(clock)
+    one = MessageQueue(topic=TOPIC, broker_name="b", queue_id=0)
+    locks.lock(GROUP, "c1", [one])
+    locks.lock("Empty", "c1", [])
+
+    clock.advance(LOCK_LEASE_MS)
+    assert locks.is_held(GROUP)
+    locks.expire()
+    assert repr(locks) == "<QueueLocks groups=1>"
+    clock.advance(1)
+    assert not locks.is_held(GROUP)
+    locks.expire()
+
+    assert repr(locks) == "<QueueLocks groups=0>"
