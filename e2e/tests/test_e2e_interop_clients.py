@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from gantry_interop import drivers, java, peers
 from gantry_interop.processes import Nursery
 

@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
 from gantry_interop import benchmark, drivers, frames, java, processes, proxy, record
 from gantry_interop.errors import DeadlineExceeded, InteropError
 

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from gantry_interop import store_tool
 
 pytestmark = pytest.mark.needs_java
@@ -18,7 +17,7 @@ QUEUES = 2
 
 
 @pytest.mark.parametrize("end", ["clean", "halt"])
-def test_java_reads_what_java_wrote(end: store_tool.Literal["clean", "halt"], tmp_path: Path) -> None:
+def test_java_reads_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None:
     """The judge is sound: on a store of its own making it finds every message, clean or with `abort` present."""
     order = store_tool.WriteOrder(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)
 

@@ -98,9 +98,9 @@ Examples:
   run.py benchmark --seconds 30                Apache's own benchmark programs
   run.py record                                capture the golden frames anew
 
-A result is one line per client version and scenario. "lost", "altered" and "out of order" must be 0;
-duplicates may occur (delivery is at least once) and are counted. Logs and results.json stay in a
-directory under .gantry/interop, which is named at the end.""",
+A result is one line per client version and scenario. "failed", "lost", "altered" and "order" (out of
+order within a queue) must be 0; messages may come twice (delivery is at least once) and are counted.
+Logs and results.json stay in a directory under .gantry/interop, which is named at the end.""",
 )
 @click.option(
     "--clients",

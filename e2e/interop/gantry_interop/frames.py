@@ -59,6 +59,7 @@ class WireFrame:
     opaque: int
     language: str
     version: int
+    remark: str
     fields: dict[str, str]
     body: bytes
 
@@ -102,6 +103,7 @@ def parse(raw: bytes) -> WireFrame:
             opaque=found["opaque"],
             language=found["language"],
             version=found["version"],
+            remark=str(found.get("remark") or ""),
             fields=dict(found.get("extFields") or {}),
             body=body,
         )
@@ -116,6 +118,7 @@ def parse(raw: bytes) -> WireFrame:
         opaque=opaque,
         language=LANGUAGES[language] if language < len(LANGUAGES) else str(language),
         version=version,
+        remark=header[17:position].decode(),
         fields=dict(_pairs(header, position + 4, end)),
         body=body,
     )

@@ -10,8 +10,8 @@ import itertools
 import json
 import socket
 import struct
-from dataclasses import dataclass
-from typing import Any
+
+from gantry_interop.frames import WireFrame, parse
 
 GET_ROUTE_BY_TOPIC = 105
 UPDATE_TOPIC = 17
@@ -20,17 +20,7 @@ VERSION_5_3_3 = 479
 _opaques = itertools.count(1)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A decoded response frame."""
-
-    code: int
-    remark: str
-    fields: dict[str, str]
-    body: bytes
-
-
-def ask(address: str, code: int, fields: dict[str, str] | None = None, seconds_max: float = 3.0) -> Answer:
+def ask(address: str, code: int, fields: dict[str, str] | None = None, seconds_max: float = 3.0) -> WireFrame:
     """Send one request and read its response; raises OSError when nobody answers."""
     header = json.dumps(
         {
@@ -47,16 +37,8 @@ def ask(address: str, code: int, fields: dict[str, str] | None = None, seconds_m
     with socket.create_connection((host, int(port)), seconds_max) as connection:
         connection.settimeout(seconds_max)
         connection.sendall(struct.pack(">II", 4 + len(header), len(header)) + header)
-        total = struct.unpack(">I", _read(connection, 4))[0]
-        frame = _read(connection, total)
-    header_length = struct.unpack(">I", frame[:4])[0] & 0xFFFFFF
-    decoded: dict[str, Any] = json.loads(frame[4 : 4 + header_length])
-    return Answer(
-        code=int(decoded["code"]),
-        remark=str(decoded.get("remark", "")),
-        fields=dict(decoded.get("extFields") or {}),
-        body=frame[4 + header_length :],
-    )
+        head = _read(connection, 4)
+        return parse(head + _read(connection, int.from_bytes(head, "big")))
 
 
 def knows_topic(name_server: str, topic: str) -> bool:

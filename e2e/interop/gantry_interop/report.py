@@ -7,13 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from gantry_interop.benchmark import BenchmarkReport
 from gantry_interop.drivers import Verdict
 
-COLUMNS = ("sent", "failed", "received", "lost", "altered", "out_of_order", "duplicates")
+COLUMNS = {
+    "sent": "sent",
+    "failed": "failed",
+    "received": "received",
+    "lost": "lost",
+    "altered": "altered",
+    "out_of_order": "order",
+    "duplicates": "twice",
+}
 
 
 def show_progress(console: Console, verdict: Verdict) -> None:
@@ -26,12 +35,12 @@ def show_progress(console: Console, verdict: Verdict) -> None:
 
 def show_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
     """Every scenario with its counts."""
-    table = Table(title="What the clients saw", title_justify="left")
+    table = Table(title="What the clients saw", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("client")
     table.add_column("scenario")
-    for column in COLUMNS:
-        table.add_column(column.replace("_", " "), justify="right")
-    table.add_column("seconds", justify="right")
+    for title in COLUMNS.values():
+        table.add_column(title, justify="right")
+    table.add_column("s", justify="right")
     table.add_column("promises")
     for verdict in verdicts:
         counts = [f"{getattr(verdict, column):,}" for column in COLUMNS]

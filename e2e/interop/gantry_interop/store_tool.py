@@ -21,6 +21,9 @@ TOOL_SECONDS_MAX = 180.0
 PROGRAM = java.Program(java.REFERENCE, "dev.gantry.interop.StoreTool", heap_mib=1024, options=java.OPENED_MODULES)
 
 
+End = Literal["clean", "halt"]
+
+
 @dataclass(frozen=True)
 class StoreShape:
     """File sizes of a store; both sides must be told the same, or Java refuses to load."""
@@ -141,7 +144,7 @@ class WriteOrder:
     queues: int = 4
     body_bytes: int = 128
     seed: int = 1
-    end: Literal["clean", "halt"] = "clean"
+    end: End = "clean"
     """`halt` ends the virtual machine without a word to the store: `abort` stays behind."""
 
 
