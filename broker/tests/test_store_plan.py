@@ -193,7 +193,7 @@ def test_delay_levels_are_parsed_and_nonsense_is_refused() -> None:
     ("field", "value"),
     [("mapped_file_size_consume_queue", 30), ("mapped_file_size_commit_log", 10), ("max_hash_slot_num", 0)],
 )
-def test_impossible_sizes_are_refused_by_name(field: str, value: int) -> None:
+def test_impossible_sizes_are_refused_by_name(field: str, value: Any) -> None:
     """A size that cannot work does not wait for the first message to say so."""
     with pytest.raises(ValueError, match=r"mappedFileSize|maxHashSlotNum"):
         dataclasses.replace(StoreSettings(), **{field: value})
