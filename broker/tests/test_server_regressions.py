@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from gantry_broker.testing.local import RawPeer, dialogue, running_broker, send_ext
+from gantry_broker.testing.local import GROUP, RawPeer, dialogue, running_broker, send_ext
 from gantry_remoting import CommandService, Connection
-from gantry_wire import Command, Frame, RequestCode
+from gantry_wire import Command, Frame, RequestCode, ResponseCode
 from gantry_wire.command import decode_command
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FrameReader
@@ -83,3 +83,31 @@ async def test_answers_before_a_bad_frame_are_given() -> None:
         service.handle(good + b"\x7f\xff\xff\xff\x00\x00\x00\x00", end)
 
     assert listener.opaques == [7]
+
+
+@pytest.mark.parametrize("delay_level", ["0", "-1"], ids=["retry", "dead letter"])
+async def test_a_group_whose_retry_topic_would_be_too_long_is_refused(tmp_path: Path, delay_level: str) -> None:
+    """A group name may be legal and still leave no room for the prefix of its retry topic: code 26, no topic made."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        sent = await client.send_ok()
+        offset = str(int(sent["msgId"][16:], 16))
+        ext = {"offset": offset, "group": "g" * 255, "delayLevel": delay_level}
+
+        reply = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+
+        assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert not [topic for topic in broker.core.topics.all if "g" * 100 in topic]
+
+
+async def test_a_message_sent_back_too_often_to_count_goes_to_the_dead_letters(tmp_path: Path) -> None:
+    """The count of attempts stops at what a record can hold."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        sent = await client.send_ok(reconsumeTimes=str((1 << 31) - 1))
+        ext = {"offset": str(int(sent["msgId"][16:], 16)), "group": GROUP, "delayLevel": "0"}
+
+        reply = await client.ask(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+        await client.heartbeat("client")
+        given_up = await client.read(topic=f"%DLQ%{GROUP}")
+
+        assert reply.code == 0
+        assert [message.reconsume_times for message in given_up] == [(1 << 31) - 1]

@@ -16,6 +16,8 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record
 
 FIRST_RETRY_LEVEL = 3
+RECONSUME_TIMES_MAX = (1 << 31) - 1
+"""What a record can hold; the first sender chooses where counting starts."""
 
 
 @final
@@ -57,7 +59,7 @@ class SendBackHandler:
         return command.reply()
 
     def _group(self, back: SendBack) -> SubscriptionGroupConfig:
-        if names.group_fault(back.group) is not None:
+        if names.group_fault(back.group) is not None or names.topic_fault(names.retry_topic(back.group)) is not None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group {back.group[:64]} is illegal")
         group = self._core.groups.find(back.group)
         if group is None:
@@ -92,4 +94,5 @@ class SendBackHandler:
             properties[keys.DELAY_LEVEL] = str(level)
         if not config.perm & PERM_WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is not writeable")
-        return Outgoing(topic, 0, original.body, properties, original.reconsume_times + 1)
+        times = min(original.reconsume_times + 1, RECONSUME_TIMES_MAX)
+        return Outgoing(topic, 0, original.body, properties, times)
