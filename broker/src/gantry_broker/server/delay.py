@@ -39,6 +39,8 @@ class DelayService:
         self._core = core
         self._offsets: dict[int, int] = {}
         self._version = DataVersion(timestamp=core.clock.wall_ms())
+        self.rounds = 0
+        """How often every level was looked at."""
 
     def __repr__(self) -> str:
         return f"<DelayService offsets={self._offsets}>"
@@ -75,6 +77,7 @@ class DelayService:
                 except BrokerError as error:
                     log.warning("delayed messages wait for the store", extra={"level": level, "reason": str(error)})
                     pause_s = FULL_RETRY_S
+            self.rounds += 1
             await asyncio.sleep(pause_s)
 
     def _deliver_slice(self, level: int) -> bool:
