@@ -2,8 +2,10 @@
 
 This is the hottest code of the broker, so it is one function on primitives: each draft is unpacked, its record packed
 by a precompiled struct, its queue unit packed straight into the mapped queue file; the pieces of all records are joined
-and written with one slice per log file. Nothing is visible before the last line: consumers see ``readable_end``, the
-flusher and replication see ``wrote``.
+and written with one ``pwrite`` per log file. The bytes go into the same pages that readers have mapped, and cost less
+than storing through the map, where the kernel fills every fresh page with zeros first (measured: 8.6 against 12.6
+microseconds of CPU per message of 1 KiB). Nothing is visible before the last line: consumers see ``readable_end``,
+the flusher and replication see ``wrote``.
 
 All or nothing. Everything that can fail (room in the log, room in a queue, a value that does not fit its field) fails
 before the first byte of the log is written, and then the queues' cursors are put back.
@@ -19,6 +21,7 @@ from typing import Final
 from zlib import crc32
 
 from gantry_broker.errors import LogReadOnly, MessageTooLarge
+from gantry_broker.ports import write_fully
 from gantry_broker.store.commit_log import CommitLog, blank_record
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.dispatcher import Dispatcher, HeldUnit, Indexed
@@ -35,8 +38,8 @@ _SHORT: Final = tuple(struct.pack(">h", length) for length in range(4096))
 _pack_short: Final = struct.Struct(">h").pack
 _pack_unit: Final = UNIT.pack_into
 
-Span = tuple[memoryview, int, bytes]
-"""Bytes for one log file: the file's view, the position, the bytes."""
+Span = tuple[MappedFile, int, bytes]
+"""Bytes for one log file: the file, the position, the bytes."""
 
 
 def append_batch(
@@ -47,7 +50,8 @@ def append_batch(
         raise LogReadOnly("the log takes no more messages")
     if not drafts:
         return [], []
-    file_size, base, start, view = log.file_size, log.base_offset, log.position, log.view
+    file_size, base, start, target = log.file_size, log.base_offset, log.position, log.file
+    assert target is not None, "a log that is open has a file"
     position = start
     file_end = file_size - BLANK_BYTES
     store_extra = len(store_host) - 8
@@ -81,10 +85,10 @@ def append_batch(
                 if total > file_end:
                     raise MessageTooLarge(f"a record of {total} bytes does not fit into a file of {file_size}")
                 parts.append(blank_record(file_size - position))
-                spans.append((view, start, b"".join(parts)))
+                spans.append((target, start, b"".join(parts)))
                 parts = []
-                file = log.file_after(base)
-                base, view, start, position = file.base_offset, file.view, 0, 0
+                target = file = log.file_after(base)
+                base, start, position = file.base_offset, 0, 0
             physical = base + position
             if sys_flag & 0x4:
                 # Prepared (0x4) and rolled back (0xC): in the log, in no queue.
@@ -120,15 +124,15 @@ def append_batch(
             physical_offsets.append(physical)
             queue_offsets.append(queue_offset)
             position += total
+        data = b"".join(parts)
+        assert start + len(data) == position, "a draft's sys_flag and born_host disagree"
+        for span in spans:
+            write_span(log, *span)
+        write_span(log, target, start, data)
     except BaseException:
         for queue, end in touched.items():
             queue.rewind(end)
         raise
-    for span_view, span_start, data in spans:
-        span_view[span_start : span_start + len(data)] = data
-    data = b"".join(parts)
-    assert start + len(data) == position, "a draft's sys_flag and born_host disagree"
-    view[start:position] = data
     if file is not None:
         log.use(file, position)
     log.position = position
@@ -138,6 +142,16 @@ def append_batch(
         log.preallocate()
     dispatcher.appended(log.wrote, physical_offsets[-1], now_ms, touched, held, indexed)
     return physical_offsets, queue_offsets
+
+
+def write_span(log: CommitLog, file: MappedFile, position: int, data: bytes) -> None:
+    """Put bytes into the page cache. Raises ``StoreFull`` or ``LogReadOnly``; what is there then is no record yet."""
+    try:
+        written = file.file.pwrite(data, position)
+        if written < len(data):
+            write_fully(file.file, memoryview(data)[written:], position + written)
+    except OSError as exc:
+        raise log.refuse_after(exc) from exc
 
 
 def append_contiguous(
@@ -161,6 +175,7 @@ def append_contiguous(
 def roll(log: CommitLog) -> None:
     """Close the current file with a blank record and go on in the next one. Raises ``StoreFull``."""
     file = log.file_after(log.base_offset)
-    log.view[log.position : log.position + BLANK_BYTES] = blank_record(log.file_size - log.position)
+    assert log.file is not None, "a log that is open has a file"
+    write_span(log, log.file, log.position, blank_record(log.file_size - log.position))
     log.use(file, 0)
     log.wrote = file.base_offset

@@ -11,10 +11,11 @@ What it refuses to know: queues, keys, who may see what. Those read ``wrote`` an
 
 from __future__ import annotations
 
+import errno
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, final
 
-from gantry_broker.errors import StoreFull
+from gantry_broker.errors import LogReadOnly, StoreFull
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.file_queue import FileQueue
@@ -45,6 +46,7 @@ class CommitLog:
         self.flushed = 0
         self.last_timestamp_ms = 0
         self.is_read_only = False
+        self.file: MappedFile | None = None
         self.view = _EMPTY_VIEW
         self.base_offset = 0
         self.position = 0
@@ -84,8 +86,16 @@ class CommitLog:
         self.wrote = offset
         self.use(file, offset - file.base_offset)
 
+    def refuse_after(self, error: OSError) -> StoreFull | LogReadOnly:
+        """A write failed: no space may come back, anything else ends writing for good."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return StoreFull(f"no space on the disk: {error}")
+        self.is_read_only = True
+        return LogReadOnly(f"the log cannot be written: {error}")
+
     def use(self, file: MappedFile, position: int) -> None:
         """Make ``file`` the one that is written."""
+        self.file = file
         self.view = file.view
         self.base_offset = file.base_offset
         self.position = position
