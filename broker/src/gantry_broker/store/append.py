@@ -24,7 +24,7 @@ from gantry_broker.errors import LogReadOnly, MessageTooLarge
 from gantry_broker.ports import write_fully
 from gantry_broker.store.commit_log import CommitLog, blank_record
 from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
-from gantry_broker.store.dispatcher import Dispatcher, HeldUnit, Indexed
+from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_wire.message import CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4
@@ -60,7 +60,6 @@ def append_batch(
     held: list[HeldUnit] | None = [] if dispatcher.is_held else None
     physical_offsets: list[int] = []
     queue_offsets: list[int] = []
-    indexed: list[Indexed] = []
     touched: dict[ConsumeQueue, int] = {}
     parts: list[bytes | memoryview] = []
     spans: list[Span] = []
@@ -68,8 +67,7 @@ def append_batch(
     try:
         for draft in drafts:
             (
-                queue, body, properties, sys_flag, flag, born_ms, born_host, reconsumed, prepared, tags_code, delay_ms,
-                keys,
+                queue, body, properties, sys_flag, flag, born_ms, born_host, reconsumed, prepared, tags_code, delay_ms, _,
             ) = draft  # fmt: skip
             body_bytes = len(body)
             properties_bytes = len(properties)
@@ -119,8 +117,6 @@ def append_batch(
                 _SHORT[properties_bytes] if properties_bytes < 4096 else _pack_short(properties_bytes),
                 properties,
             )  # fmt: skip
-            if keys and sys_flag & 0xC != 0xC:
-                indexed.append((queue, keys, physical))
             physical_offsets.append(physical)
             queue_offsets.append(queue_offset)
             position += total
@@ -140,7 +136,7 @@ def append_batch(
     log.wrote = base + position
     if position > log.preallocate_at:
         log.preallocate()
-    dispatcher.appended(log.wrote, physical_offsets[-1], now_ms, touched, held, indexed)
+    dispatcher.appended(Appended(log.wrote, now_ms, drafts, physical_offsets, touched, held))
     return physical_offsets, queue_offsets
 
 

@@ -8,20 +8,15 @@ in order of their physical offsets, in a deque, and ``release`` lets those go th
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol, final
+from typing import Final, NamedTuple, Protocol, final
 
 from gantry_broker.store.consume_queue import ConsumeQueue
-
-log = logging.getLogger(__name__)
+from gantry_broker.store.draft import Draft
 
 HeldUnit = tuple[ConsumeQueue, int, int, int, int]
 """Queue, queue offset, physical offset, size, tags code."""
-
-Indexed = tuple[ConsumeQueue, Sequence[str], int]
-"""Queue, keys, physical offset."""
 
 AppendedListener = Callable[[Collection[ConsumeQueue]], None]
 
@@ -29,7 +24,21 @@ AppendedListener = Callable[[Collection[ConsumeQueue]], None]
 class Index(Protocol):
     """Where keys go."""
 
-    def put_batch(self, items: Sequence[Indexed], timestamp_ms: int) -> None: ...
+    def put_batch(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None: ...
+
+
+class Appended(NamedTuple):
+    """What the append loop says of a batch."""
+
+    wrote: int
+    timestamp_ms: int
+    drafts: Sequence[Draft]
+    physical_offsets: list[int]
+    touched: Mapping[ConsumeQueue, int]
+    """The queues that have become longer, with their ends before."""
+
+    held: list[HeldUnit] | None
+    """The units, if they were not written because dispatch is held."""
 
 
 @final
@@ -44,32 +53,24 @@ class Dispatcher:
         self.tail: tuple[int, int, int] = (0, -1, 0)
         """Everything before the first is in queues and index; the record that ends there, and its store time."""
         self._held_units: deque[HeldUnit] = deque()
-        self._held_keys: deque[tuple[int, list[Indexed]]] = deque()
+        self._held_keys: deque[Appended] = deque()
 
     @property
     def held_count(self) -> int:
         """How many units wait for ``confirmed``."""
         return len(self._held_units)
 
-    def appended(
-        self,
-        wrote: int,
-        last_physical: int,
-        timestamp_ms: int,
-        touched: Mapping[ConsumeQueue, int],
-        held: list[HeldUnit] | None,
-        indexed: list[Indexed],
-    ) -> None:
+    def appended(self, batch: Appended) -> None:
         """A batch was appended. Called by the append loop, once, after the bytes are in the log."""
+        wrote, timestamp_ms, drafts, physical_offsets, touched, held = batch
         if held is not None:
             self._held_units += held
-            if indexed:
-                self._held_keys.append((timestamp_ms, indexed))
+            self._held_keys.append(batch)
             return
-        if indexed and self.index is not None:
-            self.index.put_batch(indexed, timestamp_ms)
+        if self.index is not None:
+            self.index.put_batch(drafts, physical_offsets, timestamp_ms)
         # Before the ends of the queues move: the flush thread reads those first and this then.
-        self.tail = (wrote, last_physical, timestamp_ms)
+        self.tail = (wrote, physical_offsets[-1], timestamp_ms)
         for queue in touched:
             queue.readable_end = queue.end
         self.dispatched = wrote
@@ -81,22 +82,23 @@ class Dispatcher:
         """From now on nothing is shown before ``release`` says so."""
         self.is_held = True
 
-    def release(self, confirmed: int, wrote: int, *, keep_holding: bool = True) -> None:
+    def release(self, confirmed: int, *, keep_holding: bool = True) -> None:
         """Show every message that ends at or before ``confirmed``. Without holding on, all must be confirmed."""
         touched: dict[ConsumeQueue, int] = {}
-        units = self._held_units
+        units, batches = self._held_units, self._held_keys
         while units and units[0][2] + units[0][3] <= confirmed:
             queue, offset, physical, size, tags_code = units.popleft()
             touched.setdefault(queue, offset)
             queue.put(offset, physical, size, tags_code)
-        keys = self._held_keys
-        while keys and keys[0][1][-1][2] < confirmed:
-            timestamp_ms, indexed = keys.popleft()
+        # Keys follow batch by batch, and so does the recovery point: it never lies inside a batch.
+        while batches and batches[0].wrote <= confirmed:
+            batch = batches.popleft()
             if self.index is not None:
-                self.index.put_batch(indexed, timestamp_ms)
-        self.dispatched = units[0][2] if units else min(confirmed, wrote)
+                self.index.put_batch(batch.drafts, batch.physical_offsets, batch.timestamp_ms)
+            self.tail = (batch.wrote, batch.physical_offsets[-1], batch.timestamp_ms)
+            self.dispatched = batch.wrote
         if not keep_holding:
-            assert not units, "dispatch can be let go only when everything is confirmed"
+            assert not units and not batches, "dispatch can be let go only when everything is confirmed"
             self.is_held = False
         if touched:
             for listener in self.listeners:

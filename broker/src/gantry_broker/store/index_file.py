@@ -141,3 +141,32 @@ class IndexFile:
         if self.is_dirty:
             self.is_dirty = False
             self.file.sync()
+
+
+@final
+class IndexCursor:
+    """Where the next entries of a file go, for one batch of messages that share a store time."""
+
+    __slots__ = ("_begin", "file", "number", "numbers_end", "position", "seconds")
+
+    def __init__(self, file: IndexFile, timestamp_ms: int, physical: int) -> None:
+        """``physical`` is the offset of the first message, with which an empty file begins. Raises ``StoreFull``."""
+        header = file.header
+        self.file: Final = file
+        self.number: Final = header.next_number
+        self.position: Final = file.entry_position(header.next_number)
+        self.numbers_end: Final = file.reserve_entry(header.next_number)
+        is_empty = header.next_number <= 1
+        self._begin: Final = (
+            (timestamp_ms, physical) if is_empty else (header.begin_timestamp_ms, header.begin_physical)
+        )
+        self.seconds: Final = min(max((timestamp_ms - self._begin[0]) // 1000, 0), SECONDS_MAX)
+
+    def finish(self, number: int, slots_used: int, timestamp_ms: int, physical: int) -> None:
+        """Entries before ``number`` are written and ``slots_used`` slots were empty before: let the header say so."""
+        if number == self.number:
+            return
+        begin_ms, begin_physical = self._begin
+        used = self.file.header.slots_used + slots_used
+        self.file.is_dirty = True
+        self.file.write_header(IndexHeader(begin_ms, timestamp_ms, begin_physical, physical, used, number))

@@ -15,8 +15,9 @@ from typing import Final, NamedTuple, final
 from gantry_broker.errors import StoreFull
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk
-from gantry_broker.store.dispatcher import Indexed
-from gantry_broker.store.index_file import ENTRY, ENTRY_BYTES, SECONDS_MAX, SLOT, IndexFile, IndexHeader
+from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.draft import Draft
+from gantry_broker.store.index_file import ENTRY, ENTRY_BYTES, SLOT, IndexCursor, IndexFile, IndexHeader
 from gantry_broker.store.key_hash import (
     MASK,
     TIME_END,
@@ -33,6 +34,10 @@ from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
 log = logging.getLogger(__name__)
 
 NAME_DIGITS: Final = 17
+
+Indexed = tuple[ConsumeQueue, Sequence[str], int]
+"""Queue, keys, physical offset."""
+
 _pack_entry: Final = ENTRY.pack_into
 _pack_slot: Final = SLOT.pack_into
 _unpack_slot: Final = SLOT.unpack_from
@@ -141,39 +146,43 @@ class KeyIndex:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def put_batch(self, items: Sequence[Indexed], timestamp_ms: int) -> None:
+    def put_batch(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
+        """Index a batch that was appended at ``timestamp_ms``. Rolled back messages are passed over."""
+        if self.is_behind:
+            return
+        items = [
+            (draft[0], draft[11], physical)
+            for draft, physical in zip(drafts, physical_offsets, strict=True)
+            if draft[11] and draft[3] & 0xC != 0xC
+        ]
+        if items:
+            self.put(items, timestamp_ms)
+
+    def put(self, items: Sequence[Indexed], timestamp_ms: int) -> None:
         """Index messages in the order of their physical offsets, all stored at ``timestamp_ms``."""
         if self.is_behind:
             return
         try:
-            done = 0
-            while done < len(items):
-                done = self._put_into(self._writable(), items, done, timestamp_ms)
+            self._put(items, timestamp_ms)
         except (StoreFull, OSError) as exc:
             # A gap in the middle would never be noticed again, so indexing stops here and the next start catches up.
             self.is_behind = True
             log.error("the key index stops until the next start", extra={"reason": str(exc)})
 
-    def _put_into(self, file: IndexFile, items: Sequence[Indexed], start: int, timestamp_ms: int) -> int:
-        """Index ``items[start:]`` until the file is full; where to go on."""
-        header, view, slots, count_max = file.header, file.view, file.slots, file.count_max
-        count, used = header.next_number, header.slots_used
-        begin_ms, begin_physical = header.begin_timestamp_ms, header.begin_physical
-        entry_position = file.entry_position(count)
-        numbers_end = file.reserve_entry(count)
-        done = start
-        physical = header.end_physical
-        if count <= 1:
-            begin_ms, begin_physical = timestamp_ms, items[start][2]
-        seconds = min(max((timestamp_ms - begin_ms) // 1000, 0), SECONDS_MAX)
-        for queue, keys, physical in items[start:] if start else items:
-            if count + len(keys) > numbers_end:
-                if count + len(keys) > count_max and count > 1:
-                    # All keys of a message go into one file; the few entries left at the end of this one stay unused.
-                    break
-                keys = keys[: count_max - count]
-                numbers_end = file.reserve_entry(count + len(keys) - 1)
+    def _put(self, items: Sequence[Indexed], timestamp_ms: int) -> None:
+        """The index's half of the append loop: hash, slot, entry, for every key."""
+        cursor = IndexCursor(self._writable(), timestamp_ms, items[0][2])
+        view, slots = cursor.file.view, cursor.file.slots
+        number, numbers_end, position, seconds = cursor.number, cursor.numbers_end, cursor.position, cursor.seconds
+        used = 0
+        physical = items[0][2]
+        for queue, keys, physical in items:
             for key in keys:
+                if number == numbers_end:
+                    cursor = self._advance(cursor, number, used, timestamp_ms, physical)
+                    view, slots, used = cursor.file.view, cursor.file.slots, 0
+                    number, numbers_end = cursor.number, cursor.numbers_end
+                    position, seconds = cursor.position, cursor.seconds
                 if len(key) == UNIQUE_KEY_CHARACTERS:
                     try:
                         value = (queue.key_seed_unique + moments[key[:TIME_END]] + counters[key[TIME_END:]]) & MASK
@@ -190,23 +199,20 @@ class KeyIndex:
                         value = 0
                 slot_position = INDEX_HEADER_BYTES + value % slots * 4
                 previous = _unpack_slot(view, slot_position)[0]
-                if not 0 < previous < count:
+                if not 0 < previous < number:
                     previous = 0
                     used += 1
-                _pack_entry(view, entry_position, value, physical, seconds, previous)
-                _pack_slot(view, slot_position, count)
-                entry_position += ENTRY_BYTES
-                count += 1
-            done += 1
-        if done == start:
-            physical = header.end_physical
-        else:
-            physical = items[done - 1][2]
-        is_full = done < len(items)
-        file.is_dirty = True
-        number = count_max if is_full else count
-        file.write_header(IndexHeader(begin_ms, timestamp_ms, begin_physical, physical, used, number))
-        return done
+                _pack_entry(view, position, value, physical, seconds, previous)
+                _pack_slot(view, slot_position, number)
+                position += ENTRY_BYTES
+                number += 1
+        cursor.finish(number, used, timestamp_ms, physical)
+
+    def _advance(self, cursor: IndexCursor, number: int, used: int, timestamp_ms: int, physical: int) -> IndexCursor:
+        """Room for the entry ``number``: in the same file, or as the first of a new one."""
+        cursor.finish(number, used, timestamp_ms, physical)
+        file = cursor.file if number < cursor.file.count_max else self._writable()
+        return IndexCursor(file, timestamp_ms, physical)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -236,6 +242,3 @@ class KeyIndex:
         for file in self.files:
             file.file.close()
         self.files = ()
-
-
-__all__ = ["ENTRY_BYTES", "KeyIndex", "KeyMatches"]

@@ -234,7 +234,7 @@ class Recovery:
         if facts.is_queued and not is_deleted and (self._only is None or queue in self._only):
             self._put_unit(queue, facts, physical, size)
         if self._index is not None and facts.keys and physical > self._index_end and not is_deleted:
-            self._index.put_batch([(queue, facts.keys, physical)], facts.store_timestamp_ms)
+            self._index.put([(queue, facts.keys, physical)], facts.store_timestamp_ms)
 
     def _put_unit(self, queue: ConsumeQueue, facts: RecordFacts, physical: int, size: int) -> None:
         offset = facts.queue_offset
