@@ -86,7 +86,8 @@ class Broker:
         except BaseException:
             for listener in self._listeners:
                 await listener.close()
-            await self._close_store()
+            await self.core.persistence.finish()  # and no more: a table that could not be read must stay as it is
+            await asyncio.to_thread(self.store.close)
             raise
         self.flow.start()
         self.pulls.hold.start()
@@ -120,10 +121,6 @@ class Broker:
         for listener in self._listeners:
             await listener.close()
         self.flow.stop()
-        await self._close_store()
-
-    async def _close_store(self) -> None:
-        """The tables first: what they say is true of the log that is closed after them."""
         try:
             await self.core.persistence.close()
         finally:

@@ -92,10 +92,14 @@ class Persistence:
         for file in self._files.values():
             await self._settle(file)
 
-    async def close(self) -> None:
-        """Wait for writes under way, then write everything once more. What cannot be written is logged."""
+    async def finish(self) -> None:
+        """Wait for writes under way."""
         if self._tasks:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def close(self) -> None:
+        """Write everything once more. What cannot be written is logged."""
+        await self.finish()
         for file in self._files.values():
             file.mark()
         await self.round()

@@ -1,0 +1,297 @@
+"""Offsets: of consumers, of queues, in time; and what of them and of topics a restart finds again."""
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.settings import broker_settings
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.local import (
+    GROUP,
+    TOPIC,
+    Dialogue,
+    dialogue,
+    local_conf,
+    running_broker,
+    wait_until,
+)
+from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
+from gantry_wire.fastjson import dumps, loads
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
+    async with running_broker(tmp_path, clock=clock) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+async def commit(client: Dialogue, offset: int, *, group: str = GROUP, topic: str = TOPIC, queue: int = 0) -> int:
+    ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
+    return (await client.ask(15, ext)).code
+
+
+async def committed(
+    client: Dialogue, *, group: str = GROUP, topic: str = TOPIC, zero: bool | None = None
+) -> int | None:
+    """The committed offset, or None for code 22."""
+    ext = {"consumerGroup": group, "topic": topic, "queueId": "0"}
+    if zero is not None:
+        ext["setZeroIfNotFound"] = "true" if zero else "false"
+    reply = await client.ask(14, ext)
+    assert reply.code in (0, 22)
+    return int(reply.ext["offset"]) if reply.code == 0 else None
+
+
+async def number(client: Dialogue, code: int, **fields: str) -> int:
+    reply = await client.ask(code, {"topic": TOPIC, "queueId": "0", **fields})
+    assert reply.code == 0
+    return int(reply.ext["timestamp" if code == 32 else "offset"])
+
+
+# ------- of consumers
+
+
+async def test_a_commit_is_found_again(client: Dialogue) -> None:
+    """Each group has its own offset in each queue; the newest commit counts, also a lower one."""
+    await client.send_ok()
+
+    assert await commit(client, 1) == 0
+    assert await commit(client, 1, group="Other") == 0
+    assert await commit(client, 0) == 0
+
+    assert await committed(client) == 0
+    assert await committed(client, group="Other") == 1
+
+
+async def test_a_oneway_commit_counts(client: Dialogue) -> None:
+    """Consumers commit without waiting."""
+    await client.send_ok()
+
+    client.tell(15, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"})
+
+    assert await committed(client) == 1
+
+
+async def test_a_group_that_never_committed_is_told_so(client: Dialogue) -> None:
+    """Of a queue that still has its first message a new group starts at 0, or at its own rule (22) if it asks so."""
+    await client.send_ok()
+
+    assert await committed(client) == 0
+    assert await committed(client, zero=True) == 0
+    assert await committed(client, zero=False) is None
+
+
+async def test_a_commit_needs_a_topic_and_a_group(tmp_path: Path) -> None:
+    """A commit for an unknown topic is 17, for a group that may not be made 26; neither is kept."""
+    async with running_broker(tmp_path, autoCreateSubscriptionGroup="false") as broker, dialogue(broker) as client:
+        broker.core.groups.put(SubscriptionGroupConfig(group_name=GROUP))
+        await client.send_ok()
+
+        assert await commit(client, 1, topic="Unknown") == 17
+        assert await commit(client, 1, group="Unknown") == 26
+        assert broker.core.offsets.document().offset_table == {}
+
+
+async def test_all_offsets_can_be_asked_for(client: Dialogue) -> None:
+    """Slaves take over the whole table by code 43, in RocketMQ's form."""
+    await client.send_ok()
+    await commit(client, 1)
+
+    table = await client.ask_json(43)
+
+    assert table["offsetTable"] == {f"{TOPIC}@{GROUP}": {"0": 1}}
+    assert set(table["dataVersion"]) == {"counter", "stateVersion", "timestamp"}
+
+
+# ------- of queues, in time
+
+
+async def test_a_queue_has_a_start_and_an_end(client: Dialogue) -> None:
+    """The maximum is where the next message will be, the minimum where the first is; 0 and 0 where nothing is."""
+    assert (await number(client, 30), await number(client, 31), await number(client, 32)) == (0, 0, -1)
+
+    for _ in range(3):
+        await client.send_ok()
+
+    assert (await number(client, 30), await number(client, 31)) == (3, 0)
+    assert (await number(client, 30, queueId="1"), await number(client, 31, queueId="77")) == (0, 0)
+
+
+async def test_offsets_are_found_by_time(clock: FakeClock, client: Dialogue) -> None:
+    """LOWER is the first message not before a time, or the queue's end; UPPER is the last one not after it."""
+    start = clock.wall_ms()
+    for gap_ms in (0, 100, 0, 100):
+        clock.advance(gap_ms)
+        await client.send_ok()
+
+    async def at(after_ms: int, boundary: str | None = None) -> int:
+        more = {} if boundary is None else {"boundaryType": boundary}
+        return await number(client, 29, timestamp=str(start + after_ms), **more)
+
+    assert [await at(ms) for ms in (-1, 0, 1, 100, 101, 200, 201)] == [0, 0, 1, 1, 3, 3, 4]
+    assert [await at(ms, "UPPER") for ms in (0, 99, 100, 150, 200, 999)] == [0, 0, 2, 2, 3, 3]
+    assert await at(100, "lower") == await at(100, "LOWER") == 1
+    assert await number(client, 32) == start
+
+
+# ------- over a restart
+
+
+async def test_a_restart_finds_everything_again(tmp_path: Path) -> None:
+    """Messages, topics, groups, offsets and delays are after a clean stop what they were before it."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok(b"kept")
+        await client.send_ok(topic="Other", defaultTopicQueueNums="2")
+        broker.core.groups.put(SubscriptionGroupConfig(group_name="Configured", retry_max_times=5))
+        await commit(client, 1)
+        topics = dict(broker.core.topics.all)
+        version = broker.core.topics.version
+
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        assert dict(broker.core.topics.all) == topics
+        assert broker.core.topics.version.counter >= version.counter
+        assert broker.core.groups.all["Configured"].retry_max_times == 5
+        assert await committed(client) == 1
+        assert [message.body for message in await client.read()] == [b"kept"]
+        assert (await client.send_ok())["queueOffset"] == "1"
+
+
+async def test_offsets_reach_the_disk_by_themselves(tmp_path: Path) -> None:
+    """Every few seconds the offsets are written, so that a crash repeats little."""
+    file = tmp_path / "config/consumerOffset.json"
+    async with running_broker(tmp_path, flushConsumerOffsetInterval="100") as broker, dialogue(broker) as client:
+        await client.send_ok()
+        await commit(client, 1)
+
+        await wait_until(lambda: file.exists() and loads(file.read_bytes())["offsetTable"] != {})
+
+        assert loads(file.read_bytes())["offsetTable"] == {f"{TOPIC}@{GROUP}": {"0": 1}}
+
+
+async def test_a_made_topic_is_on_disk_when_it_is_answered(tmp_path: Path) -> None:
+    """An administrator's topic or group that was answered 0 outlives a crash right after."""
+    disk = FaultyDisk()
+    settings = broker_settings(local_conf("/store"))
+    broker = Broker(settings, disk=disk, clock=SystemClock())
+    await broker.start()
+    async with dialogue(broker) as client:
+        ext = {
+            "topic": "Made", "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6",
+            "topicFilterType": "SINGLE_TAG", "order": "false",
+        }  # fmt: skip
+        assert (await client.ask(17, ext)).code == 0
+        assert (await client.ask(200, body=dumps({"groupName": "MadeGroup", "retryMaxTimes": 3}))).code == 0
+        at_reply = (
+            loads(disk.read_file("/store/config/topics.json")),
+            loads(disk.read_file("/store/config/subscriptionGroup.json")),
+        )
+    await broker.close()
+
+    assert at_reply[0]["topicConfigTable"]["Made"]["writeQueueNums"] == 3
+    assert at_reply[1]["subscriptionGroupTable"]["MadeGroup"]["retryMaxTimes"] == 3
+
+
+async def test_topics_on_disk_are_adopted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A topic that has queues on disk and no entry in topics.json is taken in, so that its messages can be had."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok(b"kept", topic="Lost", queueId="2")
+    shutil.rmtree(tmp_path / "config")
+
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        assert broker.core.topics.find("Lost") == TopicConfig(topic_name="Lost", read_queue_nums=3, write_queue_nums=3)
+        assert [message.body for message in await client.read(0, topic="Lost", queueId="2")] == [b"kept"]
+    assert "topics found on disk that topics.json did not have" in caplog.text
+
+
+async def test_offsets_beyond_a_queue_are_set_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An offset beyond what a crash left would skip new messages; it is set to the queue's end, and said."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+    table = {"offsetTable": {f"{TOPIC}@{GROUP}": {0: 100, 1: 7}, f"{TOPIC}@Fine": {0: 1}, "Gone@Old": {0: 5}}}
+    (tmp_path / "config/consumerOffset.json").write_bytes(dumps(table))
+
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        offsets = broker.core.offsets
+        assert (offsets.find(GROUP, TOPIC, 0), offsets.find(GROUP, TOPIC, 1)) == (1, 0)
+        assert (offsets.find("Fine", TOPIC, 0), offsets.find("Old", "Gone", 0)) == (1, 0)
+        await client.send_ok(b"new")
+        assert [message.body for message in await client.read(1)] == [b"new"]
+    assert caplog.text.count("set back") == 3
+    written = loads((tmp_path / "config/consumerOffset.json").read_bytes())
+    assert written["offsetTable"][f"{TOPIC}@{GROUP}"]["0"] == 1
+
+
+async def test_javas_tables_are_read(tmp_path: Path) -> None:
+    """RocketMQ writes bare integer keys, tabs and fields of its own; they are read."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        await client.send_ok()
+    text = '{\n\t"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1},"groupTopicMap":{"G":["TopicTest"]},'
+    text += '\n\t"offsetTable":{"TopicTest@GroupTest":{0:2\n\t}\n\t}\n}'
+    (tmp_path / "config/consumerOffset.json").write_text(text)
+
+    async with running_broker(tmp_path) as broker:
+        assert broker.core.offsets.find(GROUP, TOPIC, 0) == 2
+
+
+async def test_a_table_of_another_shape_refuses_to_start(tmp_path: Path) -> None:
+    """Offsets that cannot be understood stop the start with the file's name; nothing is replaced by an empty table."""
+    async with running_broker(tmp_path):
+        pass
+    file = tmp_path / "config/consumerOffset.json"
+    file.write_text('{"offsetTable": [1, 2]}')
+
+    with pytest.raises(ConfigCorrupt, match=r"consumerOffset\.json"):
+        async with running_broker(tmp_path):
+            pass
+
+    assert file.read_text() == '{"offsetTable": [1, 2]}'
+
+
+async def test_a_taken_port_leaves_the_store_closed(tmp_path: Path) -> None:
+    """A broker that cannot listen has let go of its store cleanly when it says so."""
+    async with running_broker(tmp_path / "other") as other:
+        taken = str(other.settings.listen_port)
+        with pytest.raises(OSError, match=taken):
+            async with running_broker(tmp_path / "mine", listenPort=taken):
+                pass
+
+    assert not (tmp_path / "mine/abort").exists()
+    async with running_broker(tmp_path / "mine"):
+        pass
+
+
+async def test_a_stop_that_cannot_write_tables_still_closes_the_store(tmp_path: Path) -> None:
+    """Tables that cannot be written at the stop are logged; the log is closed all the same."""
+    disk = RealDisk()
+    settings = broker_settings(local_conf(tmp_path))
+    broker = Broker(settings, disk=disk, clock=SystemClock())
+    await broker.start()
+    async with dialogue(broker) as client:
+        await client.send_ok()
+        await commit(client, 1)
+    await broker.core.persistence.finish()
+    shutil.rmtree(tmp_path / "config")
+    (tmp_path / "config").write_text("not a directory")
+
+    await broker.close()
+
+    assert broker.core.persistence.failure is not None
+    assert not (tmp_path / "abort").exists()
