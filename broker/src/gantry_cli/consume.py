@@ -61,11 +61,12 @@ def consume(
     topic: str, name_server: str, group: str | None, begin: str, tags: str, count: int | None, follow: bool,
     verbose: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Read TOPIC and print the bodies, one a line.
+    """Read messages.
 
-    Without --group this only looks: no offset is committed, and no consumer notices. With --group the messages are
-    shared with the group's other members, begin at its committed offset (--from counts only where there is none), and
-    are done when they are printed. Without --follow it ends when everything is read that was there at the start.
+    Prints the bodies of TOPIC, one a line, the oldest first. Without --group this only looks: no offset is committed,
+    and no consumer notices. With --group the messages are shared with the group's other members, begin at its committed
+    offset (--from counts only where there is none), and are done when they are printed. Without --follow it ends when
+    everything is read that was there at the start.
     """
     try:
         start = parse_start(begin, time.time_ns() // 1_000_000)

@@ -71,10 +71,10 @@ def produce(
     topic: str, bodies: tuple[str, ...], name_server: str, tag: str | None, keys: tuple[str, ...],
     properties: tuple[str, ...], sharding_key: str | None, delay_level: int, count: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Send messages to TOPIC: each BODY is one, or each line of standard input when there is no BODY.
+    """Send messages.
 
-    The exit code is 0 only when every message is acknowledged, which means: stored as safely as the broker's mode
-    promises.
+    Each BODY is one message to TOPIC; without any BODY each line of standard input is one. The exit code is 0 only
+    when every message is acknowledged, which means: stored as safely as the broker's mode promises.
     """
     if not bodies and count > 1:
         raise click.UsageError("--count repeats BODY arguments; lines of standard input are sent once")

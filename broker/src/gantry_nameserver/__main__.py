@@ -3,4 +3,4 @@
 from gantry_nameserver.main import main
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="gantry nameserver")

@@ -10,6 +10,7 @@ import errno
 import signal
 import ssl
 from pathlib import Path
+from typing import Final
 
 import click
 import uvloop
@@ -20,8 +21,19 @@ from gantry_nameserver.server import DirectoryInUse, NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, read_settings_file, with_entries
 from gantry_remoting.settings import TlsMode, TlsSettings
 
+EXAMPLES: Final = """\b
+Examples:
+  gantry nameserver                                          on port 9876 of all addresses
+  gantry nameserver --listen 127.0.0.1:9876 --data /var/lib/gantry/nameserver
+  gantry nameserver -c namesrv.conf --tls permissive --tls-cert cert.pem --tls-key key.pem
+"""
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.command(
+    name="gantry nameserver",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=EXAMPLES,
+)
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen [default: 0.0.0.0:9876].")
 @click.option(
     "--data", type=click.Path(path_type=Path), default=Path("nameserver-data"), show_default=True,
