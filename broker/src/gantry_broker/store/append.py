@@ -67,7 +67,8 @@ def append_batch(
     try:
         for draft in drafts:
             (
-                queue, body, properties, sys_flag, flag, born_ms, born_host, reconsumed, prepared, tags_code, delay_ms, _,
+                queue, body, properties, sys_flag, flag, born_ms, born_host, reconsumed, prepared, tags_code,
+                delay_ms, _,
             ) = draft  # fmt: skip
             body_bytes = len(body)
             properties_bytes = len(properties)

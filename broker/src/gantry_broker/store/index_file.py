@@ -147,26 +147,27 @@ class IndexFile:
 class IndexCursor:
     """Where the next entries of a file go, for one batch of messages that share a store time."""
 
-    __slots__ = ("_begin", "file", "number", "numbers_end", "position", "seconds")
+    __slots__ = ("file", "number", "numbers_end", "position", "seconds", "timestamp_ms")
 
-    def __init__(self, file: IndexFile, timestamp_ms: int, physical: int) -> None:
-        """``physical`` is the offset of the first message, with which an empty file begins. Raises ``StoreFull``."""
+    def __init__(self, file: IndexFile, timestamp_ms: int) -> None:
+        """Raises ``StoreFull`` when there is no room for one entry."""
         header = file.header
+        begin_ms = header.begin_timestamp_ms if header.next_number > 1 else timestamp_ms
         self.file: Final = file
+        self.timestamp_ms: Final = timestamp_ms
         self.number: Final = header.next_number
         self.position: Final = file.entry_position(header.next_number)
         self.numbers_end: Final = file.reserve_entry(header.next_number)
-        is_empty = header.next_number <= 1
-        self._begin: Final = (
-            (timestamp_ms, physical) if is_empty else (header.begin_timestamp_ms, header.begin_physical)
-        )
-        self.seconds: Final = min(max((timestamp_ms - self._begin[0]) // 1000, 0), SECONDS_MAX)
+        self.seconds: Final = min(max((timestamp_ms - begin_ms) // 1000, 0), SECONDS_MAX)
 
-    def finish(self, number: int, slots_used: int, timestamp_ms: int, physical: int) -> None:
-        """Entries before ``number`` are written and ``slots_used`` slots were empty before: let the header say so."""
+    def finish(self, number: int, slots_used: int, physical: int) -> None:
+        """Entries before ``number`` are written, the last for the message at ``physical``: let the header say so."""
         if number == self.number:
             return
-        begin_ms, begin_physical = self._begin
-        used = self.file.header.slots_used + slots_used
+        header = self.file.header
+        begin_ms, begin_physical = header.begin_timestamp_ms, header.begin_physical
+        if header.next_number <= 1:
+            begin_ms, begin_physical = self.timestamp_ms, ENTRY.unpack_from(self.file.view, self.position)[1]
+        used = header.slots_used + slots_used
         self.file.is_dirty = True
-        self.file.write_header(IndexHeader(begin_ms, timestamp_ms, begin_physical, physical, used, number))
+        self.file.write_header(IndexHeader(begin_ms, self.timestamp_ms, begin_physical, physical, used, number))

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, final
 from gantry_broker.errors import StoreFull
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk
-from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.index_file import ENTRY, ENTRY_BYTES, SLOT, IndexCursor, IndexFile, IndexHeader
 from gantry_broker.store.key_hash import (
@@ -34,10 +33,6 @@ from gantry_broker.store.settings import INDEX_HEADER_BYTES, StoreSettings
 log = logging.getLogger(__name__)
 
 NAME_DIGITS: Final = 17
-
-Indexed = tuple[ConsumeQueue, Sequence[str], int]
-"""Queue, keys, physical offset."""
-
 _pack_entry: Final = ENTRY.pack_into
 _pack_slot: Final = SLOT.pack_into
 _unpack_slot: Final = SLOT.unpack_from
@@ -150,36 +145,30 @@ class KeyIndex:
         """Index a batch that was appended at ``timestamp_ms``. Rolled back messages are passed over."""
         if self.is_behind:
             return
-        items = [
-            (draft[0], draft[11], physical)
-            for draft, physical in zip(drafts, physical_offsets, strict=True)
-            if draft[11] and draft[3] & 0xC != 0xC
-        ]
-        if items:
-            self.put(items, timestamp_ms)
-
-    def put(self, items: Sequence[Indexed], timestamp_ms: int) -> None:
-        """Index messages in the order of their physical offsets, all stored at ``timestamp_ms``."""
-        if self.is_behind:
-            return
         try:
-            self._put(items, timestamp_ms)
+            self._put(drafts, physical_offsets, timestamp_ms)
         except (StoreFull, OSError) as exc:
             # A gap in the middle would never be noticed again, so indexing stops here and the next start catches up.
             self.is_behind = True
             log.error("the key index stops until the next start", extra={"reason": str(exc)})
 
-    def _put(self, items: Sequence[Indexed], timestamp_ms: int) -> None:
+    def _put(self, drafts: Sequence[Draft], physical_offsets: Sequence[int], timestamp_ms: int) -> None:
         """The index's half of the append loop: hash, slot, entry, for every key."""
-        cursor = IndexCursor(self._writable(), timestamp_ms, items[0][2])
+        if not any(draft[11] for draft in drafts):
+            return
+        cursor = IndexCursor(self._writable(), timestamp_ms)
         view, slots = cursor.file.view, cursor.file.slots
         number, numbers_end, position, seconds = cursor.number, cursor.numbers_end, cursor.position, cursor.seconds
-        used = 0
-        physical = items[0][2]
-        for queue, keys, physical in items:
+        used, indexed = 0, -1
+        for draft, physical in zip(drafts, physical_offsets, strict=True):
+            keys = draft[11]
+            if not keys or draft[3] & 0xC == 0xC:
+                continue
+            queue = draft[0]
+            indexed = physical
             for key in keys:
                 if number == numbers_end:
-                    cursor = self._advance(cursor, number, used, timestamp_ms, physical)
+                    cursor = self._advance(cursor, number, used, physical)
                     view, slots, used = cursor.file.view, cursor.file.slots, 0
                     number, numbers_end = cursor.number, cursor.numbers_end
                     position, seconds = cursor.position, cursor.seconds
@@ -206,13 +195,13 @@ class KeyIndex:
                 _pack_slot(view, slot_position, number)
                 position += ENTRY_BYTES
                 number += 1
-        cursor.finish(number, used, timestamp_ms, physical)
+        cursor.finish(number, used, indexed)
 
-    def _advance(self, cursor: IndexCursor, number: int, used: int, timestamp_ms: int, physical: int) -> IndexCursor:
+    def _advance(self, cursor: IndexCursor, number: int, used: int, physical: int) -> IndexCursor:
         """Room for the entry ``number``: in the same file, or as the first of a new one."""
-        cursor.finish(number, used, timestamp_ms, physical)
+        cursor.finish(number, used, physical)
         file = cursor.file if number < cursor.file.count_max else self._writable()
-        return IndexCursor(file, timestamp_ms, physical)
+        return IndexCursor(file, cursor.timestamp_ms)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

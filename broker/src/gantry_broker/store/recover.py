@@ -17,6 +17,7 @@ from typing import Final, final
 from gantry_broker.ports.disk import Disk, DiskFile, write_fully
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.draft import Draft
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_table import QueueTable
@@ -234,7 +235,8 @@ class Recovery:
         if facts.is_queued and not is_deleted and (self._only is None or queue in self._only):
             self._put_unit(queue, facts, physical, size)
         if self._index is not None and facts.keys and physical > self._index_end and not is_deleted:
-            self._index.put([(queue, facts.keys, physical)], facts.store_timestamp_ms)
+            draft = Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, facts.keys)
+            self._index.put_batch([draft], [physical], facts.store_timestamp_ms)
 
     def _put_unit(self, queue: ConsumeQueue, facts: RecordFacts, physical: int, size: int) -> None:
         offset = facts.queue_offset
