@@ -73,6 +73,20 @@ async def test_an_opaque_that_no_reply_can_carry_closes_the_connection(tmp_path:
         await peer.close()
 
 
+async def test_a_reply_that_looks_like_a_send_is_not_stored(tmp_path: Path) -> None:
+    """The flag decides, not the code: what is marked as a reply is nobody's request."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        listener, end = ear()
+        reply = Command(code=SEND, opaque=5, flag=1, ext=send_ext(SEND), body=b"x").encode()
+
+        broker.path.handle(reply, end, lambda frame, connection: None)
+        broker.path.flush()
+
+        assert listener.opaques == []
+        assert [message.queue_offset for message in await client.read()] == [0]
+
+
 async def test_answers_before_a_bad_frame_are_given() -> None:
     """What was carried out is answered, although the next frame of the same read ends the connection."""
     service = CommandService(lambda command, connection: command.reply())

@@ -36,6 +36,7 @@ from gantry_wire.message import encode_host
 log = logging.getLogger(__name__)
 
 SEND_V2_PREFIX: Final = b'{"code":310,'
+FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 NO_ANSWER: Final = b""
 _HEAD_BYTES: Final = FRAME_HEAD.size
@@ -210,6 +211,8 @@ class SendPath:
         route = self._routes.by_topic.get(fields.topic)
         text = fields.properties
         if route is None or text is None or fields.batch or fields.reconsume_times or self.refusal is not None:
+            return False
+        if request.flag & FLAG_RESPONSE:
             return False
         slots = route.slots
         queue_id = fields.queue_id
