@@ -138,7 +138,7 @@ class Mutator:
         if name == "flag":
             header["flag"] = rng.choice((0, 1, 2, 3, 2, 4, -1, 1 << 31, "2", None))
         elif name == "opaque":
-            header["opaque"] = rng.choice((0, -1, 2147483647, -2147483648, 1 << 31, "5", None, 1.5))
+            header["opaque"] = rng.choice((0, -1, 2147483647, -2147483648, 1 << 31, "70000001", None, 1.5))
         else:
             header[name] = rng.choice((None, 0, -1, "", "ROCKETMQ", True, [], 1 << 40))
 

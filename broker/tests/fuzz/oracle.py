@@ -17,6 +17,15 @@ from gantry_wire.frame import Frame, FrameReader
 from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE, Header, decode_header
 
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+LATER: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG,
+        RequestCode.UPDATE_NAMESRV_CONFIG, *PULLS,
+    }
+)  # fmt: skip
+"""Answered when the disk has it, or when there is something: not necessarily before the connection ends."""
 SHORT_SUSPENSIONS: Final = ("0", "30")
 SEND_PREFIX: Final = b'{"code":310,'
 

@@ -108,7 +108,7 @@ class BrokerProbe:
 
 @final
 class NameServerProbe:
-    """Keeps a value in a namespace of its own, and asks for the broker's route."""
+    """Keeps a value in a namespace of its own, asks for it, and deletes it."""
 
     def __init__(self, address: str) -> None:
         self.places = Places()
@@ -120,13 +120,15 @@ class NameServerProbe:
 
     async def look(self) -> str | None:
         self._count += 1
-        address = {"namespace": "probe", "key": "number"}
+        number = str(self._count)
+        address = {"namespace": "probe", "key": number}
         try:
-            put = Command(code=RequestCode.PUT_KV_CONFIG, ext={**address, "value": str(self._count)})
+            put = Command(code=RequestCode.PUT_KV_CONFIG, ext={**address, "value": number})
             stored = await ask(self._address, put)
             found = await ask(self._address, Command(code=RequestCode.GET_KV_CONFIG, ext=address))
+            await ask(self._address, Command(code=RequestCode.DELETE_KV_CONFIG, ext=address))
         except RemotingError as error:
             return f"{type(error).__name__}: {error}"
-        if stored.code or found.code or found.ext.get("value") != str(self._count):
+        if stored.code or found.code or found.ext.get("value") != number:
             return f"a kept value came back as {found.code} {found.ext}, stored with {stored.code} {stored.remark}"
         return None

@@ -12,7 +12,7 @@ from typing import Final, cast, final
 import msgspec
 
 from fuzz.mutate import Mutator
-from fuzz.oracle import Debt
+from fuzz.oracle import LATER, Debt
 from fuzz.tally import Tally
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FrameReader
@@ -44,6 +44,8 @@ class Peer(asyncio.Protocol):
         self.notices = 0
         self.fault: str | None = None
         self.is_closed = False
+        self.was_reset = False
+        """The kernel threw away what we had not read yet: a server closed while bytes of ours were on their way."""
         self._wanted: int | None = None
         self._changed = asyncio.Event()
         self._writable = asyncio.Event()
@@ -83,6 +85,7 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed = True
+        self.was_reset = exc is not None
         self._writable.set()
         self._changed.set()
 
@@ -168,28 +171,36 @@ class Session:
     async def _judge(self, peer: Peer) -> None:
         debt, tally, number = self._debt, self._tally, self.number
         owed = debt.answers.total() - debt.held.total()
-        if debt.must_close:
-            if not debt.may_stay_open and not await peer.closed():
+        if debt.must_close and not debt.may_stay_open:
+            if not await peer.closed():
                 shown = self._frames[-1][:FRAME_BYTES_SHOWN]
                 tally.find(number, f"the connection stays open after a frame that breaks the protocol: {shown!r}")
         elif not await peer.settled(owed):
             tally.find(number, f"answers are missing: {self._missing(peer)}")
+        late = Counter({opaque: 1 for opaque, code in debt.asked.items() if code in LATER})
+        if debt.must_close and not peer.was_reset and debt.answers - late - Counter(opaque for opaque, _ in peer.replies):
+            tally.find(number, f"answers before a bad frame are missing: {self._missing(peer)}")
         if peer.is_closed and not debt.must_close:
             tally.find(number, f"the server closed a connection that kept the protocol; {self._missing(peer)}")
         if peer.fault is not None:
             tally.find(number, peer.fault)
         surplus = Counter(opaque for opaque, _ in peer.replies) - debt.answers - Counter([debt.optional_opaque])
         if surplus:
-            tally.find(number, f"answers that nobody asked for, by opaque: {dict(surplus.most_common(5))}")
+            shown = [self._shown(opaque) for opaque in list(surplus)[:3]]
+            tally.find(number, f"answers that nobody asked for: {', '.join(shown)}")
 
     def _missing(self, peer: Peer) -> str:
         """The first requests without an answer, so that the finding can be understood without a replay."""
         missing = self._debt.answers - self._debt.held - Counter(opaque for opaque, _ in peer.replies)
         shown = [f"{len(peer.replies)} of {self._debt.answers.total()} answers came"]
         for opaque in list(missing)[:3]:
-            frame = self._frames[opaque - 1] if 0 < opaque <= len(self._frames) else b""
-            shown.append(f"opaque {opaque} code {self._debt.asked[opaque]}: {frame[:FRAME_BYTES_SHOWN]!r}")
+            shown.append(self._shown(opaque))
         return "\n    ".join(shown)
+
+    def _shown(self, opaque: int) -> str:
+        """What was sent with this number, as far as it was made with it."""
+        frame = self._frames[opaque - 1] if 0 < opaque <= len(self._frames) else b""
+        return f"opaque {opaque}: {frame[:FRAME_BYTES_SHOWN]!r}"
 
     def _count(self, peer: Peer, data: bytes, frames: int) -> None:
         debt, tally = self._debt, self._tally
@@ -205,8 +216,6 @@ class Session:
         missing = (debt.answers - Counter(opaque for opaque, _ in peer.replies)).total()
         if debt.must_close:
             tally.lost_at_close += missing
-            import os
-            if os.environ.get("DBG") and missing: print("LOST", self.number, len(peer.replies), self._missing(peer), self._frames[-1][:150])
         else:
             tally.held += missing
         for opaque, code in peer.replies:

@@ -1,0 +1,114 @@
+"""Does what is stored agree with what was promised? A pure function of a history and of queues as they were read.
+
+    acknowledged   stored once, in its queue, at the offset and the place that the reply named, byte for byte
+    refused        not stored
+    unknown        stored once or not at all
+    every queue    offsets 0, 1, 2, ... without a gap; the messages of one producer in the order of their sending
+
+It does not care how the queues were read; it is asked about pulls and about the log's files alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from crash.history import History, Outcome, Sent
+from crash.log_walk import Queue
+from crash.payload import Mark, digest, read_body
+from gantry_wire.message import StoredMessage
+
+FAULTS_SHOWN_MAX: Final = 20
+
+
+class Kind(Enum):
+    """What can be wrong."""
+
+    LOST = "an acknowledged message is not stored"
+    MOVED = "a message is not where the reply said"
+    ALTERED = "a body is damaged, or not the one that was sent"
+    INVENTED = "a message is stored that nobody sent"
+    DOUBLED = "a message is stored twice"
+    REFUSED = "a refused message is stored"
+    GAP = "queue offsets are not dense"
+    DISORDER = "a producer's messages are not in the order of their sending"
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong, and where."""
+
+    kind: Kind
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.name}: {self.kind.value}: {self.detail}"
+
+
+def check(history: History, queues: Mapping[Queue, Sequence[StoredMessage]]) -> list[Fault]:
+    """Everything that is wrong with these queues; empty when the promises were kept."""
+    faults: list[Fault] = []
+    stored: dict[Mark, StoredMessage] = {}
+    for queue, messages in queues.items():
+        faults += _check_offsets(queue, messages)
+        faults += _check_order(history, queue, messages)
+        for message in messages:
+            faults += _check_message(history, message, stored)
+    for sent in history.sent.values():
+        if sent.outcome is Outcome.ACKED and sent.mark not in stored:
+            place = f"{sent.topic}/{sent.queue_id} offset {sent.queue_offset} at {sent.physical_offset}"
+            faults.append(Fault(Kind.LOST, f"{name(sent.mark)}, acknowledged as {place}"))
+    return faults
+
+
+def name(mark: Mark) -> str:
+    return f"message {mark.sequence} of producer {mark.producer}"
+
+
+def _check_offsets(queue: Queue, messages: Sequence[StoredMessage]) -> list[Fault]:
+    for expected, message in enumerate(messages):
+        if message.queue_offset != expected:
+            detail = f"{queue[0]}/{queue[1]} has offset {message.queue_offset} where {expected} should be"
+            return [Fault(Kind.GAP, detail)]
+    return []
+
+
+def _check_order(history: History, queue: Queue, messages: Sequence[StoredMessage]) -> list[Fault]:
+    last: dict[int, int] = {}
+    for message in messages:
+        mark = read_body(history.run, message.body)
+        if mark is None:
+            continue
+        if mark.sequence <= last.get(mark.producer, -1):
+            before = f"after number {last[mark.producer]}"
+            return [Fault(Kind.DISORDER, f"{name(mark)} in {queue[0]}/{queue[1]} {before}")]
+        last[mark.producer] = mark.sequence
+    return []
+
+
+def _check_message(history: History, message: StoredMessage, stored: dict[Mark, StoredMessage]) -> list[Fault]:
+    """Check one stored message and remember it."""
+    where = f"{message.topic}/{message.queue_id} offset {message.queue_offset} at {message.physical_offset}"
+    mark = read_body(history.run, message.body)
+    if mark is None:
+        return [Fault(Kind.ALTERED, f"the body in {where} is not one of this run")]
+    sent = history.sent.get(mark)
+    if sent is None:
+        return [Fault(Kind.INVENTED, f"{name(mark)} in {where}")]
+    if mark in stored:
+        return [Fault(Kind.DOUBLED, f"{name(mark)} in {where} and at {stored[mark].physical_offset}")]
+    stored[mark] = message
+    if sent.outcome is Outcome.REFUSED:
+        return [Fault(Kind.REFUSED, f"{name(mark)} in {where}")]
+    if digest(message.body).hex() != sent.body_digest or message.properties.get("UNIQ_KEY") != sent.unique_id:
+        return [Fault(Kind.ALTERED, f"{name(mark)} in {where}")]
+    if not _is_where_it_should_be(sent, message):
+        said = f"{sent.topic}/{sent.queue_id} offset {sent.queue_offset} at {sent.physical_offset}"
+        return [Fault(Kind.MOVED, f"{name(mark)} in {where}, not {said}")]
+    return []
+
+
+def _is_where_it_should_be(sent: Sent, message: StoredMessage) -> bool:
+    if (sent.topic, sent.queue_id) != (message.topic, message.queue_id):
+        return False
+    if sent.outcome is not Outcome.ACKED:
+        return True
+    return (sent.queue_offset, sent.physical_offset) == (message.queue_offset, message.physical_offset)

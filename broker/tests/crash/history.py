@@ -1,0 +1,101 @@
+"""What the producers did and what they were told: the only truth that the checker knows.
+
+Every send is written down before it goes out and again when its outcome is known, in memory and in a file, so that a
+failed run can be looked at afterwards. A send without an outcome is unknown: it may or may not be stored.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import IO, final
+
+from crash.payload import Mark
+
+
+class Outcome(Enum):
+    """How a send ended, as far as its producer knows."""
+
+    UNKNOWN = "unknown"
+    """No answer, or one that promises nothing (codes 10, 11, 12)."""
+
+    ACKED = "acked"
+    """Code 0: stored, at the place that the reply named."""
+
+    REFUSED = "refused"
+    """Another code: not stored."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """One message of one producer."""
+
+    mark: Mark
+    topic: str
+    queue_id: int
+    body_digest: str
+    unique_id: str
+    outcome: Outcome = Outcome.UNKNOWN
+    queue_offset: int = -1
+    physical_offset: int = -1
+
+
+@final
+class History:
+    """All sends of a run, by mark. Owned by one event loop."""
+
+    def __init__(self, run: bytes, file: IO[str] | None = None) -> None:
+        self.run = run
+        self.sent: dict[Mark, Sent] = {}
+        self._file = file
+        self._write({"run": run.hex()})
+
+    def __repr__(self) -> str:
+        return f"<History sent={len(self.sent)} acked={self.count(Outcome.ACKED)}>"
+
+    def invoke(self, sent: Sent) -> None:
+        """A message is about to be sent."""
+        assert sent.mark not in self.sent, "a sequence number was used twice"
+        self.sent[sent.mark] = sent
+        self._write({
+            "send": list(sent.mark), "topic": sent.topic, "queue": sent.queue_id, "digest": sent.body_digest,
+            "unique": sent.unique_id,
+        })  # fmt: skip
+
+    def acked(self, mark: Mark, queue_offset: int, physical_offset: int) -> None:
+        """The broker said that it is stored, and where."""
+        sent = self.sent[mark]
+        sent.outcome, sent.queue_offset, sent.physical_offset = Outcome.ACKED, queue_offset, physical_offset
+        self._write({"acked": list(mark), "offset": queue_offset, "at": physical_offset})
+
+    def refused(self, mark: Mark, code: int) -> None:
+        """The broker said that it is not stored."""
+        self.sent[mark].outcome = Outcome.REFUSED
+        self._write({"refused": list(mark), "code": code})
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(1 for sent in self.sent.values() if sent.outcome is outcome)
+
+    def _write(self, event: dict[str, object]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps(event) + "\n")
+
+    def flush(self) -> None:
+        """Everything so far into the file."""
+        if self._file is not None:
+            self._file.flush()
+
+
+def load_history(path: Path) -> History:
+    """The history that a run left in a file."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    history = History(bytes.fromhex(lines[0]["run"]))
+    for event in lines[1:]:
+        if "send" in event:
+            mark = Mark(*event["send"])
+            history.invoke(Sent(mark, event["topic"], event["queue"], event["digest"], event["unique"]))
+        elif "acked" in event:
+            history.acked(Mark(*event["acked"]), event["offset"], event["at"])
+        else:
+            history.refused(Mark(*event["refused"]), event["code"])
+    return history
