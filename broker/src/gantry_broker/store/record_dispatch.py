@@ -7,19 +7,26 @@ Both twins must agree to the byte; a test holds them together.
 from __future__ import annotations
 
 import re
+import struct
 from typing import Final, NamedTuple
 
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import (
     FLAG_BORN_HOST_V6,
     FLAG_STORE_HOST_V6,
+    INT,
+    LONG,
     MESSAGE_MAGIC_V2,
+    SHORT,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
-    record_store_timestamp,
 )
 from gantry_wire.names import SCHEDULE_TOPIC
 from gantry_wire.properties import DELAY_LEVEL, KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, parse_properties
+
+_HEAD: Final = struct.Struct(">4xi4xi4xq8xi")
+"""Of a record: magic, queue id, queue offset, system flag."""
+assert _HEAD.size == 40
 
 _NUMBER: Final = re.compile(r"-?\d{1,9}")
 
@@ -38,32 +45,34 @@ class RecordFacts(NamedTuple):
 
 def record_facts(view: memoryview, position: int, size: int, delay_levels_ms: tuple[int, ...]) -> RecordFacts:
     """The facts of a record that ``check_record`` has found good."""
-    head = view[position : position + size]
-    sys_flag = int.from_bytes(head[36:40], "big")
-    body_start = 88 + (12 if sys_flag & FLAG_BORN_HOST_V6 else 0) + (12 if sys_flag & FLAG_STORE_HOST_V6 else 0)
-    topic_start = body_start + int.from_bytes(head[body_start - 4 : body_start], "big")
-    length_bytes = 2 if int.from_bytes(head[4:8], "big", signed=True) == MESSAGE_MAGIC_V2 else 1
-    topic_end = topic_start + length_bytes + int.from_bytes(head[topic_start : topic_start + length_bytes], "big")
-    topic = bytes(head[topic_start + length_bytes : topic_end]).decode("utf-8", "replace")
-    properties = parse_properties(bytes(head[topic_end + 2 :]).decode("utf-8", "replace"))
-    timestamp_ms = record_store_timestamp(view, position)
-    is_rollback = sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+    magic, queue_id, queue_offset, sys_flag = _HEAD.unpack_from(view, position)
+    born_host_end = position + (68 if sys_flag & FLAG_BORN_HOST_V6 else 56)
+    body_start = born_host_end + (44 if sys_flag & FLAG_STORE_HOST_V6 else 32)
+    timestamp_ms = LONG.unpack_from(view, born_host_end)[0]
+    topic_start = body_start + INT.unpack_from(view, body_start - 4)[0]
+    if magic == MESSAGE_MAGIC_V2:
+        topic_bytes, topic_start = SHORT.unpack_from(view, topic_start)[0], topic_start + 2
+    else:
+        topic_bytes, topic_start = view[topic_start], topic_start + 1
+    topic_end = topic_start + topic_bytes
+    topic = str(view[topic_start:topic_end], "utf-8", "replace")
+    properties = parse_properties(str(view[topic_end + 2 : position + size], "utf-8", "replace"))
     return RecordFacts(
         topic,
-        int.from_bytes(head[12:16], "big", signed=True),
-        int.from_bytes(head[20:28], "big", signed=True),
+        queue_id,
+        queue_offset,
         not sys_flag & 0x4,
         _unit_tags_code(topic, properties, timestamp_ms, delay_levels_ms),
-        () if is_rollback else message_keys(properties),
+        () if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK else message_keys(properties),
         timestamp_ms,
     )
 
 
 def message_keys(properties: dict[str, str]) -> tuple[str, ...]:
     """What a message is found by: its unique key, then every key of its user."""
-    unique = properties.get(UNIQUE_KEY)
-    keys = [key for key in properties.get(KEYS, "").split(KEY_SEPARATOR) if key]
-    return (unique, *keys) if unique else tuple(keys)
+    unique, text = properties.get(UNIQUE_KEY), properties.get(KEYS)
+    keys = tuple(key for key in text.split(KEY_SEPARATOR) if key) if text else ()
+    return (unique, *keys) if unique else keys
 
 
 def _unit_tags_code(topic: str, properties: dict[str, str], timestamp_ms: int, delay_levels_ms: tuple[int, ...]) -> int:
