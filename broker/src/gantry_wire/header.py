@@ -66,7 +66,9 @@ def _decode_loose_json(data: bytes) -> Header:
         raise RemoteProtocolError(f"a header is no JSON: {error}") from error
     if not isinstance(raw, dict):
         raise RemoteProtocolError("a JSON header must be an object")
-    ext = raw.get("extFields") or {}
+    ext = raw.get("extFields")
+    if ext is None:
+        ext = {}
     if not isinstance(ext, dict):
         raise RemoteProtocolError("extFields must be an object")
     try:
