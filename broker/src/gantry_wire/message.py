@@ -110,7 +110,7 @@ class StoredMessage:
     """Filled by decoding; encoding computes it."""
     size: int = 0
     """Filled by decoding: the record's length in bytes."""
-    _properties: list[dict[str, str]] = field(default_factory=list, repr=False, compare=False)
+    _properties: list[dict[str, str]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def properties(self) -> dict[str, str]:

@@ -59,7 +59,7 @@ def _messages(base: StoredMessage, *, is_batch: bool) -> list[StoredMessage]:
     if not is_batch:
         return [base]
     return [
-        replace(base, body=entry.body, flag=entry.flag, properties_bytes=entry.properties, _properties=[])
+        replace(base, body=entry.body, flag=entry.flag, properties_bytes=entry.properties)
         for entry in decode_batch(base.body)
     ]
 
@@ -86,7 +86,6 @@ def send_back(state: BrokerState, command: Command, connection: Connection) -> C
             queue_id=0,
             reconsume_times=original.reconsume_times + 1,
             properties_bytes=encode_properties(properties),
-            _properties=[],
         )
     )
     return command.reply()
