@@ -15,8 +15,10 @@ from gantry_client import (
     ReceivedMessage,
     StartFrom,
 )
+from gantry_client.documents import ConsumerIds
 from gantry_client.testing import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
+from gantry_wire.commands.documents import write_document
 
 GROUP = "billing"
 SETTINGS = ConsumerSettings(start_from=StartFrom.FIRST, handover_timeout_ms=100)
@@ -167,5 +169,22 @@ async def test_a_silent_broker_changes_nothing(cluster: FakeCluster) -> None:
             broker.refuse(code, 1, times=1000)
 
         await wait_until(lambda: all(b.received[code] >= asked[n] + 3 for n, b in cluster.brokers.items()))
+
+        assert len(orders(consumer)) == 8
+
+
+async def test_a_list_of_strangers_takes_no_queue_away(cluster: FakeCluster) -> None:
+    """As long as a broker names only others, nobody knows our share: what we have, we keep, and go on asking."""
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=20)
+    strangers = write_document(ConsumerIds(consumer_id_list=["10.0.0.1@1", "10.0.0.2@2"]))
+    code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+    handler = Handled()
+    async with member(cluster, handler, settings) as consumer:
+        await wait_until(lambda: len(orders(consumer)) == 8)
+        for broker in cluster.brokers.values():
+            broker.fault(code, lambda command, _: command.reply(body=strangers), times=1000)
+        asked = cluster.broker().received[code]
+
+        await wait_until(lambda: cluster.broker().received[code] >= asked + 5)
 
         assert len(orders(consumer)) == 8

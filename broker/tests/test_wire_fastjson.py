@@ -1,0 +1,165 @@
+"""Java's JSON dialect: maps with numbers and objects for keys, read tolerantly, written so that Java reads them."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantry_wire.commands.clients import HeartbeatData, LockBatch, MessageQueue
+from gantry_wire.commands.documents import read_document, write_document
+from gantry_wire.commands.fields import FieldError
+from gantry_wire.commands.nameserver import BrokerData, KeyValueTable, TopicRoute
+from gantry_wire.fastjson import DEPTH_MAX, ObjectKey, dumps, loads
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=10), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_standard_json_is_standard_json(value: Any) -> None:
+    """What needs no dialect is read and written as everybody does."""
+    assert loads(json.dumps(value)) == value
+    assert json.loads(dumps(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{0:"a",1:"b"}', {"0": "a", "1": "b"}),
+        ("{-1:2}", {"-1": 2}),
+        ("{a_b.c-d:1,$x:2}", {"a_b.c-d": 1, "$x": 2}),
+        ("{'single':'quo\"tes'}", {"single": 'quo"tes'}),
+        ("[1,2,]", [1, 2]),
+        ("{'a':1,}", {"a": 1}),
+        ("[1L,2.5F,3D,1e3,-0.5]", [1, 2.5, 3, 1000.0, -0.5]),
+        ("[true,false,null,NaN]", [True, False, None, None]),
+        ("{a:[{b:{}}]}", {"a": [{"b": {}}]}),
+        ("'\\u00e9\\n\\t\\''", "é\n\t'"),
+    ],
+)
+def test_the_dialect_is_understood(text: str, expected: Any) -> None:
+    """Bare keys, single quotes, trailing commas and Java's number suffixes."""
+    assert loads(text) == expected
+    assert loads(text.encode()) == expected
+
+
+def test_an_object_may_be_a_key() -> None:
+    """Java writes a map keyed by queues as bare objects; the keys compare by content, whatever their order."""
+    value = loads('{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"maxOffset":5}}}')
+
+    key = ObjectKey({"topic": "T", "queueId": 0, "brokerName": "b"})
+    assert value == {"offsetTable": {key: {"maxOffset": 5}}}
+    assert hash(key) == hash(next(iter(value["offsetTable"])))
+    assert key["topic"] == "T" and len(key) == 3 and set(key) == {"topic", "queueId", "brokerName"}
+
+
+@given(st.dictionaries(st.tuples(st.text("abc\"\\'{}:", max_size=5), st.integers(0, 9)), st.integers(), max_size=5))
+def test_object_keys_are_read_back_as_written(table: dict[tuple[str, int], int]) -> None:
+    """Writing keeps object keys bare, and reading them gives the same table."""
+    value = {"t": {ObjectKey({"n": name, "q": number}): count for (name, number), count in table.items()}}
+
+    data = dumps(value)
+
+    assert loads(data) == value
+    assert not table or data.startswith(b'{"t":{{"n":')
+
+
+def test_numeric_keys_are_written_quoted() -> None:
+    """Java reads both; standard parsers read only these."""
+    assert dumps({0: "a", ObjectKey({"q": 1}): {2: "b"}}) == b'{"0":"a",{"q":1}:{"2":"b"}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "{", "}", "[", "]", "{a}", "{a:}", "{:1}", "[1 2]", "{a:1 b:2}", "tru", "'", '"', "-", "1.2.3",
+     "{a:1}}", "[1]]", "\x00", "{{}:1", "{{a:1}", "'bad \\q'", "9" * 500 + "L", "undefined", ",", "[,]"],
+)  # fmt: skip
+def test_what_neither_is_raises_value_error(text: str) -> None:
+    """Damage is a ValueError with a place, never a half-read value."""
+    with pytest.raises(ValueError):
+        loads(text)
+
+
+@pytest.mark.parametrize("opening", ["[", "{a:", "{{"], ids=["arrays", "objects", "keys"])
+def test_depth_is_bounded(opening: str) -> None:
+    """A bomb of brackets is refused at the limit; it neither recurses nor hangs."""
+    with pytest.raises(ValueError, match=f"deeper than {DEPTH_MAX}"):
+        loads("'x'" if not opening else opening * 100_000)
+
+
+def test_reasonable_depth_passes() -> None:
+    """What real documents need is far below the limit."""
+    depth = 50
+    assert loads("{a:" * depth + "1" + "}" * depth)
+
+
+@given(st.text(alphabet="{}[]:,'\"\\abc019-.eELn \n", max_size=40))
+def test_any_text_is_a_value_or_a_value_error(text: str) -> None:
+    """No text raises anything else."""
+    try:
+        loads(text)
+    except ValueError:
+        return
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_value_or_a_value_error(data: bytes) -> None:
+    """The same for bytes that are no UTF-8."""
+    try:
+        loads(data)
+    except ValueError:
+        return
+
+
+def test_a_route_of_an_old_server_is_read() -> None:
+    """Unquoted broker ids, unknown keys and missing optional ones: a 4.9 name server's answer."""
+    body = (
+        b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"b","cluster":"c"}],'
+        b'"filterServerTable":{},"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":4,"topicSynFlag":0,'
+        b'"writeQueueNums":4}]}'
+    )
+
+    route = read_document(body, TopicRoute)
+
+    assert route.broker_datas[0].broker_addrs == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
+    assert route.queue_datas[0].write_queue_nums == 4
+
+
+def test_documents_are_written_in_java_names_without_nulls() -> None:
+    """Keys are Java's, numeric keys quoted, absent things left out."""
+    data = write_document(BrokerData(cluster="c", broker_name="b", broker_addrs={0: "a:1"}))
+
+    assert json.loads(data) == {
+        "cluster": "c", "brokerName": "b", "brokerAddrs": {"0": "a:1"}, "enableActingMaster": False
+    }  # fmt: skip
+
+
+def test_documents_of_clients_are_read_with_their_odd_names() -> None:
+    """clientID is spelled so; sets arrive as lists."""
+    heartbeat = read_document(
+        b'{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[]}', HeartbeatData
+    )
+    lock = read_document(
+        b'{"clientId":"c","consumerGroup":"g","mqSet":[{"brokerName":"b","queueId":1,"topic":"t"}]}', LockBatch
+    )
+
+    assert heartbeat.client_id == "c" and heartbeat.producer_data_set[0].group_name == "p"
+    assert lock.mq_set == [MessageQueue(topic="t", broker_name="b", queue_id=1)]
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"table":[]}', b'{"table":{"a":{}}}', b"\xff", b"[" * 100_000])
+def test_a_body_that_is_no_document_is_a_field_error(body: bytes) -> None:
+    """Handlers get one exception for every kind of damage."""
+    with pytest.raises(FieldError):
+        read_document(body, KeyValueTable)
