@@ -74,6 +74,14 @@ class MessageTooLarge(StoreError):
 
 
 @final
+class StoreUnusable(StoreError):
+    """The disk refused something that opening the store needs: a permission, a read, a flush.
+
+    Mend what the text names and start again. What was flushed is still there.
+    """
+
+
+@final
 class ConfigCorrupt(StoreError):
     """A JSON settings file and its predecessor are both unreadable.
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_broker.errors import FlushFailed, StoreFull
+from gantry_broker.errors import StoreFull, StoreUnusable
 from gantry_broker.testing.faulty_disk import FaultyDisk
 from gantry_broker.testing.store_world import StoreWorld
 
@@ -86,7 +86,7 @@ class Life:
             self.world.faulty_disk.fail_next(operation, 5)
             try:
                 self.world.open()
-            except (FlushFailed, OSError):
+            except StoreUnusable:
                 self.world.lose_power(self.dice.randrange(1 << 30))
             else:
                 self.world.disk.kill()

@@ -153,10 +153,11 @@ class ConsumeQueue:
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
-    def load(self, *, before: int, min_physical: int) -> None:
+    def load(self, *, before: int, min_physical: int, is_clean: bool = False) -> None:
         """Open the files, and keep only the leading units whose messages begin before physical offset ``before``.
 
-        Those are known to be durable and in order; whatever follows is zeroed, to be put again from the log.
+        Those are known to be durable and in order; whatever follows is zeroed, to be put again from the log. After a
+        clean stop nothing can follow if not right away, and reading every file to its end is spared.
         """
         self.files.load(setting="mappedFileSizeConsumeQueue", is_derived=True)
         first = self.files.base_offset // CONSUME_UNIT_BYTES
@@ -169,7 +170,10 @@ class ConsumeQueue:
         self.files.remove_from(end * CONSUME_UNIT_BYTES + 1)
         for file in self.files.files:
             used = min(max(end * CONSUME_UNIT_BYTES - file.base_offset, 0), file.size)
-            if scrub(file.file, used, file.size):
+            next_unit = file.file.pread(CONSUME_UNIT_BYTES, used)
+            if is_clean and next_unit.count(0) == len(next_unit):
+                pass
+            elif scrub(file.file, used, file.size):
                 # Or the stale units would be back after the next crash, and be trusted by then.
                 self.is_dirty = True
             file.reserve(used)

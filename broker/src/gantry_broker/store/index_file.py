@@ -57,7 +57,8 @@ class IndexFile:
         self._stride: Final = settings.index_reserve_bytes
         self.header = IndexHeader()
         self.is_dirty = False
-        file.reserve(self.entries_start)
+        with full_disk_is_store_full(file.path):
+            file.reserve(self.entries_start)
         self.view: Final = file.view
 
     def __repr__(self) -> str:

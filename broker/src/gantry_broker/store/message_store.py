@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from gantry_broker.errors import FlushFailed, StoreLocked
+from gantry_broker.errors import StoreLocked, StoreUnusable
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, DiskLock
 from gantry_broker.store.abort_marker import AbortMarker
@@ -83,7 +83,7 @@ class MessageStore:
     def open(self, progress: Progress | None = None, *, is_flushing: bool = True) -> RecoveryReport:
         """Lock, recover, and be ready. Waits for the disk; ``progress(done, total)`` is told of bytes read.
 
-        Raises ``StoreLocked``, ``StoreMismatch``, ``StoreFull`` or ``FlushFailed``. Without ``is_flushing`` no flush
+        Raises ``StoreLocked``, ``StoreMismatch``, ``StoreFull`` or ``StoreUnusable``. Without ``is_flushing`` no flush
         thread runs, for tests and tools that call ``flush`` themselves.
         """
         disk, root = self._disk, self.root
@@ -96,7 +96,7 @@ class MessageStore:
             report = self._recover(progress)
         except OSError as exc:
             self._release()
-            raise FlushFailed(f"the store could not be recovered: {exc}") from exc
+            raise StoreUnusable(f"the store in {root} could not be opened: {exc}") from exc
         except BaseException:
             self._release()
             raise
@@ -119,7 +119,7 @@ class MessageStore:
         self._dispatcher.tail = (report.end, recovery.tail, self._log.last_timestamp_ms)
         self._flusher.deleted = dict(point.deleted) if point is not None else {}
         if not self._flusher.finish():
-            raise FlushFailed("the recovered store could not be flushed") from self._flusher.failure
+            raise StoreUnusable("the recovered store could not be flushed") from self._flusher.failure
         return report
 
     def close(self) -> None:
@@ -229,6 +229,20 @@ class MessageStore:
     def flush_step(self) -> None:
         """One round of the flush thread, for whoever opened without one."""
         self._flusher.step()
+
+    # -- dispatch ------------------------------------------------------------------------------------------------------
+
+    def hold_dispatch(self) -> None:
+        """From now on messages are stored, but shown to consumers only by ``release_dispatch``."""
+        self._dispatcher.hold()
+
+    def release_dispatch(self, confirmed: int) -> None:
+        """Show every message that ends at or before the physical offset ``confirmed``."""
+        self._dispatcher.release(confirmed)
+
+    def stop_holding_dispatch(self) -> None:
+        """Show everything, and show what comes at once."""
+        self._dispatcher.release(self._log.wrote, keep_holding=False)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

@@ -140,7 +140,7 @@ class Recovery:
         before = plan.start
         min_physical = self._log.min_physical
         for queue in self._queues.discover():
-            queue.load(before=before, min_physical=min_physical)
+            queue.load(before=before, min_physical=min_physical, is_clean=self._report.is_clean)
             if not self._report.is_clean:
                 # Its names may be in the page cache only.
                 queue.files.is_directory_dirty = True

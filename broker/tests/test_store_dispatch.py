@@ -1,0 +1,102 @@
+"""Dispatch can be held back, and lets go exactly what is confirmed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.testing.store_world import StoreWorld, make_world
+
+
+@pytest.fixture(params=["real", "faulty"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
+    made = make_world(request.param, tmp_path)
+    made.open()
+    return made
+
+
+def test_held_messages_are_stored_but_not_shown(world: StoreWorld) -> None:
+    """While dispatch is held, offsets are handed out and bytes are written, but consumers see nothing and nobody wakes."""
+    heard: list[object] = []
+    world.store.on_appended.append(heard.append)
+    world.store.hold_dispatch()
+
+    world.send(count=3)
+
+    queue = world.store.queue("orders", 0)
+    assert (queue.end, queue.readable_end) == (3, 0)
+    assert world.bodies() == []
+    assert heard == []
+    assert world.store.dispatched == 0
+    assert world.store.message_at(0) is not None
+
+
+def test_a_release_shows_what_is_confirmed_and_no_more(world: StoreWorld) -> None:
+    """A message is shown when its last byte is confirmed, in order, queue by queue."""
+    world.store.hold_dispatch()
+    world.send("orders", 4)
+    world.send("bills", 4)
+    world.send("orders", 4)
+
+    for end, topic, _, offset, _ in world.sent:
+        world.store.release_dispatch(end - 1)
+        assert world.store.queue(topic, 0).readable_end == offset
+        world.store.release_dispatch(end)
+        assert world.store.queue(topic, 0).readable_end == offset + 1
+        assert world.store.dispatched == end
+
+    assert world.bodies("orders") == world.sent_bodies("orders")
+    assert world.bodies("bills") == world.sent_bodies("bills")
+
+
+def test_held_keys_are_found_after_their_release(world: StoreWorld) -> None:
+    """The index follows the queues."""
+    world.store.hold_dispatch()
+    world.append([world.draft(keys="k"), world.draft(keys="k")])
+    assert world.store.query_keys("orders", "k", 9, 0, 1 << 60)[0] == []
+
+    world.store.release_dispatch(world.store.wrote)
+
+    assert len(world.store.query_keys("orders", "k", 9, 0, 1 << 60)[0]) == 2
+
+
+def test_letting_go_shows_everything_and_later_messages_at_once(world: StoreWorld) -> None:
+    """Holding can end, and then the append loop shows messages itself again."""
+    world.store.hold_dispatch()
+    world.send(count=3)
+
+    world.store.stop_holding_dispatch()
+    world.send(count=200)
+
+    assert world.bodies() == world.sent_bodies()
+
+
+def test_a_recovery_point_never_passes_what_is_dispatched(world: StoreWorld) -> None:
+    """Killed while messages are held, the next start dispatches them from the log."""
+    world.send(count=5)
+    world.store.hold_dispatch()
+    world.send(count=5)
+    through = world.sent[6][0]
+    world.store.release_dispatch(through)
+    world.clock.advance(60_000)
+    world.store.flush_step()
+    world.kill()
+
+    report = world.open()
+
+    assert (report.start, report.records) == (through, 3)
+    assert report.queues_rebuilt == []
+    assert world.bodies() == world.sent_bodies()
+
+
+def test_a_stop_with_held_messages_is_not_clean(world: StoreWorld) -> None:
+    """The abort marker stays when the queues are not complete, as RocketMQ does it."""
+    world.store.hold_dispatch()
+    world.send(count=3)
+    world.close()
+
+    report = world.open()
+
+    assert not report.is_clean
+    assert world.bodies() == world.sent_bodies()
