@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from gantry_broker.store.settings import FlushSettings, StoreSettings, parse_delay_levels
-from gantry_remoting import ListenerSettings, TlsMode, TlsSettings
+from gantry_remoting import ListenerSettings, TlsMode, TlsSettings, split_address
 from gantry_wire import WireLimits
 
 log = logging.getLogger(__name__)
@@ -227,11 +227,24 @@ def _name(text: str) -> str:
 
 
 def _addresses(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
+    addresses = tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
+    for address in addresses:
+        split_address(address)
+    return addresses
+
+
+def _ip_address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError as error:
+        raise ValueError("write an IP address: it goes into message ids, and clients connect to it") from error
 
 
 def _tls_mode(text: str) -> TlsMode:
-    return TlsMode(text.lower())
+    try:
+        return TlsMode(text.lower())
+    except ValueError as error:
+        raise ValueError(f"write one of {', '.join(mode.value for mode in TlsMode)}") from error
 
 
 _PORT: Final = _whole(1, 65535)
@@ -241,7 +254,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerClusterName": ("cluster_name", _name),
     "brokerName": ("broker_name", _name),
     "brokerId": ("broker_id", _whole(0)),
-    "brokerIP1": ("broker_ip", str),
+    "brokerIP1": ("broker_ip", _ip_address),
     "bindAddress": ("listen_host", str),
     "listenPort": ("listen_port", _PORT),
     "fastListenPort": ("fast_port", _whole(-1, 65535)),
@@ -296,6 +309,19 @@ _FIXED: Final[dict[str, tuple[str, str]]] = {
 }
 """RocketMQ's switches that have one position here, and the promise at stake in the other."""
 
+_LATER: Final[dict[str, str]] = {
+    "deleteWhen": "nothing is deleted by age yet",
+    "fileReservedTime": "nothing is deleted by age yet",
+    "diskMaxUsedSpaceRatio": "nothing is deleted to make room yet",
+    "haListenPort": "there is no replication yet",
+    "haMasterAddress": "there is no replication yet",
+    "brokerIP2": "there is no replication yet",
+    "inSyncReplicas": "there is no replication yet",
+    "slaveReadEnable": "there is no replication yet",
+    "storePathCommitLog": "the log lies in storePathRootDir/commitlog",
+}
+"""Keys of RocketMQ that would be believed and not obeyed; said apart from those that nobody knows."""
+
 
 _NOT_ACTED_ON: Final[dict[str, str]] = {
     "deleteWhen": "nothing is deleted yet, so the disk must have room",
@@ -330,13 +356,16 @@ def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
         if key in _NOT_ACTED_ON:
             log.warning("a setting is not acted on", extra={"key": key, "reason": _NOT_ACTED_ON[key]})
             continue
+        if key in _LATER:
+            raise SettingsError(f"{key}={text} has no effect in this broker ({_LATER[key]}); remove it")
         if key not in _KEYS:
             raise SettingsError(f"{key} is not a setting of this broker; `gantry broker --settings` lists them")
         name, read = _KEYS[key]
         try:
             values[name] = read(text)
         except ValueError as error:
-            raise SettingsError(f"{key}={text}: {error}") from error
+            reason = "write a whole number" if str(error).startswith("invalid literal") else error
+            raise SettingsError(f"{key}={text}: {reason}") from error
     settings = _assemble(values, dict(pairs))
     _check_together(settings)
     return settings

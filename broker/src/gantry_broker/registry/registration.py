@@ -56,6 +56,8 @@ class Registration:
         self._changes: dict[str, asyncio.Event] = {address: asyncio.Event() for address in name_servers}
         self._tasks: list[asyncio.Task[None]] = []
         self._channels: dict[str, Channel] = {}
+        self._refusals: dict[str, str | None] = {}
+        """What a name server that refuses us said last; said once, not every second."""
         self._is_closing = False
         self._edition = 0
         self._published: dict[str, int] = {}
@@ -132,8 +134,11 @@ class Registration:
                 edition = self._edition
                 reply = await channel.request(self._registration(), REQUEST_TIMEOUT_MS)
                 if reply.code != ResponseCode.SUCCESS:
-                    log.error("name server refuses us", extra={"address": address, "reason": reply.remark})
+                    if self._refusals.get(address, "") != reply.remark:
+                        log.error("name server refuses us", extra={"address": address, "reason": reply.remark})
+                    self._refusals[address] = reply.remark
                     return
+                self._refusals.pop(address, None)
                 if address not in self.registered:
                     log.info("registered at name server", extra={"address": address})
                 self._published[address] = edition

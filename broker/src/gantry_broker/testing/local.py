@@ -32,6 +32,9 @@ SMALL_STORE: Final = {
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",
 }
+PATIENT: Final = {"waitTimeMillsInSendQueue": "60000"}
+"""A machine that is busy with other things must not make a test's broker say "busy"."""
+
 TOPIC: Final = "TopicTest"
 GROUP: Final = "GroupTest"
 UNIQUE_ID: Final = "7F00000100007A0B4C9D2E1F00000000"
@@ -70,6 +73,7 @@ def local_conf(path: Path | str, **conf: str) -> dict[str, str]:
         "fastListenPort": str(fast),
         "storePathRootDir": str(path),
         **SMALL_STORE,
+        **PATIENT,
         **conf,
     }
 

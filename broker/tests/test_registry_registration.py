@@ -1,0 +1,252 @@
+"""Registration: name servers know this broker and its topics from its start to its stop, whatever happens to them."""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantry_broker.testing.local import TOPIC, dialogue, free_ports, running_broker, wait_until
+from gantry_nameserver.server import NameServer
+from gantry_nameserver.settings import NameServerSettings
+from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings
+from gantry_wire import Command
+from gantry_wire.fastjson import loads
+
+CREATE = {
+    "topic": "Made", "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6",
+    "topicFilterType": "SINGLE_TAG", "order": "false",
+}  # fmt: skip
+
+
+@asynccontextmanager
+async def name_server(path: Path, port: int) -> AsyncIterator[NameServer]:
+    """The real one, in this process."""
+    server = NameServer(NameServerSettings(bind_address="127.0.0.1", listen_port=port), path)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def route(port: int, topic: str) -> dict[str, Any] | None:
+    """What a client learns of a topic; None when nobody has it."""
+    channel = await Channel.connect(f"127.0.0.1:{port}")
+    reply = await channel.request(Command(code=105, ext={"topic": topic, "acceptStandardJsonOnly": "true"}), 5000)
+    await channel.close()
+    assert reply.code in (0, 17)
+    found: dict[str, Any] | None = loads(reply.body) if reply.code == 0 else None
+    return found
+
+
+async def test_a_started_broker_is_in_the_routes(tmp_path: Path) -> None:
+    """Clients find a broker's topics with its address; after a clean stop they find it no more, at once."""
+    [port] = free_ports(1)
+    async with name_server(tmp_path / "names", port):
+        async with running_broker(tmp_path / "store", namesrvAddr=f"127.0.0.1:{port}") as broker:
+            await wait_until(lambda: len(broker.registration.registered) == 1)
+
+            found = await route(port, "BenchmarkTest")
+
+            assert found is not None
+            assert found["brokerDatas"] == [
+                {
+                    "brokerAddrs": {"0": broker.settings.address},
+                    "brokerName": "test-broker",
+                    "cluster": "TestCluster",
+                    "enableActingMaster": False,
+                }
+            ]
+            [queues] = found["queueDatas"]
+            assert (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (1024, 1024, 6)
+        assert await route(port, "BenchmarkTest") is None
+
+
+async def test_a_made_topic_is_in_the_routes_when_it_is_answered(tmp_path: Path) -> None:
+    """An administrator's topic, or its new number of queues, can be found as soon as it is answered."""
+    [port] = free_ports(1)
+    async with (
+        name_server(tmp_path / "names", port),
+        running_broker(tmp_path / "store", namesrvAddr=f"127.0.0.1:{port}") as broker,
+        dialogue(broker) as client,
+    ):
+        await wait_until(lambda: len(broker.registration.registered) == 1)
+
+        assert (await client.ask(17, CREATE)).code == 0
+        found = await route(port, "Made")
+        assert found is not None and found["queueDatas"][0]["writeQueueNums"] == 3
+
+        assert (await client.ask(17, CREATE | {"writeQueueNums": "5"})).code == 0
+        found = await route(port, "Made")
+        assert found is not None and found["queueDatas"][0]["writeQueueNums"] == 5
+
+
+async def test_an_auto_created_topic_is_told_at_once(tmp_path: Path) -> None:
+    """The topic that a first message made is in the routes long before the next regular registration."""
+    [port] = free_ports(1)
+    async with (
+        name_server(tmp_path / "names", port),
+        running_broker(tmp_path / "store", namesrvAddr=f"127.0.0.1:{port}") as broker,
+        dialogue(broker) as client,
+    ):
+        await wait_until(lambda: len(broker.registration.registered) == 1)
+        await client.send_ok()
+        await broker.registration.published()
+
+        assert await route(port, TOPIC) is not None
+
+
+async def test_a_name_server_that_came_back_is_told_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name server that restarts with nothing has everything again by itself; its absence costs one log line."""
+    [port] = free_ports(1)
+    async with running_broker(tmp_path / "store", namesrvAddr=f"127.0.0.1:{port}") as broker:
+        async with name_server(tmp_path / "names", port):
+            await wait_until(lambda: len(broker.registration.registered) == 1)
+        await wait_until(lambda: not broker.registration.registered)
+        await wait_until(lambda: caplog.text.count("name server is not reachable") == 1)
+        async with name_server(tmp_path / "names", port):
+            await wait_until(lambda: len(broker.registration.registered) == 1)
+
+            assert await route(port, "BenchmarkTest") is not None
+    assert caplog.text.count("name server is not reachable") == 1
+
+
+async def test_one_absent_name_server_hides_no_other(tmp_path: Path) -> None:
+    """Each name server is kept by itself; one that nobody hears of delays neither registration nor stop."""
+    here, nowhere = free_ports(2)
+    addresses = f"127.0.0.1:{nowhere};127.0.0.1:{here}"
+    async with name_server(tmp_path / "names", here):
+        async with running_broker(tmp_path / "store", namesrvAddr=addresses) as broker:
+            await wait_until(lambda: broker.registration.registered == {f"127.0.0.1:{here}"})
+            assert await route(here, "BenchmarkTest") is not None
+        assert await route(here, "BenchmarkTest") is None
+
+
+# ------- against a name server of the test's
+
+
+class Script:
+    """A name server that remembers what it was told and answers as it is told."""
+
+    def __init__(self, answer: Callable[[Command], Command | None]) -> None:
+        self.heard: list[Command] = []
+        self._answer = answer
+
+    def dispatch(self, command: Command, connection: Connection) -> Command | None:
+        self.heard.append(command)
+        return self._answer(command)
+
+    def count(self, code: int) -> int:
+        return sum(1 for command in self.heard if command.code == code)
+
+
+@asynccontextmanager
+async def scripted(answer: Callable[[Command], Command | None]) -> AsyncIterator[tuple[Script, str]]:
+    script = Script(answer)
+    listener = Listener(CommandService(script.dispatch), ListenerSettings(host="127.0.0.1"))
+    await listener.start()
+    try:
+        yield script, f"127.0.0.1:{listener.port}"
+    finally:
+        await listener.close()
+
+
+async def test_a_registration_says_who_and_what(tmp_path: Path) -> None:
+    """The fields and the body that Java's name server checks: checksum, two topics or more, version, addresses."""
+    async with scripted(lambda command: command.reply()) as (script, address):
+        async with running_broker(tmp_path, namesrvAddr=address) as broker:
+            await wait_until(lambda: len(broker.registration.registered) == 1)
+        first, *_, last = script.heard
+
+    settings = broker.settings
+    assert first.code == 103
+    assert first.version >= 37
+    assert first.ext == {
+        "brokerName": "test-broker",
+        "brokerAddr": settings.address,
+        "clusterName": "TestCluster",
+        "haServerAddr": f"127.0.0.1:{settings.listen_port + 1}",
+        "brokerId": "0",
+        "compressed": "false",
+        "bodyCrc32": str(zlib.crc32(first.body) & 0x7FFFFFFF),
+    }
+    wrapper = loads(first.body)["topicConfigSerializeWrapper"]
+    assert len(wrapper["topicConfigTable"]) >= 2
+    assert set(wrapper["dataVersion"]) == {"counter", "stateVersion", "timestamp"}
+    assert wrapper["topicConfigTable"]["TBW102"]["perm"] == 7
+    assert last.code == 104
+    assert last.ext == {
+        "brokerName": "test-broker", "brokerAddr": settings.address, "clusterName": "TestCluster", "brokerId": "0",
+    }  # fmt: skip
+
+
+async def test_every_change_has_a_new_version(tmp_path: Path) -> None:
+    """Name servers take topics over only when the version grew, so every change makes it grow."""
+    async with (
+        scripted(lambda command: command.reply()) as (script, address),
+        running_broker(tmp_path, namesrvAddr=address) as broker,
+        dialogue(broker) as client,
+    ):
+        await wait_until(lambda: len(broker.registration.registered) == 1)
+        for number in range(3):
+            assert (await client.ask(17, CREATE | {"topic": f"Made{number}"})).code == 0
+
+        documents = [loads(command.body)["topicConfigSerializeWrapper"] for command in script.heard]
+        counters = [document["dataVersion"]["counter"] for document in documents]
+        assert len(counters) >= 4
+        assert counters == sorted(set(counters))
+        assert "Made2" in documents[-1]["topicConfigTable"]
+
+
+async def test_changes_that_come_together_go_together(tmp_path: Path) -> None:
+    """Hundreds of topics made in one breath are a few registrations, not hundreds."""
+    async with (
+        scripted(lambda command: command.reply()) as (script, address),
+        running_broker(tmp_path, namesrvAddr=address) as broker,
+        dialogue(broker) as client,
+    ):
+        await wait_until(lambda: len(broker.registration.registered) == 1)
+        await asyncio.gather(*(client.send_ok(topic=f"T{number}") for number in range(300)))
+        await broker.registration.published()
+
+        assert "T299" in loads(script.heard[-1].body)["topicConfigSerializeWrapper"]["topicConfigTable"]
+        assert script.count(103) < 50
+
+
+async def test_a_refusal_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name server that refuses is asked again every second, and complained about once; acceptance ends it."""
+    answers = iter([1, 1, 0])
+
+    def answer(command: Command) -> Command:
+        code = next(answers) if command.code == 103 else 0
+        return command.reply(code, "register broker failed" if code else None)
+
+    with caplog.at_level(logging.INFO):
+        async with (
+            scripted(answer) as (script, address),
+            running_broker(tmp_path, namesrvAddr=address) as broker,
+        ):
+            await wait_until(lambda: len(broker.registration.registered) == 1)
+            assert script.count(103) == 3
+
+    assert caplog.text.count("name server refuses us") == 1
+    assert "register broker failed" in [record.__dict__.get("reason") for record in caplog.records]
+
+
+async def test_a_name_server_that_says_nothing_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a name server that does not answer, topics are made and the broker stops, after the time it is given."""
+    monkeypatch.setattr("gantry_broker.registry.registration.REQUEST_TIMEOUT_MS", 200)
+    async with (
+        scripted(lambda command: None) as (script, address),
+        running_broker(tmp_path, namesrvAddr=address) as broker,
+        dialogue(broker) as client,
+    ):
+        await wait_until(lambda: script.count(103) > 0)
+
+        assert (await client.ask(17, CREATE)).code == 0
+        assert "Made" in broker.core.topics
