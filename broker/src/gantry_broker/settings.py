@@ -8,6 +8,7 @@ weaker promises than the file asks for is the one thing a broker must not do.
 """
 
 import inspect
+import ipaddress
 import logging
 import re
 import socket
