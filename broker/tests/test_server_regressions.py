@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from gantry_broker.testing.local import GROUP, RawPeer, dialogue, running_broker, send_ext
+from gantry_broker.testing.local import GROUP, RawPeer, dialogue, frame_head, running_broker, send_ext
 from gantry_remoting import CommandService, Connection
 from gantry_wire import Command, Frame, RequestCode, ResponseCode
 from gantry_wire.command import decode_command
@@ -85,6 +85,20 @@ async def test_a_reply_that_looks_like_a_send_is_not_stored(tmp_path: Path) -> N
 
         assert listener.opaques == []
         assert [message.queue_offset for message in await client.read()] == [0]
+
+
+@pytest.mark.parametrize("size", [4, 7, 8], ids=["length", "all but one byte", "whole head"])
+async def test_a_stored_send_is_answered_before_a_bad_length_closes(tmp_path: Path, size: int) -> None:
+    """However little of the bad frame's head has arrived with the send: stored is answered, then closed."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        peer = await RawPeer.open(broker.port)
+
+        await peer.say(send_frame(5) + frame_head(0x7FFFFFFF, 1)[:size])
+
+        assert decode_command(await peer.frame()).opaque == 5
+        assert await peer.is_closed_by_peer()
+        await peer.close()
 
 
 async def test_answers_before_a_bad_frame_are_given() -> None:

@@ -135,6 +135,8 @@ class SendPath:
                     reply_bytes += len(reply)
                     if reply_bytes > PASS_REPLY_BYTES_MAX:
                         break
+            if 4 <= end - position < _HEAD_BYTES:  # a length that cannot be ends the connection: answer first
+                check_frame_head(int.from_bytes(data[position : position + 4], "big"), 0, self._limits)
         except RemoteProtocolError:
             self.flush_for(connection)
             connection.send(b"".join(replies))
