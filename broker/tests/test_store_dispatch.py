@@ -17,7 +17,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
 
 
 def test_held_messages_are_stored_but_not_shown(world: StoreWorld) -> None:
-    """While dispatch is held, offsets are handed out and bytes are written, but consumers see nothing and nobody wakes."""
+    """While dispatch is held, offsets are handed out and bytes are written, but consumers see nothing."""
     heard: list[object] = []
     world.store.on_appended.append(heard.append)
     world.store.hold_dispatch()
@@ -76,18 +76,20 @@ def test_a_recovery_point_never_passes_what_is_dispatched(world: StoreWorld) -> 
     """Killed while messages are held, the next start dispatches them from the log."""
     world.send(count=5)
     world.store.hold_dispatch()
-    world.send(count=5)
+    world.send(count=2)
+    world.append([world.draft("orders", i % 2) for i in range(6)])
     through = world.sent[6][0]
-    world.store.release_dispatch(through)
+    world.store.release_dispatch(world.sent[9][0])
     world.clock.advance(60_000)
     world.store.flush_step()
     world.kill()
 
     report = world.open()
 
-    assert (report.start, report.records) == (through, 3)
+    assert (report.start, report.records) == (through, 6)
     assert report.queues_rebuilt == []
-    assert world.bodies() == world.sent_bodies()
+    for queue_id in (0, 1):
+        assert world.bodies("orders", queue_id) == world.sent_bodies("orders", queue_id)
 
 
 def test_a_stop_with_held_messages_is_not_clean(world: StoreWorld) -> None:

@@ -179,6 +179,10 @@ class ConsumeQueue:
             file.reserve(used)
         self.seek(end)
 
+    def end_before(self, physical_offset: int) -> int:
+        """The end that the queue had when the log ended at ``physical_offset``. The flush thread may ask."""
+        return self._partition(self.min_offset, self.readable_end, lambda physical, _: physical < physical_offset)
+
     def _partition(self, first: int, last: int, holds: Callable[[int, int], bool]) -> int:
         """The first queue offset in ``[first, last)`` whose (physical offset, size) does not hold, by bisection."""
         while first < last:

@@ -173,12 +173,15 @@ class Flusher:
     def _write_point(self) -> None:
         # The order of these reads is what makes the point true while the loop goes on appending. Queue ends are read
         # before the tail, so they are never beyond it; the index's header after it, so it never lags behind it.
-        queues: dict[str, dict[str, int]] = {}
-        for queue in self._queues:
-            if queue.readable_end:
-                queues.setdefault(queue.topic, {})[str(queue.queue_id)] = queue.readable_end
+        ends = [(queue, queue.readable_end) for queue in self._queues if queue.readable_end]
         damaged = [(queue.topic, queue.queue_id) for queue in self._queues if queue.is_corrupt]
         through, tail, timestamp_ms = self._dispatcher.tail
+        if self._dispatcher.is_held:
+            # Then parts of a batch may be shown, and the tail is at the end of the batch before.
+            ends = [(queue, queue.end_before(through)) for queue, _ in ends]
+        queues: dict[str, dict[str, int]] = {}
+        for queue, end in ends:
+            queues.setdefault(queue.topic, {})[str(queue.queue_id)] = end
         index_point = self._index.point() if self._index is not None else None
         is_indexed = self._index is not None and not self._index.is_behind
         deleted = {topic: end for topic, end in self.deleted.items() if end > self._log.min_physical}
