@@ -140,6 +140,25 @@ def test_other_skips_are_in_the_table_too(run_inside: RunInside) -> None:
     run_inside(source).stdout.fnmatch_lines(["(skip) *1  the moon is full"])
 
 
+def test_a_run_that_stops_early_never_says_nothing(run_inside: RunInside) -> None:
+    """Tests that a stopped run did not come to are counted, not forgotten."""
+    source = "def test_a():\n    assert False\n\n\ndef test_b():\n    pass\n\n\ndef test_c():\n    pass\n"
+
+    result = run_inside(source, "--exitfirst")
+
+    result.stdout.fnmatch_lines(["(stop) *2  the run ended before them"])
+    result.stdout.no_fnmatch_line("nothing: *")
+
+
+def test_a_run_that_cannot_collect_says_so(run_inside: RunInside) -> None:
+    """A file that does not import hides its tests; the table does not pretend that all of them ran."""
+    result = run_inside("import no_such_module_here\n")
+
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["the run did not come to its end*"])
+    result.stdout.no_fnmatch_line("nothing: *")
+
+
 def test_a_probe_is_asked_once(run_inside: RunInside, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many tests want a need, the machine is looked at once per session."""
     asked: list[str] = []

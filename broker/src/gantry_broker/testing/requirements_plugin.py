@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 import pytest
@@ -55,6 +55,8 @@ class Account:
     is_slow_wanted: bool
     answers: dict[str, str | None] = field(default_factory=dict)
     not_run: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    selected: int = 0
+    finished: int = 0
 
     def missing(self, need: Need) -> str | None:
         """The probe's answer, asked once."""
@@ -208,14 +210,33 @@ def other_skips(reporter: pytest.TerminalReporter) -> dict[str, int]:
     return counts
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """How many tests this run means to run."""
+    session.config.stash[ACCOUNT].selected = len(session.items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """How many of them it came to."""
+    result = yield
+    item.config.stash[ACCOUNT].finished += 1
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """The table; printed even when it is empty, so that its absence never has to be interpreted."""
-    rows = [(name, count, reason, remedy) for (name, reason, remedy), count in config.stash[ACCOUNT].not_run.items()]
+    account = config.stash[ACCOUNT]
+    rows = [(name, count, reason, remedy) for (name, reason, remedy), count in account.not_run.items()]
     rows += [("(skip)", count, reason, "") for reason, count in other_skips(terminalreporter).items()]
+    unreached = account.selected - account.finished
+    if unreached:
+        rows.append(("(stop)", unreached, "the run ended before them", ""))
     terminalreporter.section("not run here")
-    if not rows:
+    if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        terminalreporter.line("the run did not come to its end: nothing can be said of the tests it did not reach")
+    elif not rows:
         terminalreporter.line("nothing: every selected test ran on this machine")
-        return
-    terminalreporter.line(f"{'needs':<9} {'tests':>5}  why, and the remedy")
+    if rows:
+        terminalreporter.line(f"{'needs':<9} {'tests':>5}  why, and the remedy")
     for name, count, reason, remedy in sorted(rows):
         terminalreporter.line(f"{name:<9} {count:>5}  {reason}{f' -- {remedy}' if remedy else ''}")
