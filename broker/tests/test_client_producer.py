@@ -337,10 +337,23 @@ async def test_a_send_to_a_fixed_queue_is_never_moved() -> None:
         Message("orders", b"x", properties={"TAGS": "sneaky"}),
         Message("orders", b"x", properties={"a\x01b": "c"}),
         Message("orders", b"x", properties={"big": "v" * 32768}),
+        Message("orders", b"x", properties={"a": "\ud800"}),
         Message("orders", b"x", keys=["two words"]),
         Message("orders", b"x", delay_level=-1),
     ],
-    ids=["empty", "large", "path", "long-topic", "system", "reserved", "control", "properties", "keys", "delay"],
+    ids=[
+        "empty",
+        "large",
+        "path",
+        "long-topic",
+        "system",
+        "reserved",
+        "control",
+        "properties",
+        "surrogate",
+        "keys",
+        "delay",
+    ],
 )
 async def test_what_every_broker_would_refuse_is_not_sent(message: Message) -> None:
     """A message that breaks a rule of the protocol is refused before any byte leaves."""

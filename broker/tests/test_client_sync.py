@@ -1,49 +1,23 @@
 """The synchronous face: the same clients for programs without an event loop."""
 
-import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
 
 import pytest
 
 from gantry_client import ClientClosed, ConsumerSettings, FetchStatus, InvalidMessage, Message, StartFrom
 from gantry_client.sync import Admin, PollConsumer, Producer, PullConsumer
-from gantry_client.testing import FakeCluster
+from gantry_client.testing import FakeCluster, ThreadedCluster
 from gantry_wire.codes import RequestCode
-
-T = TypeVar("T")
-
-
-class ThreadedCluster:
-    """A fake cluster on a loop of its own, for tests that have none."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="fake-cluster")
-        self._thread.start()
-        self.fake = self.run(self._make())
-
-    async def _make(self) -> FakeCluster:
-        return await FakeCluster().__aenter__()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(5)
-
-    def close(self) -> None:
-        self.run(self.fake.__aexit__(None, None, None))
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
 
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    threaded = ThreadedCluster()
-    threaded.fake.add_topic("orders", queues=1)
-    yield threaded.fake
-    threaded.close()
+    fake = FakeCluster()
+    fake.add_topic("orders", queues=1)
+    with ThreadedCluster(fake):
+        yield fake
 
 
 def client_threads() -> list[str]:

@@ -135,9 +135,12 @@ def _properties(message: Message, message_id: str) -> str:
         pairs[SHARDING_KEY] = message.sharding_key
     try:
         text = format_properties(pairs)
+        size = len(text.encode())
     except LocalProtocolError as error:
         raise InvalidMessage(str(error)) from error
-    if len(text.encode()) > PROPERTIES_BYTES_MAX:
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"a property, tag or key is no Unicode text: {error}") from error
+    if size > PROPERTIES_BYTES_MAX:
         raise InvalidMessage(f"the properties take more than {PROPERTIES_BYTES_MAX} bytes")
     return text
 

@@ -8,6 +8,7 @@ applications may use it, too.
 from gantry_client.testing.broker import FakeBroker
 from gantry_client.testing.cluster import FakeCluster
 from gantry_client.testing.log import FakeLog, FakeQueue
+from gantry_client.testing.threaded import ThreadedCluster
 from gantry_client.testing.waiting import wait_until
 
-__all__ = ["FakeBroker", "FakeCluster", "FakeLog", "FakeQueue", "wait_until"]
+__all__ = ["FakeBroker", "FakeCluster", "FakeLog", "FakeQueue", "ThreadedCluster", "wait_until"]
