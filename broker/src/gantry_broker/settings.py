@@ -311,10 +311,7 @@ _FIXED: Final[dict[str, tuple[str, str]]] = {
 """RocketMQ's switches that have one position here, and the promise at stake in the other."""
 
 _LATER: Final[dict[str, str]] = {
-    "deleteWhen": "nothing is deleted by age yet",
-    "fileReservedTime": "nothing is deleted by age yet",
     "diskMaxUsedSpaceRatio": "nothing is deleted to make room yet",
-    "haListenPort": "there is no replication yet",
     "haMasterAddress": "there is no replication yet",
     "brokerIP2": "there is no replication yet",
     "inSyncReplicas": "there is no replication yet",
@@ -322,7 +319,6 @@ _LATER: Final[dict[str, str]] = {
     "storePathCommitLog": "the log lies in storePathRootDir/commitlog",
 }
 """Keys of RocketMQ that would be believed and not obeyed; said apart from those that nobody knows."""
-
 
 _NOT_ACTED_ON: Final[dict[str, str]] = {
     "deleteWhen": "nothing is deleted yet, so the disk must have room",
