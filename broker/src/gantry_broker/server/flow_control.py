@@ -1,9 +1,9 @@
 """When to say "busy": RocketMQ's codes and texts, decided by how late the event loop is.
 
 A RocketMQ broker measures how long a request lay in its thread pool's queue. Here requests wait in the sockets while
-the loop is busy, so a clock tick that comes late by more than the limit means that what is read right now has been
-waiting that long: sends are refused until a tick comes in time again. An append that itself took longer than the
-page-cache limit is named as such.
+the loop is busy. A clock tick that is overdue by more than the limit means that what is read right now has been waiting
+that long: such sends are refused until the tick comes, and taken again after it. An append that itself took longer
+than the page-cache limit is named as such.
 """
 
 import asyncio
