@@ -1,15 +1,23 @@
-"""Waiting for what another task will bring about, with an end."""
+"""Waiting for what another task or process will bring about, with an end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Final
 
-POLL_INTERVAL_S = 0.002
+POLL_INTERVAL_S: Final = 0.002
 
 
-async def wait_until(predicate: Callable[[], bool], *, timeout_s: float = 5.0, what: str = "the condition") -> None:
+async def wait_until(
+    predicate: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = 5.0, what: str = "the condition"
+) -> None:
     """Return as soon as `predicate` holds. Raises TimeoutError that says what did not come about."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not predicate():
-        if asyncio.get_running_loop().time() > deadline:
-            raise TimeoutError(f"{what} did not come about in {timeout_s} s")
-        await asyncio.sleep(POLL_INTERVAL_S)
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not await _answer(predicate()):
+                await asyncio.sleep(POLL_INTERVAL_S)
+    except TimeoutError as error:
+        raise TimeoutError(f"{what} did not come about in {timeout_s} s") from error
+
+
+async def _answer(value: bool | Awaitable[bool]) -> bool:
+    return value if isinstance(value, bool) else await value

@@ -1,0 +1,452 @@
+"""The client against a real name server and a real broker, as processes: what the fake cluster cannot prove.
+
+Each test has its own two processes on free ports and a store in its own folder.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from crash.processes import HOST, ServerProcess, broker, free_port, name_server
+
+from gantry_client import (
+    Admin,
+    ClientError,
+    ClientSettings,
+    ConsumerSettings,
+    FetchStatus,
+    Message,
+    MessageQueue,
+    NoRoute,
+    Producer,
+    ProducerSettings,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+    StartFrom,
+    sync,
+)
+from gantry_client.testing import wait_until
+
+FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+SMALL = {"mappedFileSizeCommitLog": str(16 * 1024 * 1024), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
+GROUP = "billing"
+
+
+@dataclass
+class Servers:
+    """A name server and the brokers that register there."""
+
+    folder: Path
+    name_server: ServerProcess
+    port: int
+    brokers: dict[str, ServerProcess]
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    async def start_broker(self, name: str = "broker-a", **settings: str) -> ServerProcess:
+        """Start a broker, and wait until the name server knows it."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        if name not in self.brokers:
+            self.brokers[name] = broker(folder, free_port(), self.port, SMALL | {"brokerName": name} | settings)
+        await self.brokers[name].start()
+        async with Admin(self.address) as admin:
+
+            async def is_known() -> bool:
+                return name in {known.name for known in await admin.brokers.all()}
+
+            await wait_until(is_known, timeout_s=20, what=f"{name}'s registration")
+        return self.brokers[name]
+
+
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
+    """A running name server; both kinds of processes are ended whatever the test did."""
+    port = free_port()
+    one = Servers(tmp_path, name_server(tmp_path, port), port, {})
+    await one.name_server.start()
+    try:
+        yield one
+    finally:
+        for process in (*one.brokers.values(), one.name_server):
+            await process.kill()
+
+
+async def create(servers: Servers, topic: str = "orders", *, queues: int = 4) -> None:
+    async with Admin(servers.address) as admin:
+        await admin.topics.create(topic, queues=queues)
+
+
+def body(number: int) -> bytes:
+    """A body that cannot be confused with another: its number and a hash over it."""
+    return b"%d:" % number + sha256(b"%d" % number).hexdigest().encode()
+
+
+async def read_all(servers: Servers, topic: str = "orders") -> list[ReceivedMessage]:
+    """Every message of `topic`, queue by queue, by offset."""
+    found: list[ReceivedMessage] = []
+    async with PullConsumer(servers.address, "reader") as consumer:
+        for queue in await consumer.queues(topic):
+            offset = 0
+            while (result := await consumer.fetch(queue, offset)).status is not FetchStatus.NO_NEW:
+                found += result.messages
+                offset = result.next_offset
+    return found
+
+
+async def test_every_way_of_sending_arrives_whole(servers: Servers) -> None:
+    """Single, batch, oneway, compressed, tagged, keyed: each is read back byte for byte with its properties."""
+    await servers.start_broker()
+    await create(servers)
+    async with Producer(servers.address, "p") as producer:
+        large = bytes(range(256)) * 400
+        await producer.send(Message("orders", large, tags="big", keys=["k1", "k2"], properties={"own": "väl"}))
+        await producer.send_batch([Message("orders", body(number), tags="batch") for number in range(20)])
+        await producer.send_oneway(Message("orders", b"oneway"))
+        receipt = await producer.send(Message("orders", b"last", sharding_key="s"))
+
+        messages: list[ReceivedMessage] = []
+        async with asyncio.timeout(10):
+            while len(messages) < 23:
+                messages = await read_all(servers)
+
+    by_body = {message.body: message for message in messages}
+    assert set(by_body) == {large, b"oneway", b"last"} | {body(number) for number in range(20)}
+    assert (by_body[large].tags, by_body[large].keys) == ("big", ("k1", "k2"))
+    assert by_body[large].properties["own"] == "väl"
+    assert by_body[b"last"].offset_message_id == receipt.offset_message_id
+    assert (by_body[b"last"].queue, by_body[b"last"].queue_offset) == (receipt.queue, receipt.queue_offset)
+
+
+async def test_queues_are_dense_and_hold_what_was_acknowledged(servers: Servers) -> None:
+    """Thousands of pipelined sends: every acknowledged message is at the place that its receipt says."""
+    await servers.start_broker()
+    await create(servers, queues=3)
+    async with Producer(servers.address, settings=ProducerSettings(send_timeout_ms=20_000)) as producer:
+        receipts = await asyncio.gather(*(producer.send(Message("orders", body(n))) for n in range(3000)))
+
+    messages = await read_all(servers)
+    places = {(message.queue, message.queue_offset): message for message in messages}
+    assert len(messages) == len(places) == 3000
+    for number, receipt in enumerate(receipts):
+        assert receipt.is_acknowledged
+        assert places[receipt.queue, receipt.queue_offset].body == body(number)
+    ends = Counter(message.queue for message in messages)
+    assert all({m.queue_offset for m in messages if m.queue == queue} == set(range(end)) for queue, end in ends.items())
+
+
+async def test_a_failing_message_comes_again_and_ends_in_the_dead_letter_topic(servers: Servers) -> None:
+    """The broker delays the retry, counts it, and sets the message aside after the limit; others are not held up."""
+    await servers.start_broker()
+    await create(servers, queues=1)
+    tries: Counter[bytes] = Counter()
+    times: list[float] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        tries[message.body] += 1
+        assert message.topic == "orders"
+        if message.body == b"bad":
+            times.append(asyncio.get_running_loop().time())
+            assert message.reconsume_times == tries[message.body] - 1
+            raise RetryLater(delay_level=1)
+
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, max_reconsume_times=1)
+    async with (
+        Producer(servers.address) as producer,
+        Admin(servers.address) as admin,
+        PushConsumer(servers.address, GROUP, topics="orders", handler=handle, settings=settings),
+    ):
+        for text in (b"good", b"bad", b"fine"):
+            await producer.send(Message("orders", text))
+        await wait_until(lambda: tries == {b"good": 1, b"bad": 2, b"fine": 1}, timeout_s=15)
+
+        async def has_dead_letters() -> bool:
+            return f"%DLQ%{GROUP}" in await admin.topics.all(with_internal=True)
+
+        await wait_until(has_dead_letters, timeout_s=15)
+
+    assert times[1] - times[0] >= 0.9, "level 1 is one second"
+    (dead,) = await read_all(servers, f"%DLQ%{GROUP}")
+    assert dead.body == b"bad"
+
+
+async def test_members_come_and_go_and_nothing_is_lost(servers: Servers) -> None:
+    """Three members join and leave while messages flow: every one is handled, few of them twice."""
+    await servers.start_broker()
+    await create(servers, queues=6)
+    handled: Counter[bytes] = Counter()
+
+    async def handle(message: ReceivedMessage) -> None:
+        handled[message.body] += 1
+
+    def member() -> PushConsumer:
+        return PushConsumer(servers.address, GROUP, topics="orders", handler=handle, settings=FIRST)
+
+    async def send_all() -> None:
+        async with Producer(servers.address) as producer:
+            for number in range(1500):
+                await producer.send(Message("orders", body(number)))
+
+    async with member() as stays:
+        sending = asyncio.create_task(send_all())
+        for _ in range(2):
+            async with member() as second, member() as third:
+                await wait_until(
+                    lambda second=second, third=third: (
+                        {len(stays.queues), len(second.queues), len(third.queues)}  # type: ignore[misc]
+                        <= {2, 3}
+                    ),
+                    timeout_s=20,
+                )
+        await sending
+        await wait_until(lambda: len(handled) == 1500, timeout_s=20)
+        async with asyncio.timeout(20):
+            await stays.commit()
+
+    assert sum(handled.values()) < 2 * 1500
+
+
+async def test_ordered_consumption_keeps_the_order_while_members_change(servers: Servers) -> None:
+    """Under the broker's locks no message is seen before one that was sent before it to the same queue."""
+    await servers.start_broker()
+    await create(servers, queues=3)
+    seen: dict[int, list[int]] = defaultdict(list)
+    running: Counter[int] = Counter()
+
+    async def handle(message: ReceivedMessage) -> None:
+        queue_id = message.queue.queue_id
+        running[queue_id] += 1
+        assert running[queue_id] == 1, "two handlers of one queue"
+        await asyncio.sleep(0)
+        seen[queue_id].append(int(message.body))
+        running[queue_id] -= 1
+
+    def member() -> PushConsumer:
+        return PushConsumer(servers.address, GROUP, topics="orders", handler=handle, is_ordered=True, settings=FIRST)
+
+    async def send_all() -> None:
+        async with Producer(servers.address) as producer:
+            for number in range(600):
+                queue = MessageQueue(topic="orders", broker_name="broker-a", queue_id=number % 3)
+                await producer.send(Message("orders", b"%d" % number), queue=queue)
+
+    async with member():
+        sending = asyncio.create_task(send_all())
+        async with member() as second:
+            await wait_until(lambda: len(second.queues) > 0, timeout_s=20)
+        await sending
+        await wait_until(lambda: {n for numbers in seen.values() for n in numbers} == set(range(600)), timeout_s=20)
+
+    for numbers in seen.values():
+        firsts = list(dict.fromkeys(numbers))
+        assert firsts == sorted(firsts)
+
+
+async def test_a_killed_broker_loses_no_acknowledged_message_and_clients_come_back(servers: Servers) -> None:
+    """kill -9 under load: after the restart the same producer and consumer go on, and every acknowledged message is
+    handled."""
+    process = await servers.start_broker()
+    await create(servers, queues=2)
+    acknowledged: set[bytes] = set()
+    handled: set[bytes] = set()
+
+    async def handle(message: ReceivedMessage) -> None:
+        handled.add(message.body)
+
+    async def send_until(stop: asyncio.Event, producer: Producer) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            try:
+                receipt = await producer.send(Message("orders", body(number)), timeout_ms=1000)
+            except ClientError:
+                await asyncio.sleep(0.02)
+                continue
+            if receipt.is_acknowledged:
+                acknowledged.add(body(number))
+
+    stop = asyncio.Event()
+    poll = ClientSettings(route_poll_interval_ms=500)
+    async with (
+        Producer(servers.address, client_settings=poll) as producer,
+        PushConsumer(servers.address, GROUP, topics="orders", handler=handle, settings=FIRST, client_settings=poll),
+    ):
+        sending = asyncio.create_task(send_until(stop, producer))
+        await wait_until(lambda: len(acknowledged) > 200, timeout_s=20)
+        await process.kill()
+        before = len(acknowledged)
+        await servers.start_broker()
+        await wait_until(lambda: len(acknowledged) > before + 200, timeout_s=30)
+        stop.set()
+        await sending
+        await wait_until(lambda: acknowledged <= handled, timeout_s=30)
+
+
+async def test_a_consumer_goes_on_where_it_was_after_everything_restarted(servers: Servers) -> None:
+    """Committed offsets outlive a clean stop of the broker."""
+    process = await servers.start_broker()
+    await create(servers, queues=2)
+    first: list[bytes] = []
+    second: list[bytes] = []
+
+    async def into_first(message: ReceivedMessage) -> None:
+        first.append(message.body)
+
+    async def into_second(message: ReceivedMessage) -> None:
+        second.append(message.body)
+
+    async with Producer(servers.address) as producer:
+        for number in range(20):
+            await producer.send(Message("orders", body(number)))
+        async with PushConsumer(servers.address, GROUP, topics="orders", handler=into_first, settings=FIRST):
+            await wait_until(lambda: len(first) == 20, timeout_s=20)
+    assert await process.stop() == 0
+    await servers.start_broker()
+
+    async with Producer(servers.address) as producer:
+        await producer.send(Message("orders", b"new"))
+        async with PushConsumer(servers.address, GROUP, topics="orders", handler=into_second, settings=FIRST):
+            await wait_until(lambda: len(second) > 0, timeout_s=20)
+
+    assert second == [b"new"]
+
+
+async def test_sends_go_to_the_other_broker_while_one_is_away(servers: Servers) -> None:
+    """With two brokers a clean stop of one costs no send."""
+    await servers.start_broker("broker-a")
+    await servers.start_broker("broker-b")
+    await create(servers, queues=2)
+    async with Producer(servers.address) as producer:
+        before = [await producer.send(Message("orders", body(number))) for number in range(20)]
+        await servers.brokers["broker-a"].stop()
+        after = [await producer.send(Message("orders", body(number))) for number in range(20, 60)]
+
+    assert {receipt.queue.broker_name for receipt in before} == {"broker-a", "broker-b"}
+    assert {receipt.queue.broker_name for receipt in after} == {"broker-b"}
+    assert all(receipt.is_acknowledged for receipt in after)
+
+
+async def test_a_delayed_message_comes_when_it_is_due(servers: Servers) -> None:
+    """Level 1 is delivered after a second, to its own topic, and others overtake it."""
+    await servers.start_broker()
+    await create(servers, queues=1)
+    arrived: dict[bytes, float] = {}
+    loop = asyncio.get_running_loop()
+
+    async def handle(message: ReceivedMessage) -> None:
+        arrived[message.body] = loop.time()
+
+    async with (
+        Producer(servers.address) as producer,
+        PushConsumer(servers.address, GROUP, topics="orders", handler=handle, settings=FIRST) as consumer,
+    ):
+        await wait_until(lambda: len(consumer.queues) > 0, timeout_s=20)
+        sent_at = loop.time()
+        await producer.send(Message("orders", b"later", delay_level=1))
+        await producer.send(Message("orders", b"now"))
+        await wait_until(lambda: set(arrived) == {b"later", b"now"}, timeout_s=20)
+
+    assert arrived[b"now"] - sent_at < 0.9 <= arrived[b"later"] - sent_at
+
+
+async def test_administration_sees_and_does_what_it_says(servers: Servers) -> None:
+    """Topics, stats, lag, groups, single messages and resets against the real handlers."""
+    process = await servers.start_broker()
+    address = f"{HOST}:{process_port(process)}"
+    async with Admin(servers.address) as admin, Producer(servers.address) as producer:
+        await admin.topics.create("orders", queues=2)
+        queues = await producer.queues("orders")
+        receipt = await producer.send(Message("orders", b"this", keys=["key-1"]), queue=queues[0])
+        for number in range(4):
+            await producer.send(Message("orders", body(number)), queue=queues[0])
+        async with PullConsumer(servers.address, GROUP) as consumer:
+            await consumer.fetch(queues[0], 0)
+            await consumer.commit(queues[0], 2)
+
+        assert await admin.topics.all() == ["orders"]
+        stats = await admin.topics.stats("orders")
+        assert (stats[queues[0]].min_offset, stats[queues[0]].max_offset) == (0, 5)
+        assert (await admin.groups.progress(GROUP, "orders"))[queues[0]].lag == 3
+        assert GROUP in await admin.topics.groups("orders")
+        assert (await admin.messages.view(receipt.offset_message_id, "orders")).body == b"this"
+
+        async def is_indexed() -> bool:
+            return bool(await admin.messages.by_key("orders", "key-1"))
+
+        await wait_until(is_indexed, what="the index entry")
+        assert [message.body for message in await admin.messages.by_key("orders", "key-1")] == [b"this"]
+        assert [m.message_id for m in await admin.messages.by_id("orders", receipt.message_id)] == [receipt.message_id]
+        assert (await admin.brokers.runtime(address))["brokerVersionDesc"]
+        assert (await admin.brokers.config(address))["brokerName"] == "broker-a"
+        assert (await admin.groups.reset_offsets(GROUP, "orders", 0))[queues[0]] == 0
+
+        await admin.topics.delete("orders")
+        assert await admin.topics.all() == []
+        with pytest.raises(NoRoute):
+            await admin.topics.stats("orders")
+
+
+def process_port(process: ServerProcess) -> int:
+    """The port in a broker's configuration."""
+    lines = Path(process._arguments[-1]).read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("listenPort=")).partition("=")[2])
+
+
+async def test_an_unknown_topic_is_an_error_where_brokers_do_not_create_it(servers: Servers) -> None:
+    """autoCreateTopicEnable=false: no route, nothing created by asking."""
+    await servers.start_broker(autoCreateTopicEnable="false")
+    async with Producer(servers.address) as producer, Admin(servers.address) as admin:
+        with pytest.raises(NoRoute):
+            await producer.send(Message("fresh", b"x"))
+        assert "fresh" not in await admin.topics.all()
+
+
+async def test_long_polling_brings_a_message_at_once(servers: Servers) -> None:
+    """A held fetch is answered when the message arrives, and with tags only when a wanted one does."""
+    await servers.start_broker()
+    await create(servers, queues=1)
+    async with Producer(servers.address) as producer, PullConsumer(servers.address, "waiting") as consumer:
+        (queue,) = await consumer.queues("orders")
+        waiting = asyncio.create_task(consumer.fetch(queue, 0, tags="wanted", wait_ms=15_000))
+        await producer.send(Message("orders", b"other", tags="other"))
+        await asyncio.wait([waiting], timeout=0.2)
+        await producer.send(Message("orders", b"wanted", tags="wanted"))
+
+        bodies: list[bytes] = []
+        async with asyncio.timeout(3):
+            result = await waiting
+            bodies += [message.body for message in result.messages]
+            while not bodies:
+                result = await consumer.fetch(queue, result.next_offset, tags="wanted", wait_ms=1000)
+                bodies += [message.body for message in result.messages]
+
+    assert bodies == [b"wanted"]
+
+
+async def test_the_synchronous_face_against_real_processes(servers: Servers) -> None:
+    """Plain code sends and polls; run in a thread here because the test itself has a loop."""
+    await servers.start_broker()
+    await create(servers)
+
+    def plain_program() -> list[bytes]:
+        with sync.Producer(servers.address) as producer:
+            producer.send_many([Message("orders", body(number)) for number in range(50)])
+        bodies: list[bytes] = []
+        with sync.PollConsumer(servers.address, "plain", topics="orders", settings=FIRST) as consumer:
+            while len(bodies) < 50:
+                bodies += [message.body for message in consumer.poll()]
+            consumer.commit()
+        return bodies
+
+    async with asyncio.timeout(30):
+        bodies = await asyncio.to_thread(plain_program)
+
+    assert sorted(bodies) == sorted(body(number) for number in range(50))
