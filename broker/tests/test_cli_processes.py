@@ -1,7 +1,9 @@
 """The command line with real servers: one stack is brought up, used by every command, and taken down."""
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -424,3 +426,31 @@ def test_server_runs_in_the_foreground_with_its_own_signals(tmp_path: Path) -> N
         watchdog.cancel()
 
     assert process.returncode == 0
+
+
+def test_terminal_gets_one_line_of_state_that_changes(tmp_path: Path) -> None:
+    """On a terminal the state line is rewritten in place, and Ctrl-C typed there stops the stack."""
+    ports = ("--namesrv-port", "0", "--broker-port", "0")
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gantry_cli", "up", "--data", str(tmp_path), *ports, *SMALL_STORE],
+        stdin=terminal, stdout=terminal, stderr=terminal, env=environment(), start_new_session=True,
+    )  # fmt: skip
+    watchdog = threading.Timer(TIMEOUT_S, process.kill)
+    watchdog.start()
+    seen = b""
+    try:
+        os.close(terminal)
+        while seen.count(b"\r\x1b[2Kup ") < 2:
+            seen += os.read(controller, 4096)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # a terminal whose last writer is gone reads as an error
+            while chunk := os.read(controller, 4096):
+                seen += chunk
+    finally:
+        process.wait()
+        watchdog.cancel()
+        os.close(controller)
+
+    assert process.returncode == 0
+    assert seen.decode().replace("\r", "").endswith("\nstopping\nstopped\n")

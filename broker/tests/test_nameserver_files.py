@@ -10,6 +10,7 @@ from gantry_nameserver.files import replace_file
 from gantry_nameserver.kv import KeyValueCorrupt, KeyValueError, KeyValueStore
 from gantry_nameserver.properties import read_properties, write_properties
 from gantry_nameserver.settings import (
+    UPDATABLE,
     NameServerSettings,
     SettingsError,
     entries_of,
@@ -132,3 +133,11 @@ def test_missing_settings_file_is_named(tmp_path: Path) -> None:
     """The path that cannot be read is in the text."""
     with pytest.raises(SettingsError, match=r"nowhere\.conf"):
         read_settings_file(tmp_path / "nowhere.conf")
+
+
+def test_every_key_that_changes_at_run_time_is_documented() -> None:
+    """docs/nameserver.md has each of them with its default."""
+    text = (Path(__file__).resolve().parents[2] / "docs/nameserver.md").read_text(encoding="utf-8")
+    defaults = entries_of(NameServerSettings())
+
+    assert [key for key in sorted(UPDATABLE) if f"| `{key}` | `{defaults[key]}` |" not in text] == []

@@ -3,15 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Final, final
+from typing import final
 
 from gantry_cli.rates import BrokerFacts, Rates, rates_between, read_facts
 from gantry_cli.text import bytes_text, count_text, duration_text, rate_text
 from gantry_client import Admin, ClientError
 
 Show = Callable[[str], None]
-
-INTERVAL_S: Final = 1.0
 
 
 def state_line(facts: BrokerFacts, rates: Rates, up_s: float) -> str:
@@ -25,19 +23,19 @@ def state_line(facts: BrokerFacts, rates: Rates, up_s: float) -> str:
     if facts.connections is not None:
         parts.append(f"{facts.connections} connections")
     if facts.producer_groups is not None and facts.consumer_groups is not None:
-        parts.append(f"{facts.producer_groups} producer groups, {facts.consumer_groups} consumer groups")
+        parts.append(f"groups {facts.producer_groups} sending, {facts.consumer_groups} reading")
     if facts.held_pulls:
         parts.append(f"{facts.held_pulls} waiting pulls")
     if facts.disk_used_ratio is not None:
         parts.append(f"disk {facts.disk_used_ratio:.0%}")
-    return "   ".join(parts)
+    return "  ".join(parts)
 
 
 @final
 class StateStream:
     """Asks one broker again and again. Owned by one event loop."""
 
-    def __init__(self, name_server: str, broker: str, show: Show, *, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, name_server: str, broker: str, show: Show, *, interval_s: float) -> None:
         self._name_server = name_server
         self._broker = broker
         self._show = show

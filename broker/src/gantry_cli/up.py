@@ -22,6 +22,7 @@ from gantry_cli.stack import StackDirectory, StackRunning
 from gantry_cli.state_stream import StateStream
 from gantry_client import ClientError
 
+STATE_INTERVAL_S: Final = 1.0
 PLAIN_INTERVAL_S: Final = 10.0
 DETACH_TIMEOUT_S: Final = 180.0
 
@@ -89,20 +90,31 @@ def up(
 
 
 class _ForegroundFace:
-    """A terminal, or a pipe that gets a line now and then."""
+    """A terminal, where the state is one line that changes, or a pipe that gets a line now and then."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stdout.isatty()
+        self._has_state_line = False
 
     def report(self, text: str) -> None:
-        click.echo(f"{text}")
+        if self._has_state_line:
+            click.echo()
+            self._has_state_line = False
+        click.echo(text)
 
     def ready(self, stack: LocalStack, trip: RoundTrip) -> None:
         click.echo(summary(stack.directory, stack.plan, trip, is_detached=False))
 
     async def stream(self, plan: StackPlan) -> None:
-        is_terminal = sys.stdout.isatty()
-        show: Callable[[str], None] = _rewrite_line if is_terminal else click.echo
-        await StateStream(
-            plan.name_server, plan.broker, show, interval_s=1.0 if is_terminal else PLAIN_INTERVAL_S
-        ).run()
+        show: Callable[[str], None] = self._rewrite_line if self._is_terminal else click.echo
+        interval_s = STATE_INTERVAL_S if self._is_terminal else PLAIN_INTERVAL_S
+        await StateStream(plan.name_server, plan.broker, show, interval_s=interval_s).run()
+
+    def _rewrite_line(self, text: str) -> None:
+        """The same line of the terminal again. A terminal that does not know its width gets it whole."""
+        columns = os.get_terminal_size().columns
+        click.echo(f"\r\x1b[2K{text[: columns - 1] if columns else text}", nl=False)
+        self._has_state_line = True
 
 
 class _DetachedFace:
@@ -270,12 +282,6 @@ def summary(directory: StackDirectory, plan: StackPlan, trip: RoundTrip, *, is_d
             "",
         ]
     )
-
-
-def _rewrite_line(text: str) -> None:
-    """The same line of the terminal again."""
-    width = os.get_terminal_size().columns
-    click.echo(f"\r\x1b[2K{text[: width - 1]}", nl=False)
 
 
 def _broker_options(options: tuple[str, ...]) -> dict[str, str]:
