@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from pathlib import Path
 
 import pytest
@@ -284,3 +285,27 @@ def test_the_next_file_is_made_ahead_by_a_helper(tmp_path: Path) -> None:
     assert world.open().is_clean
     assert world.bodies() == world.sent_bodies()
     world.close()
+
+
+@pytest.mark.parametrize("operation", ["create", "reserve", "sync", "sync_directory"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EIO], ids=errno.errorcode.get)
+def test_whatever_stops_a_new_log_file_is_a_refusal_that_passes(tmp_path: Path, operation: str, code: int) -> None:
+    """A file that cannot be made leaves nothing behind; sends are refused, and go on when the disk does."""
+    world = make_world("faulty", tmp_path)
+    world.open()
+    size = world.settings.mapped_file_size_commit_log
+    world.send(count=60)
+    world.faulty_disk.fail_next(operation, code, count=2)
+
+    refused = 0
+    for _ in range(150):
+        try:
+            world.append([world.draft(body=bytes(100))])
+        except StoreFull:
+            refused += 1
+            world.clock.advance(world.settings.space_retry_interval_ms)
+
+    assert refused == 2
+    assert world.store.wrote > size
+    assert world.bodies() == world.sent_bodies()
+    assert [m.queue_offset for m in world.messages()] == list(range(len(world.bodies())))

@@ -19,7 +19,7 @@ class StoreError(BrokerError):
 
 @final
 class StoreFull(StoreError):
-    """No room for another file, or for the next stride of one.
+    """No room for another file, or for the next stride of one: of space, of descriptors, or the disk refuses.
 
     Nothing of the refused batch was stored and reads go on. Answer with a code that makes the client go elsewhere,
     and try again later: the store recovers by itself when space comes back.

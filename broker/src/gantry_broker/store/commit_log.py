@@ -19,7 +19,7 @@ from gantry_broker.errors import LogReadOnly, StoreFull
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.file_queue import FileQueue
-from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.mapped_file import MappedFile, full_disk_is_store_full
 from gantry_broker.store.settings import StoreSettings
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
 
@@ -116,8 +116,14 @@ class CommitLog:
     def _create(self, base_offset: int) -> MappedFile:
         file = self.files.create(base_offset, reserve=self.file_size)
         # Its size and its name are durable before a record goes in: a file in the middle can then never be missing.
-        file.file.sync()
-        self.files.disk.sync_directory(self.files.directory)
+        try:
+            with full_disk_is_store_full(file.path):
+                file.file.sync()
+                self.files.disk.sync_directory(self.files.directory)
+        except StoreFull:
+            file.close()
+            self.files.disk.remove(file.path)
+            raise
         return file
 
     def file_after(self, base_offset: int) -> MappedFile:

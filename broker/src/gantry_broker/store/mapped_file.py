@@ -8,7 +8,6 @@ by the log or the queue. What it guards is that a name is its base offset and th
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import final
@@ -17,7 +16,6 @@ from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk, DiskFile
 
 NAME_DIGITS = 20
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def file_name(base_offset: int) -> str:
@@ -32,13 +30,13 @@ def parse_file_name(name: str) -> int | None:
 
 @contextmanager
 def full_disk_is_store_full(what: str) -> Iterator[None]:
-    """Turn "no space" of the disk into ``StoreFull``; every other error passes."""
+    """Turn what the disk refuses when it is asked for room into ``StoreFull``; our own mistakes pass."""
     try:
         yield
-    except OSError as exc:
-        if exc.errno in _NO_SPACE:
-            raise StoreFull(f"no space on the disk for {what}") from exc
+    except (FileExistsError, FileNotFoundError):
         raise
+    except OSError as exc:
+        raise StoreFull(f"no room for {what}: {exc.strerror}") from exc
 
 
 @final

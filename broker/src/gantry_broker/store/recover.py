@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from gantry_broker.ports.disk import Disk, DiskFile, write_fully
+from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
@@ -24,6 +24,7 @@ from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import RecordFacts, record_facts
 from gantry_broker.store.recovery import ScanResult, StartFacts, StartPlan, plan_start, scan_log
 from gantry_broker.store.recovery_point import RecoveryPoint
+from gantry_broker.store.scrub import last_used, rewrite
 from gantry_broker.store.settings import StoreSettings
 from gantry_wire.message import RECORD_BYTES_MIN, check_record
 
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 PROGRESS_RECORDS: Final = 10_000
-REWRITE_BYTES: Final = 1 << 20
 QUEUE_OFFSET_MAX: Final = 1 << 56
 
 
@@ -274,7 +274,7 @@ class Recovery:
         file = files.at(result.end)
         if file is not None:
             position = result.end - file.base_offset
-            self._report.cut_bytes = _last_used(file.file, position) - position
+            self._report.cut_bytes = last_used(file.file, position) - position
             file.file.zero(position, file.size)
             file.file.sync()
         files.remove_from(result.end + 1 if file is not None else result.end)
@@ -289,7 +289,7 @@ class Recovery:
             rewrite_from, sync_from = max(end - files.file_size, files.base_offset), files.base_offset
         for file in files.files:
             if not is_clean:
-                _rewrite(file.file, max(rewrite_from - file.base_offset, 0), min(end - file.base_offset, file.size))
+                rewrite(file.file, max(rewrite_from - file.base_offset, 0), min(end - file.base_offset, file.size))
             if file.end_offset >= sync_from:
                 file.file.sync()
         if files.files:
@@ -307,19 +307,3 @@ class _Before:
         self.base_offset = file.base_offset
         self.end_offset = min(end, file.end_offset)
         self.view = file.view[: self.end_offset - self.base_offset]
-
-
-def _last_used(file: DiskFile, start: int) -> int:
-    """The exclusive end of what is not zero in ``[start, size)``; ``start`` if all is."""
-    last = start
-    for position in range(start, file.size, REWRITE_BYTES):
-        chunk = file.pread(min(REWRITE_BYTES, file.size - position), position)
-        if chunk.count(0) != len(chunk):
-            last = position + len(chunk.rstrip(b"\0"))
-    return last
-
-
-def _rewrite(file: DiskFile, start: int, end: int) -> None:
-    """Write ``[start, end)`` again with the bytes that are there, so that a sync has to bring them to the disk."""
-    for position in range(start, end, REWRITE_BYTES):
-        write_fully(file, file.pread(min(REWRITE_BYTES, end - position), position), position)
