@@ -7,12 +7,16 @@ between that could be wrong in the same way.
 """
 
 import asyncio
+import inspect
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, final
+
+import pytest
+import uvloop
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import Clock, Disk, RealDisk, SystemClock
@@ -60,6 +64,26 @@ async def wait_until(predicate: Callable[[], bool], deadline_s: float = 10.0) ->
         if loop.time() > end:
             raise TimeoutError("what was waited for did not happen")
         await asyncio.sleep(0.002)
+
+
+def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test on Python's own event loop and on the one that brokers run on: they buffer differently."""
+
+    def run(loop_factory: Callable[[], asyncio.AbstractEventLoop], **fixtures: Any) -> None:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(test(**fixtures))
+
+    signature = inspect.signature(test)
+    parameter = inspect.Parameter("loop_factory", inspect.Parameter.KEYWORD_ONLY)
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*signature.parameters.values(), parameter], return_annotation=None
+    )
+    run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+    loops = pytest.mark.parametrize(
+        "loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+    )
+    decorated: Callable[..., None] = loops(run)
+    return decorated
 
 
 def local_conf(path: Path | str, **conf: str) -> dict[str, str]:

@@ -1,0 +1,472 @@
+"""Limits of connections: what one peer may cost, and that nobody else notices when it costs more."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gantry_broker.testing.local import RawPeer, frame_head, on_both_loops, wait_until
+from gantry_remoting import (
+    CannotConnect,
+    Channel,
+    CommandService,
+    Connection,
+    ConnectionClosed,
+    Listener,
+    ListenerSettings,
+    RemotingTimeout,
+    split_address,
+)
+from gantry_remoting.server import CLOSE_TIMEOUT_S, PASS_REPLY_BYTES_MAX
+from gantry_wire import Command, decode_command
+from gantry_wire.limits import WireLimits
+
+BIG = 1
+SLOW = 2
+MIB = 1024 * 1024
+
+
+class Host:
+    """A listener with a service that answers small and large things, and counts who comes and goes."""
+
+    def __init__(self, settings: ListenerSettings) -> None:
+        self.connected: list[Connection] = []
+        self.disconnected: list[Connection] = []
+        self.handled = 0
+        self.gate = asyncio.Event()
+        service = CommandService(
+            self.dispatch, settings.wire, connected=self.connected.append, disconnected=self.disconnected.append
+        )
+        self.listener = Listener(service, settings)
+
+    def dispatch(self, command: Command, connection: Connection) -> Any:
+        self.handled += 1
+        if command.code == BIG:
+            return command.reply(body=bytes(int(command.ext["size"])))
+        if command.code == SLOW:
+            return self.later(command)
+        return command.reply(body=command.body)
+
+    async def later(self, command: Command) -> Command:
+        await self.gate.wait()
+        return command.reply()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.listener.port}"
+
+
+@asynccontextmanager
+async def hosting(**settings: Any) -> AsyncIterator[Host]:
+    host = Host(ListenerSettings(host="127.0.0.1", **settings))
+    await host.listener.start()
+    try:
+        yield host
+    finally:
+        await host.listener.close()
+
+
+async def works(host: Host) -> bool:
+    """Whether a fresh client is served."""
+    channel = await Channel.connect(host.address)
+    reply = await channel.request(Command(code=99, body=b"echo"), 5000)
+    await channel.close()
+    return reply.body == b"echo"
+
+
+def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.__dict__["reason"] for record in caplog.records if record.getMessage() == "connection closed"]
+
+
+# ------- how many
+
+
+@on_both_loops
+async def test_one_connection_too_many_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    """Over a port's limit a new connection is closed at once; the others go on, and a free place is given again."""
+    caplog.set_level(logging.INFO)
+    async with hosting(connections_max=3) as host:
+        channels = [await Channel.connect(host.address) for _ in range(3)]
+        await asyncio.gather(*(channel.request(Command(code=99), 5000) for channel in channels))
+
+        extra = await RawPeer.open(host.listener.port)
+        assert await extra.is_closed_by_peer()
+        await extra.close()
+        assert len(host.connected) == 3
+
+        await channels.pop().close()
+        await wait_until(lambda: len(host.disconnected) == 1)
+        assert await works(host)
+        for channel in channels:
+            assert (await channel.request(Command(code=99), 5000)).code == 0
+            await channel.close()
+    assert reasons(caplog)[0] == "is one connection too many for this port"
+
+
+@on_both_loops
+async def test_one_address_cannot_take_every_connection(caplog: pytest.LogCaptureFixture) -> None:
+    """Connections of one address are limited by themselves; another address is served."""
+    caplog.set_level(logging.INFO)
+    async with hosting(connections_per_address_max=2) as host:
+        mine = [await Channel.connect(host.address) for _ in range(2)]
+        await asyncio.gather(*(channel.request(Command(code=99), 5000) for channel in mine))
+        extra = await RawPeer.open(host.listener.port)
+        assert await extra.is_closed_by_peer()
+
+        other = await RawPeer.open(host.listener.port, source="127.0.0.2")
+        await other.say(Command(code=99, opaque=5).encode())
+
+        assert decode_command(await other.frame()).opaque == 5
+        for channel in mine:
+            await channel.close()
+        await wait_until(lambda: len(host.disconnected) == 2)
+        assert await works(host)
+        await other.close()
+        await extra.close()
+    assert reasons(caplog)[0] == "is one connection too many for its address"
+
+
+# ------- how long
+
+
+class Rig:
+    """A connection of a listener with its transport replaced, on a clock that the test moves."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now = 100.0
+        self.listener = Listener(CommandService(lambda command, _: command.reply()), ListenerSettings(**settings))
+        self.listener._loop = self  # type: ignore[assignment]
+        self.connection = Connection(self.listener)
+        self.written = bytearray()
+        self.waiting_bytes = 0
+        self.ended: list[str] = []
+        self.reading: list[bool] = [True]
+        self.connection.connection_made(self)  # type: ignore[arg-type]
+
+    # what the connection asks of a loop
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    # what it asks of a transport
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return ("10.0.0.1", 1234)
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self.high = high
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting_bytes
+
+    def pause_reading(self) -> None:
+        self.reading.append(False)
+
+    def resume_reading(self) -> None:
+        self.reading.append(True)
+
+    def close(self) -> None:
+        self.ended.append("close")
+
+    def abort(self) -> None:
+        self.ended.append("abort")
+
+
+def test_an_idle_connection_is_overdue() -> None:
+    """A peer from which nothing came for the idle time is to be closed; one byte gives it the time again."""
+    rig = Rig(idle_timeout_ms=120_000)
+    rig.now += 120
+    assert rig.connection.overdue(rig.now) is None
+
+    rig.connection.data_received(b"\x00")
+    rig.now += 30
+    assert rig.connection.overdue(rig.now) is None
+    rig.now += 91
+
+    assert rig.connection.overdue(rig.now) is not None
+
+
+def test_a_frame_has_to_end() -> None:
+    """A frame that began and does not end in time is overdue however busily its peer sends; a whole one is not."""
+    rig = Rig(frame_timeout_ms=30_000)
+    frame = Command(code=99, body=bytes(100)).encode()
+    rig.connection.data_received(frame)
+    rig.now += 60
+    assert rig.connection.overdue(rig.now) is None
+
+    for position in range(31):
+        assert rig.connection.overdue(rig.now) is None
+        rig.connection.data_received(frame[position : position + 1])
+        rig.now += 1
+    assert rig.connection.overdue(rig.now) == "did not finish a frame in time"
+
+    rig.connection.data_received(frame[31:])
+    assert rig.connection.overdue(rig.now) is None
+
+
+def test_each_frame_has_its_own_time() -> None:
+    """A connection that ends frames in time is never overdue, though there is always one begun."""
+    rig = Rig(frame_timeout_ms=30_000)
+    frame = Command(code=99, body=bytes(100)).encode()
+
+    rig.connection.data_received(frame[:50])
+    for _ in range(10):
+        rig.now += 25
+        rig.connection.data_received(frame[50:] + frame[:50])
+        assert rig.connection.overdue(rig.now) is None
+
+
+def test_a_reader_that_does_not_read_is_overdue() -> None:
+    """A peer that takes no replies for its time is to be closed; while it does not, nothing more is read from it."""
+    rig = Rig(reader_timeout_ms=60_000)
+    rig.connection.pause_writing()
+    assert rig.reading == [True, False]
+    rig.now += 60
+    assert rig.connection.overdue(rig.now) is None
+    rig.now += 1
+    assert rig.connection.overdue(rig.now) == "does not read its replies"
+
+    rig.connection.resume_writing()
+    assert rig.reading == [True, False, True]
+    assert rig.connection.overdue(rig.now) is None
+
+
+def test_unread_replies_have_a_limit() -> None:
+    """A connection with more unread replies than its limit ends at once and without waiting for its reader."""
+    rig = Rig(reply_bytes_max=1000)
+    rig.waiting_bytes = 1001
+    rig.connection.send(b"fine, since it is read")
+    assert rig.ended == []
+
+    rig.connection.pause_writing()
+    rig.waiting_bytes = 1000
+    rig.connection.send(b"one more")
+    assert rig.ended == []
+    rig.waiting_bytes = 1001
+    rig.connection.send(b"one too many")
+
+    assert rig.ended == ["abort"]
+    assert not rig.connection.is_open
+    rig.connection.send(b"nothing after the end")
+    assert rig.written.endswith(b"one too many")
+
+
+def test_a_closed_connection_does_not_linger() -> None:
+    """A peer that does not even take its last replies is cut off after a while."""
+    rig = Rig()
+    rig.connection.close("the test says so")
+    assert rig.ended == ["close"]
+    assert not rig.connection.is_stuck(rig.now + CLOSE_TIMEOUT_S)
+    assert rig.connection.is_stuck(rig.now + CLOSE_TIMEOUT_S + 0.1)
+
+    rig.connection.close("again")
+    assert rig.ended == ["close"]
+
+
+@on_both_loops
+async def test_the_sweep_closes_what_is_overdue(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listener itself closes overdue connections, with one line each that says why."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
+    async with hosting(idle_timeout_ms=200, frame_timeout_ms=100) as host:
+        idle, slow = await RawPeer.open(host.listener.port), await RawPeer.open(host.listener.port)
+        await slow.say(frame_head(100, 50))
+
+        assert await slow.is_closed_by_peer()
+        assert await idle.is_closed_by_peer()
+        await idle.close()
+        await slow.close()
+    assert reasons(caplog) == ["did not finish a frame in time", "was idle too long"]
+
+
+# ------- how much
+
+
+@on_both_loops
+async def test_a_slow_reader_costs_bounded_memory() -> None:
+    """Requests for large answers are handled only as fast as their answers are read; all come in the end, in order."""
+    count = 200
+    async with hosting() as host:
+        peer = await RawPeer.open(host.listener.port)
+        requests = [Command(code=BIG, opaque=number, ext={"size": str(MIB)}).encode() for number in range(count)]
+
+        await peer.say(b"".join(requests))
+        await wait_until(lambda: host.handled > 0)
+        assert await works(host)
+        transport = host.connected[0]._transport
+        assert transport is not None
+        unread = transport.get_write_buffer_size()
+
+        assert unread < 3 * PASS_REPLY_BYTES_MAX
+        assert host.handled < 50
+        for number in range(count):
+            frame = await peer.frame()
+            assert len(frame.body) == MIB
+            assert decode_command(frame).opaque == number
+        assert host.handled == count + 1
+        await peer.close()
+
+
+@on_both_loops
+async def test_a_reader_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that asks and never reads is closed after its time, and what waited for it is freed."""
+    monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
+    async with hosting(reader_timeout_ms=200) as host:
+        deaf = socket.create_connection(("127.0.0.1", host.listener.port))
+        request = Command(code=BIG, ext={"size": str(8 * MIB)}).encode()
+        await asyncio.to_thread(deaf.sendall, request * 4)
+
+        await wait_until(lambda: len(host.disconnected) == 1)
+
+        assert not host.listener.connections
+        assert await works(host)
+        deaf.close()
+
+
+@on_both_loops
+async def test_a_deaf_peer_does_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that closes waits a moment for last replies to be read, then it is closed."""
+    monkeypatch.setattr("gantry_remoting.server.STOP_TIMEOUT_S", 0.1)
+    async with hosting() as host:
+        deaf = socket.create_connection(("127.0.0.1", host.listener.port))
+        await asyncio.to_thread(deaf.sendall, Command(code=BIG, ext={"size": str(2 * MIB)}).encode())
+        await wait_until(lambda: host.handled == 1)
+    deaf.close()
+    await wait_until(lambda: len(host.disconnected) == 1)
+
+
+@on_both_loops
+async def test_last_replies_are_given_before_the_end() -> None:
+    """A listener that closes gives its peers the replies that are on their way."""
+    async with hosting() as host:
+        peer = await RawPeer.open(host.listener.port)
+        await peer.say(Command(code=BIG, ext={"size": str(3 * MIB)}).encode())
+        await wait_until(lambda: host.handled == 1)
+        reading = asyncio.ensure_future(peer.frame())
+    assert len((await reading).body) == 3 * MIB
+    await peer.close()
+
+
+@on_both_loops
+async def test_a_frame_over_the_limit_is_refused_by_its_length() -> None:
+    """The length field alone decides; the bytes are not waited for."""
+    async with hosting(wire=WireLimits(frame_bytes_max=1000)) as host:
+        fits = await RawPeer.open(host.listener.port)
+        body = bytes(1000 - len(Command(code=99, opaque=1).encode()))
+        await fits.say(Command(code=99, opaque=1, body=body).encode())
+        assert (await fits.frame()).body == body
+
+        await fits.say(frame_head(1000 - 4 + 1, 10))
+        assert await fits.is_closed_by_peer()
+        await fits.close()
+
+
+# ------- the calling end
+
+
+@on_both_loops
+async def test_a_late_answer_reaches_who_asked() -> None:
+    """Answers that take time come when they are ready, each to its request; quick ones pass them."""
+    async with hosting() as host:
+        channel = await Channel.connect(host.address)
+        slow = asyncio.ensure_future(channel.request(Command(code=SLOW), 5000))
+        quick = await channel.request(Command(code=99, body=b"quick"), 5000)
+        assert (quick.body, slow.done()) == (b"quick", False)
+
+        host.gate.set()
+
+        assert (await slow).code == 0
+        await channel.close()
+
+
+@on_both_loops
+async def test_requests_end_with_their_connection() -> None:
+    """A request whose connection breaks raises ConnectionClosed; one that is not answered in time RemotingTimeout."""
+    async with hosting() as host:
+        channel = await Channel.connect(host.address)
+        with pytest.raises(RemotingTimeout, match="20 ms"):
+            await channel.request(Command(code=SLOW), 20)
+        waiting = asyncio.ensure_future(channel.request(Command(code=SLOW), 5000))
+        await wait_until(lambda: host.handled == 2)
+
+        for connection in list(host.listener.connections):
+            connection.close("the test says so")
+
+        with pytest.raises(ConnectionClosed):
+            await waiting
+        with pytest.raises(ConnectionClosed):
+            await channel.request(Command(code=99), 5000)
+        with pytest.raises(ConnectionClosed):
+            channel.send_oneway(Command(code=99))
+        assert not channel.is_open
+        host.gate.set()
+
+
+@on_both_loops
+async def test_the_listening_end_may_ask_too() -> None:
+    """A broker's own request over a client's connection is answered there; without an answer it ends with the peer."""
+    asked: list[int] = []
+
+    def answer(command: Command, channel: Channel) -> Command | None:
+        asked.append(command.code)
+        return command.reply(body=b"from the client") if command.code == 221 else None
+
+    async with hosting() as host:
+        channel = await Channel.connect(host.address, on_request=answer)
+        await channel.request(Command(code=99), 5000)
+        [connection] = host.connected
+
+        assert (await connection.request(Command(code=221), 5000)).body == b"from the client"
+        with pytest.raises(RemotingTimeout):
+            await connection.request(Command(code=307), 20)
+        waiting = asyncio.ensure_future(connection.request(Command(code=307), 5000))
+        await wait_until(lambda: len(asked) == 3)
+        await channel.close()
+        with pytest.raises(ConnectionClosed):
+            await waiting
+
+
+@on_both_loops
+async def test_nobody_listening_is_said() -> None:
+    """An address where nobody listens raises CannotConnect with the address; what is no address a ValueError."""
+    async with hosting() as host:
+        address = host.address
+    with pytest.raises(CannotConnect, match=address):
+        await Channel.connect(address)
+    for text in ("", "host", "host:", ":x", "host:0", "host:65536", "host:-1"):
+        with pytest.raises(ValueError, match="write host:port"):
+            split_address(text)
+    assert split_address(" [::1]:9876 ") == ("::1", 9876)
+
+
+@on_both_loops
+async def test_a_peer_that_speaks_nonsense_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    """A client drops a server that breaks the protocol, and its requests with it."""
+
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
+    channel = await Channel.connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+    with pytest.raises(ConnectionClosed):
+        await channel.request(Command(code=99), 5000)
+
+    assert "peer broke the protocol" in caplog.text
+    server.close()
+    await server.wait_closed()
