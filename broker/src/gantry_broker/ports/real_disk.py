@@ -70,6 +70,7 @@ class RealFile:
         if self._view is None:
             self._map = mmap.mmap(self._descriptor, self._size, mmap.MAP_SHARED)
             self._view = memoryview(self._map)
+            self._advise()
         return self._view
 
     def reserve(self, end: int) -> None:
@@ -77,6 +78,16 @@ class RealFile:
         if end > self._reserved:
             os.posix_fallocate(self._descriptor, self._reserved, end - self._reserved)
             self._reserved = end
+            self._advise()
+
+    def _advise(self) -> None:
+        """No reading ahead in a file that gets its blocks in strides.
+
+        It is written through the map, a few bytes here and there, and reading ahead has the first touch of a fresh
+        page fill its whole neighbourhood with zeros: 1.4 ms instead of 5 us for each of a thousand new queues.
+        """
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_RANDOM if self._reserved < self._size else mmap.MADV_NORMAL)
 
     def pread(self, length: int, position: int) -> bytes:
         data = os.pread(self._descriptor, length, position)
