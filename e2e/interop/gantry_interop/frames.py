@@ -20,7 +20,8 @@ LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON")
 
 REQUEST_NAMES = {
     10: "send-message", 11: "pull-message", 12: "query-message", 14: "query-consumer-offset",
-    15: "update-consumer-offset", 17: "update-and-create-topic", 21: "get-all-topic-config",
+    15: "update-consumer-offset", 17: "update-and-create-topic",
+    18: "update-and-create-topics", 21: "get-all-topic-config",
     25: "update-broker-config", 26: "get-broker-config", 28: "get-broker-runtime-info",
     29: "search-offset-by-timestamp", 30: "get-max-offset", 31: "get-min-offset",
     32: "get-earliest-message-store-time", 33: "view-message-by-id", 34: "heart-beat", 35: "unregister-client",
@@ -35,7 +36,8 @@ REQUEST_NAMES = {
     207: "delete-group", 208: "get-consume-stats", 215: "delete-topic-in-broker",
     216: "delete-topic-in-name-server", 219: "get-kv-list", 220: "reset-consumer-offset-in-client",
     221: "get-consumer-status-from-client", 222: "reset-consumer-offset", 223: "get-consumer-status",
-    224: "get-topics-by-cluster", 300: "query-who-consumes-topic", 303: "query-consume-time-span",
+    224: "get-topics-by-cluster",
+    225: "update-and-create-groups", 300: "query-who-consumes-topic", 303: "query-consume-time-span",
     304: "get-system-topics-from-name-server", 305: "get-system-topics-from-broker",
     306: "clean-expired-consume-queue", 307: "get-consumer-running-info", 309: "consume-message-directly",
     310: "send-message-v2", 314: "clone-group-offset", 315: "view-broker-stats", 319: "get-name-server-config",

@@ -35,6 +35,7 @@ SLAVE_SECONDS_MAX = 150.0
 PROXY_HOST = "127.0.0.2"
 SLAVE_CODES = {21, 43, 45, 201, 402}
 BINARY_HEADERS = {"rocketmq.serialize.type": "ROCKETMQ"}
+PULL_COMMITS, PULL_WAITS, PULL_LITE = 0x1, 0x2, 0x10
 VERSION_ONE_SENDS = {"org.apache.rocketmq.client.sendSmartMsg": "false"}
 
 PARTIES = {
@@ -60,12 +61,18 @@ class Kind:
     variant: str
 
     @property
+    def towards_server(self) -> bool:
+        """Whether the request of this exchange goes to the server, as nearly all do."""
+        return self.to_server == (self.response_code is None)
+
+    @property
     def name(self) -> str:
         request = f"{self.request_code:04d}-{REQUEST_NAMES.get(self.request_code, 'unnamed')}"
         role = "oneway" if self.oneway else "request"
         if self.response_code is not None:
             role = f"reply-{self.response_code}"
-        parts = [request, *([self.variant] if self.variant else []), role, self.party, self.serialization]
+        party = self.party if self.towards_server else f"to-{self.party}"
+        parts = [request, *([self.variant] if self.variant else []), role, party, self.serialization]
         return ".".join(parts).replace(" ", "-")
 
     def sentence(self) -> str:
@@ -135,8 +142,15 @@ def variant_of(request: WireFrame) -> str:
         return "" if "KEYS\x01" in properties or request.code == 320 else "without-keys"
     if request.code == 34:
         return "of-consumers" if b'"groupName"' in request.body.partition(b"producerDataSet")[0] else "of-producers"
-    if request.code in (11, 361) and request.fields.get("subscription", "*") not in ("*", ""):
-        return "by-tag"
+    if request.code in (11, 361):
+        flags = int(request.fields.get("sysFlag", "0"))
+        words = [
+            *(["lite"] if flags & PULL_LITE and request.code == 11 else []),
+            *(["commits"] if flags & PULL_COMMITS else []),
+            *(["waits"] if flags & PULL_WAITS else []),
+            *(["by-tag"] if request.fields.get("subscription", "*") not in ("*", "") else []),
+        ]
+        return "-".join(words)
     if request.code == 14:
         return "zero-if-not-found" if request.fields.get("setZeroIfNotFound") == "true" else ""
     return ""
@@ -199,13 +213,21 @@ class Session:
 
 @contextlib.contextmanager
 def recorded_peer(directory: Path, recorder: Recorder, properties: dict[str, str]) -> Iterator[Session]:
-    """An Apache name server and broker whose clients all pass the proxy."""
+    """An Apache name server and broker whose clients all pass the proxy.
+
+    Open transactions are asked about soon, pop needs the timer wheel, and a broker that may skip a registration asks
+    the name server first whether it can.
+    """
     layout = peers.Layout(
         directory / "peer",
         advertised_host=PROXY_HOST,
         name_server_seen_by_broker_host=PROXY_HOST,
-        # Transactions are asked about soon; pop is refused without the timer wheel.
-        settings={"transactionCheckInterval": "1000", "transactionTimeOut": "1000", "timerWheelEnable": "true"},
+        settings={
+            "transactionCheckInterval": "1000",
+            "transactionTimeOut": "1000",
+            "timerWheelEnable": "true",
+            "forceRegister": "false",
+        },
         properties=properties,
     )
     with Proxy(recorder.observe) as proxy, Nursery(directory / "logs") as nursery:

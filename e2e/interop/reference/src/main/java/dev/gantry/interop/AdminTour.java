@@ -86,9 +86,11 @@ public final class AdminTour {
         SubscriptionGroupConfig groupConfig = new SubscriptionGroupConfig();
         groupConfig.setGroupName(group);
         step("create topic", () -> admin.createAndUpdateTopicConfig(broker, config));
+        step("create topics", () -> admin.createAndUpdateTopicConfigList(broker, List.of(config)));
         step("topic config", () -> admin.examineTopicConfig(broker, topic));
         step("all topic configs", () -> admin.getAllTopicConfig(broker, 10_000));
         step("create group", () -> admin.createAndUpdateSubscriptionGroupConfig(broker, groupConfig));
+        step("create groups", () -> admin.createAndUpdateSubscriptionGroupConfigList(broker, List.of(groupConfig)));
         step("group config", () -> admin.examineSubscriptionGroupConfig(broker, group));
         step("all groups", () -> admin.getAllSubscriptionGroup(broker, 10_000));
     }
@@ -96,6 +98,8 @@ public final class AdminTour {
     private void nameServer() {
         step("cluster", admin::examineBrokerClusterInfo);
         step("topics", admin::fetchAllTopicList);
+        step("system topics of the name server", () -> admin.getDefaultMQAdminExtImpl().getMqClientInstance()
+            .getMQClientAPIImpl().getSystemTopicList(10_000));
         step("topics of a cluster", () -> admin.fetchTopicsByCLuster(cluster));
         step("route", () -> admin.examineTopicRouteInfo(topic));
         step("no route", () -> admin.examineTopicRouteInfo("topic_nobody_made"));
