@@ -29,12 +29,19 @@ class TlsSettings:
     """Refuse clients without a certificate of `authority_file`."""
 
     def server_context(self) -> ssl.SSLContext:
-        """A fresh context from the files. Raises OSError or ssl.SSLError that name what is wrong."""
+        """A fresh context from the files. Raises OSError that names the files and what is wrong with them."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self.certificate_file, self.key_file)
+        try:
+            context.load_cert_chain(self.certificate_file, self.key_file)
+        except OSError as error:
+            files = f"certificate {self.certificate_file} with key {self.key_file}"
+            raise OSError(f"cannot use {files}: {error}") from error
         if self.authority_file is not None:
-            context.load_verify_locations(self.authority_file)
+            try:
+                context.load_verify_locations(self.authority_file)
+            except OSError as error:
+                raise OSError(f"cannot use authority {self.authority_file}: {error}") from error
             context.verify_mode = ssl.CERT_REQUIRED if self.requires_client_certificate else ssl.CERT_OPTIONAL
         return context
 
