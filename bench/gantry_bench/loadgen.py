@@ -12,6 +12,7 @@ import os
 import resource
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Final
 
@@ -119,6 +120,7 @@ class LoadGenerator:
         warm_memory(read_available_bytes())
         server_before = read_process_cpu_seconds(target.process_id)
         own_before = children_cpu_seconds()
+        began = time.monotonic()
         busy_before = read_busy_seconds()
         try:
             done = subprocess.run(
@@ -132,11 +134,10 @@ class LoadGenerator:
             raise BenchmarkFailed(f"the load generator did not end within {timeout_seconds:.0f} s") from error
         if done.returncode != 0:
             raise BenchmarkFailed(done.stderr.decode(errors="replace").strip() or "the load generator failed silently")
-        report = read_report(done.stdout)
+        elapsed_seconds = time.monotonic() - began
         busy = read_busy_seconds() - busy_before
         ours = children_cpu_seconds() - own_before + read_process_cpu_seconds(target.process_id) - server_before
-        whole_seconds = report.seconds + timing.warm_up_ms / 1000
-        return Run(report=report, other_cores=max(0.0, busy - ours) / whole_seconds)
+        return Run(report=read_report(done.stdout), other_cores=max(0.0, busy - ours) / elapsed_seconds)
 
 
 def children_cpu_seconds() -> float:

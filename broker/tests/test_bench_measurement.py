@@ -5,25 +5,18 @@ Pure parts only; the runs themselves are in test_bench_send.py.
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-errors = importlib.import_module("gantry_bench.errors")
-machine = importlib.import_module("gantry_bench.machine")
-measurement = importlib.import_module("gantry_bench.measurement")
-memory = importlib.import_module("gantry_bench.memory")
+from gantry_bench import errors, machine, measurement, memory
 
 MEBIBYTE = 1024 * 1024
 
 
-def report(**changes: Any) -> Any:
+def report(**changes: Any) -> measurement.Report:
     """A report as the load generator prints it, with some fields changed."""
     fields: dict[str, Any] = {
         "load": {
@@ -60,7 +53,7 @@ def report(**changes: Any) -> Any:
     return measurement.read_report(msgspec.json.encode({**fields, **changes}))
 
 
-def with_cpu(microseconds: float) -> Any:
+def with_cpu(microseconds: float) -> measurement.Report:
     """A report of a server that used this much CPU time per message."""
     return report(
         server={
@@ -108,13 +101,14 @@ def test_an_unreadable_report_is_named(text: bytes) -> None:
     [("a", 10.0, True), ("a", 10.1, False), ("b", 3.0, True), ("b", 3.1, False)],
     ids=["a at the limit", "a over it", "b at the limit", "b over it"],
 )
-def test_the_cpu_goal_is_a_ratio_to_the_echo_server(mode: str, broker_us: float, is_met: bool) -> None:
+def test_the_cpu_goal_is_a_ratio_to_the_echo_server(mode: measurement.ModeName, broker_us: float, is_met: bool) -> None:
     """Ten times in the first mode, three times in the second, of the same run's echo server."""
     echo = measurement.summarise([with_cpu(1.0)])
     broker = measurement.summarise([with_cpu(broker_us)])
 
     goal = measurement.cpu_goal(measurement.MODES[mode], 128, broker, echo)
 
+    assert goal is not None
     assert goal.is_met is is_met
     assert goal.measured == pytest.approx(broker_us)
 

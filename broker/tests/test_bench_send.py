@@ -6,25 +6,18 @@ exercised without a broker: start, load, CPU time of another process, medians, g
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
+import send
+from click.testing import CliRunner, Result
+from gantry_bench import errors, loadgen, machine, measurement, memory, processes
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-errors = importlib.import_module("gantry_bench.errors")
-loadgen = importlib.import_module("gantry_bench.loadgen")
-measurement = importlib.import_module("gantry_bench.measurement")
-memory = importlib.import_module("gantry_bench.memory")
-processes = importlib.import_module("gantry_bench.processes")
-send = importlib.import_module("send")
-
+RunCommand = Callable[..., Result]
 TIMING = loadgen.Timing(warm_up_ms=20, duration_ms=100)
 
 STUB_BROKER = """
@@ -61,8 +54,14 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture(autouse=True)
+def little_memory_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test sends next to nothing, so it needs no gibibyte at hand."""
+    monkeypatch.setattr(machine, "WARM_BYTES_MAX", machine.WARM_STEP_BYTES)
+
+
 @contextmanager
-def stub_broker(folder: Path, *, code: int = 0, core: int | None = None) -> Iterator[Any]:
+def stub_broker(folder: Path, *, code: int = 0, core: int | None = None) -> Iterator[processes.Broker]:
     """A process that answers every send with one code."""
     script = folder / "stub.py"
     script.write_text(STUB_BROKER)
@@ -74,12 +73,12 @@ def stub_broker(folder: Path, *, code: int = 0, core: int | None = None) -> Iter
 
 
 @pytest.fixture
-def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
     """The benchmark's command with a stub where broker and name server would be; gives a runner for it."""
     code = 0
 
     @contextmanager
-    def start_broker(folder: Path, *, name_server: str, core: int | None) -> Iterator[Any]:
+    def start_broker(folder: Path, *, name_server: str, core: int | None) -> Iterator[processes.Broker]:
         assert name_server == "127.0.0.1:9"
         folder.mkdir()
         with stub_broker(folder, code=code, core=core) as broker:
@@ -95,7 +94,7 @@ def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(send, "ROOT", tmp_path)
     monkeypatch.setattr(send, "FREE_BYTES_NEEDED", 0)
 
-    def run(*arguments: str, answer: int = 0) -> Any:
+    def run(*arguments: str, answer: int = 0) -> Result:
         nonlocal code
         code = answer
         quick = ["--repetitions", "2", "--warm-up-ms", "20", "--duration-ms", "100"]
@@ -107,7 +106,7 @@ def stubbed_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.needs_go
 @pytest.mark.parametrize("name", ["a", "a1", "b"])
 @pytest.mark.parametrize("header", ["json", "rocketmq"])
-def test_the_echo_server_answers_every_mode(tmp_path: Path, name: str, header: str) -> None:
+def test_the_echo_server_answers_every_mode(tmp_path: Path, name: measurement.ModeName, header: str) -> None:
     """The yardstick runs in all three modes without an error, and its CPU time is measured."""
     mode = measurement.MODES[name]
     load = loadgen.LoadGenerator(loadgen.build(), core=None)
@@ -123,7 +122,7 @@ def test_the_echo_server_answers_every_mode(tmp_path: Path, name: str, header: s
 
 
 @pytest.mark.needs_go
-def test_a_whole_run_prints_goals_and_keeps_its_figures(stubbed_send: Any, tmp_path: Path) -> None:
+def test_a_whole_run_prints_goals_and_keeps_its_figures(stubbed_send: RunCommand, tmp_path: Path) -> None:
     """Every mode and body is measured beside the echo server, and the file holds what the table shows."""
     result = stubbed_send("--body-bytes", "64", "--body-bytes", "128")
 
@@ -141,7 +140,7 @@ def test_a_whole_run_prints_goals_and_keeps_its_figures(stubbed_send: Any, tmp_p
 
 
 @pytest.mark.needs_go
-def test_refused_sends_fail_the_command(stubbed_send: Any) -> None:
+def test_refused_sends_fail_the_command(stubbed_send: RunCommand) -> None:
     """A broker that refuses is no result: the command ends with 1 and shows what the broker said."""
     result = stubbed_send("--mode", "a", "--body-bytes", "64", answer=14)
 
@@ -152,11 +151,11 @@ def test_refused_sends_fail_the_command(stubbed_send: Any) -> None:
 @pytest.mark.needs_go
 @pytest.mark.parametrize(("extra", "code"), [((), 0), (("--assert-goals",), 1)], ids=["reported", "asserted"])
 def test_a_missed_goal_fails_only_when_asked(
-    stubbed_send: Any, monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...], code: int
+    stubbed_send: RunCommand, monkeypatch: pytest.MonkeyPatch, extra: tuple[str, ...], code: int
 ) -> None:
     """Goals are reported; `--assert-goals` turns a missed one into exit code 1."""
     strict = measurement.Mode(name="b", connections=64, outstanding=1, frames_per_write=1, cpu_ratio_max=0.001)
-    monkeypatch.setitem(send.MODES, "b", strict)
+    monkeypatch.setitem(measurement.MODES, "b", strict)
 
     result = stubbed_send("--mode", "b", "--body-bytes", "64", *extra)
 
