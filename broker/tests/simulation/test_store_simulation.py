@@ -86,7 +86,7 @@ class Life:
             self.world.faulty_disk.fail_next(operation, 5)
             try:
                 self.world.open()
-            except StoreUnusable:
+            except (StoreFull, StoreUnusable):
                 self.world.lose_power(self.dice.randrange(1 << 30))
             else:
                 self.world.disk.kill()
