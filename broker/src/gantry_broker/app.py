@@ -9,6 +9,7 @@ ends the process with a non-zero code: what was acknowledged before it stands, n
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final, TypeVar, final
 
 import msgspec
@@ -41,6 +42,7 @@ from gantry_broker.server.topics import TopicTable, system_topics
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection, Listener
 from gantry_wire.commands.admin import TopicConfigTable
@@ -134,6 +136,8 @@ class Broker:
 
     def _build(self) -> None:
         settings, clock = self.settings, self._clock
+        store_settings = settings_of_store(settings.store_path, settings.store, settings.given, self._disk)
+        settings = self.settings = replace(settings, store=store_settings)
         store_host = encode_host(settings.broker_ip, settings.listen_port)
         self.store = MessageStore(
             settings.store_path,
@@ -202,7 +206,7 @@ class Broker:
             **GroupHandlers(self.core).table(),
             **QueryHandlers(self.core).table(),
             **SendBackHandler(self.core, self.sends).table(),
-            **BrokerHandlers(self.core, self.delay, self.pulls.hold).table(),
+            **BrokerHandlers(self.core, self.delay, self.pulls.hold, self._connections).table(),
         }
 
     async def _listen(self) -> None:
@@ -261,6 +265,9 @@ class Broker:
             return kind() if data is None else msgspec.convert(data, kind, strict=False)
         except msgspec.ValidationError as error:
             raise ConfigCorrupt(f"{file.path} is no {kind.__name__}: {error}") from error
+
+    def _connections(self) -> int:
+        return sum(len(listener.connections) for listener in self._listeners)
 
     # ------- events
 

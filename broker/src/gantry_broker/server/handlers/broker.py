@@ -1,5 +1,6 @@
 """What the broker says about itself."""
 
+from collections.abc import Callable
 from typing import final
 
 from gantry_broker.server.core import BrokerCore, HandlerTable
@@ -17,10 +18,11 @@ from gantry_wire.message import record_store_timestamp
 class BrokerHandlers:
     """Codes 26, 28, 45 and 402. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, delay: DelayService, hold: PullHold) -> None:
+    def __init__(self, core: BrokerCore, delay: DelayService, hold: PullHold, connections: Callable[[], int]) -> None:
         self._core = core
         self._delay = delay
         self._hold = hold
+        self._connections = connections
         self._booted_at_ms = core.clock.wall_ms()
 
     def table(self) -> HandlerTable:
@@ -86,6 +88,7 @@ class BrokerHandlers:
             "pageCacheLockTimeMills": 0,
             "commitLogDiskRatio": self._disk_ratio(),
             "consumeQueueDiskRatio": self._disk_ratio(),
+            "connections": self._connections(),
             "heldPulls": self._hold.count,
             "producerGroups": len(core.clients.producers),
             "consumerGroups": len(core.clients.consumers),
