@@ -162,9 +162,9 @@ async def test_a_send_ends_at_its_deadline_not_at_three_times_it() -> None:
         began_at = asyncio.get_running_loop().time()
 
         with pytest.raises(SendTimeout) as raised:
-            await producer.send(Message("orders", b"x"), timeout_ms=200)
+            await producer.send(Message("orders", b"x"), timeout_ms=500)
 
-        assert asyncio.get_running_loop().time() - began_at < 0.5
+        assert asyncio.get_running_loop().time() - began_at < 1.4
         assert raised.value.is_outcome_unknown
 
 
@@ -406,3 +406,66 @@ async def test_a_broker_hears_of_a_producer_at_once_and_when_it_leaves() -> None
             assert [data.group_name for data in heartbeat.producer_data_set] == ["billing"]
 
         assert broker.received[RequestCode.UNREGISTER_CLIENT] == 1
+
+
+async def test_a_silent_connection_is_given_up_and_made_anew() -> None:
+    """A host that is gone without a word takes no connection with it for ever: after silence the next request gets a
+    new one."""
+    settings = ClientSettings(silent_connection_timeout_ms=80)
+    async with FakeCluster() as cluster, Producer(cluster.name_server, client_settings=settings) as producer:
+        cluster.add_topic("orders")
+        broker = cluster.broker()
+        await producer.send(Message("orders", b"1"))
+        await wait_until(lambda: broker.received[RequestCode.HEART_BEAT] == 1)
+        (before,) = broker.state.clients
+        broker.ignore(SEND)
+        with pytest.raises(SendTimeout):
+            await producer.send(Message("orders", b"2"), timeout_ms=100)
+
+        await producer.send(Message("orders", b"3"))
+        await wait_until(lambda: list(broker.state.clients) not in ([before], []))
+
+        assert not before.is_open and broker.connections == 1
+
+
+async def test_a_slow_answer_does_not_cost_the_connection() -> None:
+    """A timeout on a connection that brings other answers is the request's matter alone."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        cluster.add_topic("orders")
+        broker = cluster.broker()
+        await producer.send(Message("orders", b"1"))
+        await wait_until(lambda: broker.received[RequestCode.HEART_BEAT] == 1)
+        (before,) = broker.state.clients
+        broker.ignore(SEND)
+        with pytest.raises(SendTimeout):
+            await producer.send(Message("orders", b"2"), timeout_ms=50)
+
+        await producer.send(Message("orders", b"3"))
+
+        assert before.is_open and list(broker.state.clients) == [before]
+
+
+async def test_large_bodies_under_way_are_bounded_in_bytes() -> None:
+    """Sends wait when the bodies under way reach outstanding_bytes_max, though places are free."""
+    settings = ProducerSettings(outstanding_bytes_max=10_000, compress_above_bytes=1 << 30)
+    async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
+        cluster.add_topic("orders")
+        await producer.queues("orders")
+        broker = cluster.broker()
+        broker.ignore(SEND, times=2)
+        stuck = [asyncio.create_task(producer.send(Message("orders", b"s" * 4000), timeout_ms=400)) for _ in range(2)]
+        await wait_until(lambda: broker.received[SEND] == 2)
+
+        third = asyncio.create_task(producer.send(Message("orders", b"t" * 4000)))
+        await asyncio.wait([third], timeout=0.05)
+        sent_while_full = broker.received[SEND]
+        await asyncio.gather(*stuck, return_exceptions=True)
+
+        assert (await third).is_acknowledged and sent_while_full == 2
+
+
+async def test_starting_twice_is_a_bug_and_says_so() -> None:
+    """A second start would double every task."""
+    async with FakeCluster() as cluster, Producer(cluster.name_server) as producer:
+        with pytest.raises(RuntimeError, match="twice"):
+            await producer.start()

@@ -18,6 +18,8 @@ from gantry_client import (
 from gantry_client import handling as handling_module
 from gantry_client.testing import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
+from gantry_wire.command import oneway
+from gantry_wire.fastjson import ObjectKey, dumps
 
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
 PULL = RequestCode.PULL_MESSAGE
@@ -451,3 +453,30 @@ def test_a_wrong_subscription_is_refused_before_anything_starts(topics: dict[str
             PushConsumer("127.0.0.1:1", GROUP, topics=topics, handler=Recorder())
 
     asyncio.run(make())
+
+
+async def test_a_reset_told_to_the_members_moves_a_running_consumer() -> None:
+    """A broker that leaves the moving to its members (code 220) has them begin again where the administrator said."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        await send(cluster, b"0", b"1", b"2")
+        handler = Recorder()
+        async with PushConsumer(
+            cluster.name_server, GROUP, topics="orders", handler=handler, settings=FIRST
+        ) as consumer:
+            await wait_until(lambda: len(handler.handled) == 3)
+            queue = ObjectKey({"brokerName": "broker-a", "queueId": 0, "topic": "orders"})
+            order = oneway(
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+                {"topic": "orders", "group": GROUP, "timestamp": "0", "isForce": "true"},
+                dumps({"offsetTable": {queue: 1}}),
+            )
+            for connection, _, _ in cluster.broker().state.consumers(GROUP):
+                connection.send(order.encode())
+
+            await send(cluster, b"3")  # ends the pull that is held now
+            await wait_until(lambda: handler.tries[b"2"] == 2 and handler.tries[b"3"] >= 1)
+            await consumer.commit()
+
+        assert handler.tries[b"0"] == 1
+        assert cluster.broker().state.offsets[GROUP, "orders", 0] == 4

@@ -5,6 +5,7 @@ send end after three seconds, not after nine.
 """
 
 import asyncio
+import math
 import time
 from typing import final
 
@@ -34,8 +35,8 @@ class Deadline:
 
     @property
     def remaining_ms(self) -> int:
-        """Milliseconds left; 0 when it has passed."""
-        return max(0, int((self._at - self._loop.time()) * 1000))
+        """Milliseconds left, rounded up: whoever waits so long has reached the deadline. 0 when it has passed."""
+        return max(0, math.ceil((self._at - self._loop.time()) * 1000))
 
     @property
     def has_passed(self) -> bool:

@@ -7,7 +7,7 @@ reply or raises a leaf of our own tree. All requests to one address share its co
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 from gantry_client.errors import ClientClosed, RequestTimeout, Unavailable
 from gantry_client.settings import ClientSettings
@@ -16,6 +16,9 @@ from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingTime
 from gantry_wire.command import Command
 
 log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S: Final = 2.0
+"""How long closing waits for a peer to take what was still written to it."""
 
 Answer = Callable[[Command, str], Command | None]
 """What we say to a peer's request: takes the request and the peer's address."""
@@ -33,6 +36,9 @@ class ConnectionPool:
         self._connected = connected
         self._channels: dict[str, Channel] = {}
         self._connecting: dict[str, asyncio.Task[Channel]] = {}
+        self._heard_at: dict[Channel, float] = {}
+        """When each connection last brought an answer."""
+        self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -46,11 +52,14 @@ class ConnectionPool:
         """The reply of `address`, whatever its code. Raises Unavailable or RequestTimeout."""
         channel = await self._channel(address, timeout_ms)
         try:
-            return await channel.request(command, timeout_ms)
+            reply = await channel.request(command, timeout_ms)
         except RemotingTimeout as error:
+            self._doubt(address, channel)
             raise RequestTimeout(str(error)) from error
         except ConnectionClosed as error:
             raise Unavailable(str(error), is_outcome_unknown=True) from error
+        self._heard_at[channel] = self._loop.time()
+        return reply
 
     async def send_oneway(self, address: str, command: Command, timeout_ms: int) -> None:
         """Hand `command` to the connection; wait for a connection and for room in it, never for the peer's answer."""
@@ -67,10 +76,15 @@ class ConnectionPool:
     async def close(self) -> None:
         """Close every connection. Afterwards every request raises ClientClosed."""
         self._is_closed = True
-        for task in list(self._connecting.values()):
-            task.cancel()
+        for connecting in list(self._connecting.values()):
+            connecting.cancel()
         await asyncio.gather(*self._connecting.values(), return_exceptions=True)
-        await asyncio.gather(*(channel.close() for channel in list(self._channels.values())))
+        tasks = [*self._closing] + [asyncio.ensure_future(channel.close()) for channel in self._channels.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._channels.clear()
 
     async def _channel(self, address: str, timeout_ms: int) -> Channel:
@@ -106,6 +120,7 @@ class ConnectionPool:
         except (CannotConnect, ValueError) as error:
             raise Unavailable(str(error)) from error
         self._channels[address] = channel
+        self._heard_at[channel] = self._loop.time()
         self._connected(address)
         return channel
 
@@ -114,6 +129,21 @@ class ConnectionPool:
         if not task.cancelled() and task.exception() is not None:
             log.info("cannot connect", extra={"peer": address, "reason": str(task.exception())})
 
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def _doubt(self, address: str, channel: Channel) -> None:
+        """A request timed out; give the connection up if nothing has come over it for long."""
+        silent_ms = (self._loop.time() - self._heard_at.get(channel, 0.0)) * 1000
+        if channel.is_open and silent_ms >= self._settings.silent_connection_timeout_ms:
+            log.warning("a connection is silent and given up", extra={"peer": address, "silent_ms": int(silent_ms)})
+            self._forget(address, channel)
+            task = asyncio.create_task(channel.close(), name=f"gantry-close-{address}")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
     def _forget(self, address: str, channel: Channel) -> None:
+        self._heard_at.pop(channel, None)
         if self._channels.get(address) is channel:
             del self._channels[address]

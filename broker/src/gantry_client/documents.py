@@ -81,11 +81,11 @@ class ConsumerIds(Document):
 
 
 class ResetOffsets(Fields):
-    """Code 222: set a group's offsets of one topic to a store time."""
+    """Code 222, and what a broker makes of it for members, 220: set a group's offsets of one topic to a store time."""
 
     topic: str
     group: str
-    timestamp: Int64
+    timestamp: Int64 = -1
     is_force: bool = True
 
 

@@ -18,6 +18,7 @@ from typing import Final, final
 from gantry_client.assignment import Assigner
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import BacklogLimits
+from gantry_client.documents import ResetOffsets, ResetOffsetsResult
 from gantry_client.errors import ClientError
 from gantry_client.fetching import Fetcher, FetchRequest
 from gantry_client.offset_store import BrokerOffsets, FileOffsets, OffsetStore
@@ -31,6 +32,7 @@ from gantry_client.subscriptions import Subscription
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import ConsumerData, ConsumerGroup, MessageQueue
+from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
 
 log = logging.getLogger(__name__)
@@ -77,6 +79,7 @@ class GroupMember:
         """Become a member. Returns before the first queue is assigned."""
         self._session.enter_consumer_group(self.role.group, self._describe)
         self._session.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
+        self._session.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._on_reset)
         self._tasks.start(self._rebalance_forever(), "rebalance")
         self._tasks.repeat(self._settings.commit_interval_ms, self.commit, "commit")
         if self.role.is_ordered:
@@ -92,6 +95,7 @@ class GroupMember:
         self.subscriptions[subscription.topic] = subscription
         stale = [queue for queue in self.readers if queue.topic == subscription.topic]
         await self._give_up(stale, self._settings.handover_timeout_ms)
+        await self._introduce()
         self.rebalance_soon()
 
     def rebalance_soon(self) -> None:
@@ -209,6 +213,18 @@ class GroupMember:
             return
         if group == self.role.group:
             self.rebalance_soon()
+
+    def _on_reset(self, command: Command, address: str) -> None:
+        """An administrator moves the group, by way of a broker that leaves the moving to the members."""
+        try:
+            group = ResetOffsets.read(command.ext).group
+            offsets = read_document(command.body, ResetOffsetsResult).offset_table
+        except FieldError as error:
+            log.warning("a reset cannot be read", extra={"broker": address, "reason": str(error)})
+            return
+        for queue, offset in offsets.items() if group == self.role.group else ():
+            if queue in self.readers:
+                self.readers[queue].seek(offset)
 
     # ------- offsets
 

@@ -63,23 +63,26 @@ class Sender:
         self._group = group
         self._settings = settings
         self._selector = QueueSelector(settings.avoid_failed_broker_ms)
-        self._slots = Slots(settings.outstanding_max)
-        self.outstanding = 0
+        self._slots = Slots(settings.outstanding_max, settings.outstanding_bytes_max)
 
     def __repr__(self) -> str:
         return f"<Sender {self._group} outstanding={self.outstanding}>"
 
+    @property
+    def outstanding(self) -> int:
+        """Sends under way."""
+        return self._slots.taken
+
     async def send(self, outgoing: Outgoing, queue: MessageQueue | None, deadline: Deadline) -> SendReceipt:
-        """Send to `queue`, or to any when it is None, as soon as fewer than `outstanding_max` sends are under way."""
-        await self._take_slot(outgoing.topic, deadline)
-        self.outstanding += 1
+        """Send to `queue`, or to any when it is None, as soon as there is room among the sends under way."""
+        size = len(outgoing.body)
+        await self._take_slot(outgoing.topic, size, deadline)
         try:
             if queue is None:
                 return await self._send_anywhere(outgoing, deadline)
             return await self._send_to(queue, outgoing, deadline)
         finally:
-            self.outstanding -= 1
-            self._slots.give()
+            self._slots.give(size)
 
     async def send_oneway(self, outgoing: Outgoing, queue: MessageQueue | None) -> None:
         """Hand the message to a connection and forget it."""
@@ -90,14 +93,14 @@ class Sender:
         command = oneway(_code(outgoing), self._header(queue, outgoing).write(), outgoing.body)
         await self._session.pool.send_oneway(address, command, self._settings.send_timeout_ms)
 
-    async def _take_slot(self, topic: str, deadline: Deadline) -> None:
-        if self._slots.take_if_free():
+    async def _take_slot(self, topic: str, size: int, deadline: Deadline) -> None:
+        if self._slots.take_if_free(size):
             return
         try:
             async with asyncio.timeout_at(deadline.at):
-                await self._slots.take()
+                await self._slots.take(size)
         except TimeoutError as error:
-            why = f"{self._settings.outstanding_max} other sends were under way until the deadline"
+            why = f"{self._slots.taken} other sends were under way until the deadline"
             raise SendTimeout(topic, (), why) from error
 
     async def _send_anywhere(self, outgoing: Outgoing, deadline: Deadline) -> SendReceipt:

@@ -69,6 +69,8 @@ class Session:
 
     async def start(self) -> None:
         """Begin to keep routes and heartbeats fresh. Needs no server to be there yet."""
+        if self._is_open:
+            raise RuntimeError("started twice")
         self._is_open = True
         self.tasks.repeat(self.settings.route_poll_interval_ms, self.routes.refresh_all, "routes")
         self.tasks.repeat(self.settings.heartbeat_interval_ms, self.heartbeat_all, "heartbeats")

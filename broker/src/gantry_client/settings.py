@@ -31,6 +31,10 @@ class ClientSettings:
     heartbeat_interval_ms: int = 30_000
     """How often brokers hear that we live; they forget a client after 120 s."""
 
+    silent_connection_timeout_ms: int = 10_000
+    """A request that times out on a connection that has brought nothing for so long closes it: the host may be gone
+    without a word, and a new connection finds out. Merely slow brokers answer something in between."""
+
     tls: ssl.SSLContext | None = None
     """Speak TLS with this context; None speaks plain text."""
 
@@ -51,6 +55,9 @@ class ProducerSettings:
 
     outstanding_max: int = 1000
     """Sends without an answer; a further `send` waits. It bounds memory when a broker is slower than the producer."""
+
+    outstanding_bytes_max: int = 64 * 1024 * 1024
+    """The same for the bytes of their bodies; a thousand bodies of 4 MiB would be 4 GiB."""
 
     compress_above_bytes: int = 4096
     """Bodies larger than this are sent compressed; RocketMQ's default."""

@@ -8,12 +8,12 @@ POLL_INTERVAL_S: Final = 0.002
 
 
 async def wait_until(
-    predicate: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = 5.0, what: str = "the condition"
+    predicate: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = 15.0, what: str = "the condition"
 ) -> None:
     """Return as soon as `predicate` holds. Raises TimeoutError that says what did not come about."""
     try:
         async with asyncio.timeout(timeout_s):
-            while not await _answer(predicate()):
+            while not await _answer(predicate()):  # noqa: ASYNC110 - nobody signals what is waited for
                 await asyncio.sleep(POLL_INTERVAL_S)
     except TimeoutError as error:
         raise TimeoutError(f"{what} did not come about in {timeout_s} s") from error
