@@ -228,7 +228,7 @@ class SendPath:
         unique = unique_text.encode()
         if len(unique) != 32 or not unique.isalnum():
             return False
-        slot = slots[queue_id]
+        slot = slots[queue_id] or self._routes.slot(route, queue_id)
         host = self._hosts.get(connection) or self.host_of(connection)
         self.drafts.append(
             (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost of the named one

@@ -66,13 +66,16 @@ class QueueSlot:
 
 @final
 class SendRoute:
-    """One topic. `slots` is empty for topics that only the readable path may handle."""
+    """One topic. `slots` has a place for every queue, filled when it is first sent to.
+
+    It is empty for topics that only the readable path may handle.
+    """
 
     __slots__ = ("_broker_tail", "shapes", "slots", "topic")
 
-    def __init__(self, topic: str, slots: list[QueueSlot], broker_tail: bytes) -> None:
+    def __init__(self, topic: str, queue_count: int, broker_tail: bytes) -> None:
         self.topic: Final = topic
-        self.slots: Final = slots
+        self.slots: Final[list[QueueSlot | None]] = [None] * queue_count
         self.shapes: Final[dict[str, Shape]] = {}
         self._broker_tail = broker_tail
 
@@ -116,13 +119,15 @@ class SendRoutes:
         topic = config.topic_name
         count = max(config.write_queue_nums, config.read_queue_nums)
         is_plain = not is_retry_or_dead_letter(topic) and config.topic_filter_type == "SINGLE_TAG"
-        slots = [self.slot(topic, queue_id) for queue_id in range(count)] if is_plain and count <= 64 else []
-        route = SendRoute(topic, slots, self._broker_tail)
+        route = SendRoute(topic, count if is_plain else 0, self._broker_tail)
         self.by_topic[topic] = route
         return route
 
-    def slot(self, topic: str, queue_id: int) -> QueueSlot:
-        return QueueSlot(self._store.queue(topic, queue_id), self.template(queue_id))
+    def slot(self, route: SendRoute, queue_id: int) -> QueueSlot:
+        """The slot of a queue that is sent to for the first time."""
+        slot = QueueSlot(self._store.queue(route.topic, queue_id), self.template(queue_id))
+        route.slots[queue_id] = slot
+        return slot
 
     def template(self, queue_id: int) -> bytes:
         """A successful reply, to be filled with (physical offset, queue offset, unique id, opaque)."""
