@@ -32,7 +32,7 @@ class BrokerSettings:
     """Everything one broker can be told. The RocketMQ name is the key in `broker.conf`."""
 
     cluster_name: str = "DefaultCluster"
-    """brokerClusterName."""
+    """brokerClusterName: the cluster that name servers list this broker under; also a topic's name."""
 
     broker_name: str = field(default_factory=socket.gethostname)
     """brokerName; the host's name by default."""
@@ -47,7 +47,7 @@ class BrokerSettings:
     """bindAddress: the address to listen on."""
 
     listen_port: int = 10911
-    """listenPort."""
+    """listenPort: the main port, which serves everything."""
 
     fast_port: int | None = None
     """fastListenPort; two below listenPort by default, as clients and slaves expect. -1 switches it off."""
@@ -62,7 +62,7 @@ class BrokerSettings:
     """storePathRootDir: where the log, the queues and the tables lie."""
 
     register_period_ms: int = 30_000
-    """registerNameServerPeriod, 10 to 60 s."""
+    """registerNameServerPeriod: how often name servers are told of us when nothing changes; 10 to 60 s."""
 
     auto_create_topics: bool = True
     """autoCreateTopicEnable: the first message to an unknown topic makes it."""
@@ -110,16 +110,16 @@ class BrokerSettings:
     """regionId, told to clients in every reply to a send."""
 
     connections_max: int = 8_000
-    """serverMaxConnections."""
+    """serverMaxConnections: of one port; below the file limit, since queues need descriptors, too."""
 
     connections_per_address_max: int = 4_000
-    """serverMaxConnectionsPerAddress."""
+    """serverMaxConnectionsPerAddress: so that one runaway host does not shut out the others."""
 
     idle_timeout_ms: int = 120_000
-    """serverChannelMaxIdleTimeMills, given in ms."""
+    """serverChannelMaxIdleTimeMills: a connection silent for so long is closed; clients beat every 30 s."""
 
     frame_bytes_max: int = 16 * 1024 * 1024
-    """frameMaxLength: RocketMQ sets it by a system property."""
+    """frameMaxLength: the largest request; RocketMQ sets it by a system property."""
 
     tls_mode: TlsMode = TlsMode.PERMISSIVE
     """tlsMode: disabled, permissive or enforcing. Permissive without a certificate speaks plain text only."""
@@ -420,7 +420,10 @@ def describe_settings() -> list[tuple[str, str, str]]:
         **_field_texts(FlushSettings, "store.flush."),
     }
     defaults = BrokerSettings(broker_name="the host's name")
-    return [(key, _written(_lookup(defaults, name)), texts.get(name, "")) for key, (name, _) in _KEYS.items()]
+    return [
+        (key, _written(_lookup(defaults, name)), re.sub(rf"^{key}\W*", "", texts.get(name, "")))
+        for key, (name, _) in _KEYS.items()
+    ]
 
 
 def _field_texts(kind: type, prefix: str = "") -> dict[str, str]:
