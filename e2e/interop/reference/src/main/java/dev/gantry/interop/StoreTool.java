@@ -81,6 +81,7 @@ public final class StoreTool {
         config.setMappedFileSizeConsumeQueue(number("--consume-queue-file-bytes", 6_000_000));
         config.setMaxHashSlotNum(number("--hash-slots", 5_000_000));
         config.setMaxIndexNum(number("--index-entries", 20_000_000));
+        config.setMaxMsgsNumBatch(HITS_MAX);
         config.setHaListenPort(0);
         config.setTimerWheelEnable(false);
         BrokerConfig broker = new BrokerConfig();
