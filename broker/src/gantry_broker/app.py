@@ -293,6 +293,7 @@ class Broker:
     def _fail(self, error: BaseException) -> None:
         if not self._failed.done():
             self._failed.set_exception(error)
+            self._failed.exception()  # somebody may be waiting in `failed`; if nobody is, it was logged where it began
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

@@ -1,0 +1,74 @@
+"""A disk that fails: what was not promised is not acknowledged, readers go on, and a failed flush is the end."""
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.errors import FlushFailed
+from gantry_broker.settings import broker_settings
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.local import Dialogue, dialogue, local_conf, wait_until
+
+LOG_FILE_BYTES = 8 * 1024 * 1024
+
+
+@asynccontextmanager
+async def broker_on(disk: FaultyDisk, clock: FakeClock, **conf: str) -> AsyncIterator[Broker]:
+    broker = Broker(broker_settings(local_conf("/store", **conf)), disk=disk, clock=clock)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def fill(client: Dialogue) -> int:
+    """Send until it is refused; how many were taken."""
+    for number in range(100):
+        reply = await client.send(b"x" * 1_000_000)
+        if reply.code != 0:
+            assert reply.code == 14
+            assert "disk is full" in (reply.remark or "")
+            return number
+    raise AssertionError("the disk is never full")
+
+
+async def test_a_full_disk_refuses_and_comes_back() -> None:
+    """Without room sends are 14, which clients take elsewhere; reads go on, and with room sends do, too."""
+    disk, clock = FaultyDisk(), FakeClock()
+    async with broker_on(disk, clock) as broker, dialogue(broker) as client:
+        await client.send_ok(b"first")
+        disk.capacity = disk.space("/").used + 1_000_000
+
+        taken = await fill(client)
+
+        assert broker.core.store.queue("TopicTest", 0).end == 1 + taken
+        assert [message.body for message in await client.read(0, maxMsgNums="1")] == [b"first"]
+        assert (await client.send(b"x" * 1_000_000)).code == 14
+        disk.capacity = 10 * LOG_FILE_BYTES
+        clock.advance(60_000)
+        assert (await client.send_ok(b"y" * 1_000_000))["queueOffset"] == str(1 + taken)
+
+
+async def test_a_failed_flush_is_the_end() -> None:
+    """After a flush has failed nothing is acknowledged, and the broker says that it cannot go on."""
+    disk, clock = FaultyDisk(), FakeClock()
+    quick = {"flushIntervalCommitLog": "10", "flushCommitLogLeastPages": "0"}
+    async with broker_on(disk, clock, **quick) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        await wait_until(lambda: broker.core.store.flushed == broker.core.store.wrote)
+        disk.fail_next("sync", errno.EIO, count=100)
+        await client.send()
+
+        with pytest.raises(FlushFailed):
+            await broker.failed()
+
+        refused = await client.send()
+        assert refused.code == 14
+        assert "read-only" in (refused.remark or "")
+        assert (await client.pull(0)).code == 0
+    assert disk.exists("/store/abort"), "the next start has to look at what there is"
