@@ -53,6 +53,8 @@ log = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=msgspec.Struct)
 
+GC_THRESHOLD: Final = 20_000
+"""Objects between two looks of the garbage collector: what a pass makes is freed by counting, not by collecting."""
 CLIENT_SCAN_S: Final = 10.0
 
 
@@ -170,8 +172,15 @@ class Broker:
             self._loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms
         )
         limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
-        self.path = SendPath(self.store, routes, self.flow, stats, limits)
-        self.path.configure(body_bytes_max=settings.message_bytes_max, loop=self._loop)
+        self.path = SendPath(
+            self.store,
+            routes,
+            self.flow,
+            stats,
+            limits=limits,
+            body_bytes_max=settings.message_bytes_max,
+            loop=self._loop,
+        )
         self.sends = SendHandlers(self.core, self.path)
         self.pulls = PullHandlers(self.core, self._loop)
         self.store.on_appended.append(self._appended)

@@ -14,6 +14,7 @@ The interface is `handle(data, connection) -> (consumed, replies)`; a compiled t
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, final
 
 import msgspec
@@ -31,7 +32,7 @@ from gantry_wire.commands.send import SendMessageV2
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FRAME_HEAD, Frame, check_frame_head
 from gantry_wire.limits import WireLimits
-from gantry_wire.message import encode_host
+from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, TRANSACTION_MASK, encode_host
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,14 @@ SEND_V2_PREFIX: Final = b'{"code":310,'
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 NO_ANSWER: Final = b""
+NEVER_A_PREFIX: Final = b"\0"
+"""No JSON header begins so."""
+CLEARED_FLAGS: Final = TRANSACTION_MASK | FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
+"""What a producer may not say of its message: the broker knows the hosts, and transactions come by another way."""
 _HEAD_BYTES: Final = FRAME_HEAD.size
 _unpack_head: Final = FRAME_HEAD.unpack_from
-_HEADS: Final = [FRAME_HEAD.pack(4 + length, length) for length in range(2048)]
+HEADS_COUNT: Final = 2048
+_HEADS: Final = [FRAME_HEAD.pack(4 + length, length) for length in range(HEADS_COUNT)]
 """Frame heads of short JSON replies without a body, by header length."""
 
 Answer = tuple[bytes, bytes, int]
@@ -69,7 +75,15 @@ class SendPath:
     """
 
     def __init__(
-        self, store: MessageStore, routes: SendRoutes, flow: FlowControl, stats: BrokerStats, limits: WireLimits
+        self,
+        store: MessageStore,
+        routes: SendRoutes,
+        flow: FlowControl,
+        stats: BrokerStats,
+        *,
+        limits: WireLimits,
+        body_bytes_max: int,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._store = store
         self._routes = routes
@@ -77,27 +91,27 @@ class SendPath:
         self._stats = stats
         self._limits = limits
         self._total_max = limits.frame_bytes_max - 4
-        self._hosts: dict[Connection, bytes] = {}
-        self._body_bytes_max = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._body_bytes_max = body_bytes_max
+        self._loop = loop
+        self._hosts: dict[Connection, tuple[bytes, int]] = {}
         self._is_flush_scheduled = False
         self._runs: list[tuple[Connection, int]] = []
-        self.drafts: list[Draft] = []
-        self.answers: list[Answer] = []
+        self.drafts: Final[list[Draft]] = []
+        self.answers: Final[list[Answer]] = []
         self.refusal: Refusal | None = None
         """Why sends of the read that is being handled are refused, if they are."""
 
-    def configure(self, *, body_bytes_max: int, loop: asyncio.AbstractEventLoop) -> None:
-        """What is known only when the loop runs."""
-        self._body_bytes_max = body_bytes_max
-        self._loop = loop
-
     def host_of(self, connection: Connection) -> bytes:
         """The peer's address as records hold it."""
-        host = self._hosts.get(connection)
-        if host is None:
-            host = self._hosts[connection] = encode_host(*connection.peer)
-        return host
+        return self._host(connection)[0]
+
+    def _host(self, connection: Connection) -> tuple[bytes, int]:
+        """The peer's address and the flag that goes with its length."""
+        known = self._hosts.get(connection)
+        if known is None:
+            host = encode_host(*connection.peer)
+            known = self._hosts[connection] = (host, FLAG_BORN_HOST_V6 if len(host) == 20 else 0)
+        return known
 
     def forget(self, connection: Connection) -> None:
         self._hosts.pop(connection, None)
@@ -107,35 +121,11 @@ class SendPath:
 
         Replies to sends follow when the pass is appended, at the end of this turn of the loop.
         """
-        assert self._loop is not None, "configure comes first"
-        position, end = 0, len(data)
-        total_max = self._total_max
-        take_plain = self._take_plain
         self.refusal = self._flow.refusal(self._loop.time(), len(self.drafts))
         replies: list[bytes] = []
-        reply_bytes = 0
         try:
-            while end - position >= _HEAD_BYTES:
-                total, type_and_header = _unpack_head(data, position)
-                header_bytes = type_and_header & 0xFFFFFF
-                if total > total_max or header_bytes + 4 > total or type_and_header != header_bytes:
-                    check_frame_head(total, type_and_header, self._limits)
-                frame_end = position + 4 + total
-                if frame_end > end:
-                    break
-                header_end = position + _HEAD_BYTES + header_bytes
-                header = data[position + _HEAD_BYTES : header_end]
-                body = data[header_end:frame_end]
-                position = frame_end
-                if header.startswith(SEND_V2_PREFIX) and take_plain(header, body, connection):
-                    continue
-                reply = other(Frame(type_and_header >> 24, header, body), connection)
-                if reply:
-                    replies.append(reply)
-                    reply_bytes += len(reply)
-                    if reply_bytes > PASS_REPLY_BYTES_MAX:
-                        break
-            if 4 <= end - position < _HEAD_BYTES:  # a length that cannot be ends the connection: answer first
+            position = self._take_frames(data, connection, other, replies)
+            if 4 <= len(data) - position < _HEAD_BYTES:  # a length that cannot be ends the connection: answer first
                 check_frame_head(int.from_bytes(data[position : position + 4], "big"), 0, self._limits)
         except RemoteProtocolError:
             self.flush_for(connection)
@@ -149,6 +139,80 @@ class SendPath:
                     self._loop.call_soon(self._flush_turn)
         return position, b"".join(replies)
 
+    def _take_frames(self, data: bytes, connection: Connection, other: OtherFrame, replies: list[bytes]) -> int:
+        """The hot loop: where the last whole frame ends. One long function on purpose; every line runs per message.
+
+        A plain send is put into the pass here. At the first sign of something else its frame goes to `other` whole.
+        """
+        position, end, reply_bytes = 0, len(data), 0
+        total_max, body_bytes_max = self._total_max, self._body_bytes_max
+        by_topic = self._routes.by_topic
+        drafts, answers = self.drafts, self.answers
+        host, host_flag = self._host(connection)
+        # Refused sends take the readable path, which says so.
+        prefix = SEND_V2_PREFIX if self.refusal is None else NEVER_A_PREFIX
+        while end - position >= _HEAD_BYTES:
+            total, type_and_header = _unpack_head(data, position)
+            header_bytes = type_and_header & 0xFFFFFF
+            if total > total_max or header_bytes + 4 > total or type_and_header != header_bytes:
+                check_frame_head(total, type_and_header, self._limits)
+            frame_end = position + 4 + total
+            if frame_end > end:
+                break
+            header_end = position + _HEAD_BYTES + header_bytes
+            header = data[position + _HEAD_BYTES : header_end]
+            position = frame_end
+            if header.startswith(prefix):
+                try:
+                    request = _decode_send(header)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    request = None
+                if request is not None:
+                    fields = request.fields
+                    route = by_topic.get(fields.topic)
+                    text = fields.properties
+                    queue_id = fields.queue_id
+                    if (
+                        route is not None
+                        and text is not None
+                        and 0 <= queue_id < len(route.slots)
+                        and text[:UNIQUE_START] == UNIQUE_PREFIX
+                        and 0 < frame_end - header_end <= body_bytes_max
+                        and not (fields.batch or fields.reconsume_times or request.flag & FLAG_RESPONSE)
+                    ):
+                        tail = text[UNIQUE_END:]
+                        shape = route.shapes.get(tail) or route.learn(tail)
+                        key = text[UNIQUE_START:UNIQUE_END]
+                        unique = key.encode()
+                        if shape is not None and len(unique) == 32 and unique.isalnum():
+                            slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
+                            drafts.append(
+                                (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
+                                    slot.queue,
+                                    data[header_end:frame_end],
+                                    UNIQUE_PREFIX_BYTES + unique + shape.tail,
+                                    fields.sys_flag & ~CLEARED_FLAGS | host_flag,
+                                    fields.flag,
+                                    fields.born_timestamp,
+                                    host,
+                                    0,
+                                    0,
+                                    shape.tags_code,
+                                    0,
+                                    (key,),
+                                )
+                            )
+                            template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
+                            answers.append((template, unique, request.opaque))
+                            continue
+            reply = other(Frame(type_and_header >> 24, header, data[header_end:frame_end]), connection)
+            if reply:
+                replies.append(reply)
+                reply_bytes += len(reply)
+                if reply_bytes > PASS_REPLY_BYTES_MAX:
+                    break
+        return position
+
     def flush_for(self, connection: Connection) -> None:
         """Append the pass now, since what `connection` asks next must see its own sends."""
         if self.drafts:
@@ -157,11 +221,13 @@ class SendPath:
 
     def flush(self) -> None:
         """Append the pass and answer everybody in it. A store that refuses stores nothing of it."""
-        drafts, answers, runs = self.drafts, self.answers, self._runs
-        if not drafts:
+        if not self.drafts:
             return
-        assert self._loop is not None, "configure comes first"
-        self.drafts, self.answers, self._runs = [], [], []
+        # The lists are emptied in place: the loop that fills them holds on to them.
+        drafts, answers, runs = self.drafts[:], self.answers[:], self._runs
+        self.drafts.clear()
+        self.answers.clear()
+        self._runs = []
         began = self._loop.time()
         try:
             physical_offsets, queue_offsets = self._store.append(drafts)
@@ -170,20 +236,19 @@ class SendPath:
             return
         self._flow.appended(self._loop.time() - began)
         self._stats.put(len(drafts), self._store)
-        parts: list[bytes] = []
+        heads = _HEADS
+        placed = zip(answers, physical_offsets, queue_offsets, strict=True)
         number = 0
         for connection, end in runs:
-            while number < end:
-                template, unique, opaque = answers[number]
+            parts: list[bytes] = []
+            for (template, unique, opaque), physical, queue_offset in islice(placed, end - number):
                 if template:
-                    reply = template % (physical_offsets[number], queue_offsets[number], unique, opaque)
+                    reply = template % (physical, queue_offset, unique, opaque)
                     size = len(reply)
-                    parts.append(_HEADS[size] if size < len(_HEADS) else FRAME_HEAD.pack(4 + size, size))
-                    parts.append(reply)
-                number += 1
+                    parts += (heads[size] if size < HEADS_COUNT else FRAME_HEAD.pack(4 + size, size), reply)
+            number = end
             if parts:
                 connection.send(b"".join(parts))
-                parts.clear()
 
     def _flush_turn(self) -> None:
         self._is_flush_scheduled = False
@@ -202,52 +267,6 @@ class SendPath:
             replies = [Command(code=code, opaque=answer[2], flag=1, remark=remark).encode() for answer in refused]
             connection.send(b"".join(replies))
             number = end
-
-    def _take_plain(self, header: bytes, body: bytes, connection: Connection) -> bool:
-        """Put a usual send into the pass; False when it needs the readable path. Keep this function flat."""
-        try:
-            request = _decode_send(header)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return False
-        fields = request.fields
-        route = self._routes.by_topic.get(fields.topic)
-        text = fields.properties
-        if route is None or text is None or fields.batch or fields.reconsume_times or self.refusal is not None:
-            return False
-        if request.flag & FLAG_RESPONSE:
-            return False
-        slots = route.slots
-        queue_id = fields.queue_id
-        if not 0 <= queue_id < len(slots) or text[:UNIQUE_START] != UNIQUE_PREFIX:
-            return False
-        tail = text[UNIQUE_END:]
-        shape = route.shapes.get(tail) or route.learn(tail)
-        if shape is None or not 0 < len(body) <= self._body_bytes_max:
-            return False
-        unique_text = text[UNIQUE_START:UNIQUE_END]
-        unique = unique_text.encode()
-        if len(unique) != 32 or not unique.isalnum():
-            return False
-        slot = slots[queue_id] or self._routes.slot(route, queue_id)
-        host = self._hosts.get(connection) or self.host_of(connection)
-        self.drafts.append(
-            (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost of the named one
-                slot.queue,
-                body,
-                UNIQUE_PREFIX_BYTES + unique + shape.tail,
-                fields.sys_flag & ~0x3C | (0x10 if len(host) == 20 else 0),
-                fields.flag,
-                fields.born_timestamp,
-                host,
-                0,
-                0,
-                shape.tags_code,
-                0,
-                (unique_text,),
-            )
-        )
-        self.answers.append((NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template, unique, request.opaque))
-        return True
 
 
 def store_refusal(error: Exception) -> tuple[ResponseCode, str]:
