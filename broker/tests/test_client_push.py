@@ -29,7 +29,7 @@ GROUP = "billing"
 class Recorder:
     """A handler that remembers, and fails a message as often as it is told to."""
 
-    def __init__(self, *, failures: int = 0, error: Exception | None = None) -> None:
+    def __init__(self, *, failures: int = 0, error: BaseException | None = None) -> None:
         self.handled: list[ReceivedMessage] = []
         self.tries: Counter[bytes] = Counter()
         self._failures = failures
@@ -89,8 +89,10 @@ async def test_a_restarted_consumer_goes_on_where_it_was() -> None:
         assert sorted(second.bodies) == [b"4", b"5"]
 
 
-@pytest.mark.parametrize("error", [RetryLater(), RuntimeError("a bug")], ids=["asked", "bug"])
-async def test_a_failed_message_comes_again(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [RetryLater(), RuntimeError("a bug"), asyncio.CancelledError()], ids=["asked", "bug", "cancelled-inside"]
+)
+async def test_a_failed_message_comes_again(error: BaseException) -> None:
     """Whatever a handler raises, its message goes back to the broker and is delivered again, counted."""
     async with FakeCluster() as cluster:
         cluster.add_topic("orders", queues=1)

@@ -78,6 +78,12 @@ async def call_handler(handler: Handler, message: ReceivedMessage) -> RetryLater
         await handler(message)
     except RetryLater as later:
         return later
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise  # We are being closed.
+        log.warning("a handler was cancelled from inside", extra={"message_id": message.message_id})
+        return RetryLater()
     except Exception:
         log.exception("a handler failed", extra={"topic": message.topic, "message_id": message.message_id})
         return RetryLater()

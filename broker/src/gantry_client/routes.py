@@ -129,7 +129,7 @@ class RouteTable:
         if task is None:
             task = asyncio.create_task(self._ask(topic), name=f"gantry-route-{topic}")
             self._asking[topic] = task
-            task.add_done_callback(lambda _: self._asking.pop(topic, None))
+            task.add_done_callback(lambda done: self._asked(topic, done))
         return await asyncio.shield(task)
 
     async def refresh_all(self) -> None:
@@ -156,6 +156,11 @@ class RouteTable:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _asked(self, topic: str, task: asyncio.Task[Route | None]) -> None:
+        self._asking.pop(topic, None)
+        if not task.cancelled():
+            task.exception()  # Whoever asked may have stopped waiting; then nobody else looks at it.
 
     async def _ask(self, topic: str) -> Route | None:
         data = await self._name_servers.route(topic)

@@ -89,7 +89,9 @@ class Sender:
         if queue is None:
             route = await self._session.routes.for_sending(outgoing.topic)
             queue = self._selector.next(route, (), _now_s())
-        address = await self._master_of(queue)
+        else:
+            route = await self._session.routes.for_sending(queue.topic)
+        address = route.demand_master(queue.broker_name)
         command = oneway(_code(outgoing), self._header(queue, outgoing).write(), outgoing.body)
         await self._session.pool.send_oneway(address, command, self._settings.send_timeout_ms)
 
@@ -112,7 +114,7 @@ class Sender:
             if queue.broker_name in tried:
                 await self._back_off(len(attempts), deadline)
             try:
-                receipt = await self._attempt(queue, outgoing, deadline)
+                receipt = await self._attempt(route.demand_master(queue.broker_name), queue, outgoing, deadline)
             except RequestFailed as error:
                 attempts.append(Attempt(queue.broker_name, error))
                 await self._after_failure(outgoing.topic, attempts, deadline)
@@ -121,8 +123,9 @@ class Sender:
                 return receipt
 
     async def _send_to(self, queue: MessageQueue, outgoing: Outgoing, deadline: Deadline) -> SendReceipt:
+        route = await self._route(queue.topic, [], deadline)
         try:
-            return await self._attempt(queue, outgoing, deadline)
+            return await self._attempt(route.demand_master(queue.broker_name), queue, outgoing, deadline)
         except BrokerRefused:
             raise
         except RequestFailed as error:
@@ -161,8 +164,7 @@ class Sender:
     async def _back_off(self, attempts: int, deadline: Deadline) -> None:
         await asyncio.sleep(min(BACKOFF_FIRST_MS << attempts, deadline.remaining_ms) / 1000)
 
-    async def _attempt(self, queue: MessageQueue, outgoing: Outgoing, deadline: Deadline) -> SendReceipt:
-        address = await self._master_of(queue)
+    async def _attempt(self, address: str, queue: MessageQueue, outgoing: Outgoing, deadline: Deadline) -> SendReceipt:
         timeout_ms = max(1, deadline.remaining_ms)
         if self._settings.attempt_timeout_ms is not None:
             timeout_ms = min(timeout_ms, self._settings.attempt_timeout_ms)
@@ -179,10 +181,6 @@ class Sender:
             queue_offset=result.queue_offset,
             transaction_id=result.transaction_id,
         )
-
-    async def _master_of(self, queue: MessageQueue) -> str:
-        route = await self._session.routes.for_sending(queue.topic)
-        return route.demand_master(queue.broker_name)
 
     def _header(self, queue: MessageQueue, outgoing: Outgoing) -> SendMessageV2:
         return SendMessageV2(

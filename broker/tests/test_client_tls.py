@@ -1,0 +1,56 @@
+"""TLS: the client speaks it where it is told to, and says what is wrong where it cannot."""
+
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from gantry_client import Admin, ClientSettings, Unavailable
+from gantry_remoting.server import CommandService, Connection, Listener
+from gantry_remoting.settings import ListenerSettings, TlsMode, TlsSettings
+from gantry_wire.command import Command
+from gantry_wire.commands.admin import TopicListing
+from gantry_wire.commands.documents import write_document
+
+
+def answer(command: Command, connection: Connection) -> Command:
+    """Whatever is asked: one topic."""
+    return command.reply(body=write_document(TopicListing(topic_list=["orders"])))
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+async def address(authority: trustme.CA, tmp_path: Path) -> AsyncIterator[str]:
+    """A name server that takes nothing but TLS."""
+    certificate = authority.issue_cert("127.0.0.1")
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    chain.write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+    key.write_bytes(certificate.private_key_pem.bytes())
+    tls = TlsSettings(TlsMode.ENFORCING, str(chain), str(key))
+    listener = Listener(CommandService(answer), ListenerSettings(host="127.0.0.1", tls=tls))
+    await listener.start()
+    yield f"127.0.0.1:{listener.port}"
+    await listener.close()
+
+
+async def test_a_client_with_the_right_authority_is_served(authority: trustme.CA, address: str) -> None:
+    """The context that the settings carry is used for every connection."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    async with Admin(address, client_settings=ClientSettings(tls=context)) as admin:
+        assert await admin.topics.all(with_internal=True) == ["orders"]
+
+
+@pytest.mark.parametrize("context", [None, ssl.create_default_context()], ids=["plain", "stranger"])
+async def test_a_client_that_cannot_speak_to_it_says_so(address: str, context: ssl.SSLContext | None) -> None:
+    """Plain text, and a certificate of an unknown authority, end in Unavailable."""
+    settings = ClientSettings(tls=context, request_timeout_ms=1000)
+    async with Admin(address, client_settings=settings) as admin:
+        with pytest.raises(Unavailable):
+            await admin.topics.all(with_internal=True)
