@@ -87,6 +87,21 @@ async def test_a_reply_that_looks_like_a_send_is_not_stored(tmp_path: Path) -> N
         assert [message.queue_offset for message in await client.read()] == [0]
 
 
+async def test_the_first_byte_says_how_a_header_is_written(tmp_path: Path) -> None:
+    """JSON in a frame that says it is binary is no send: the connection closes, nothing is stored."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        peer = await RawPeer.open(broker.port)
+        frame = bytearray(send_frame(5))
+        frame[4] = 1
+
+        await peer.say(bytes(frame))
+
+        assert await peer.is_closed_by_peer()
+        assert [message.queue_offset for message in await client.read()] == [0]
+        await peer.close()
+
+
 @pytest.mark.parametrize("size", [4, 7, 8], ids=["length", "all but one byte", "whole head"])
 async def test_a_stored_send_is_answered_before_a_bad_length_closes(tmp_path: Path, size: int) -> None:
     """However little of the bad frame's head has arrived with the send: stored is answered, then closed."""

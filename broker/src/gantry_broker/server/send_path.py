@@ -162,7 +162,7 @@ class SendPath:
             header_end = position + _HEAD_BYTES + header_bytes
             header = data[position + _HEAD_BYTES : header_end]
             position = frame_end
-            if header.startswith(prefix):
+            if header.startswith(prefix) and type_and_header == header_bytes:
                 try:
                     request = _decode_send(header)
                 except (msgspec.DecodeError, UnicodeDecodeError):
