@@ -50,6 +50,8 @@ class Debt:
         """How many answers are owed to each opaque."""
         self.held: Counter[int] = Counter()
         """Of these, pulls that may wait longer than the connection lives."""
+        self.late: Counter[int] = Counter()
+        """Of the answers, those that need not come before the connection ends."""
         self.asked: dict[int, int] = {}
         """The request code of each opaque."""
         self.parsed: Counter[int] = Counter()
@@ -105,5 +107,7 @@ class Debt:
             return
         self.answers[header.opaque] += 1
         self.asked[header.opaque] = header.code
+        if header.code in LATER:
+            self.late[header.opaque] += 1
         if header.code in PULLS and header.ext.get("suspendTimeoutMillis", "0") not in SHORT_SUSPENSIONS:
             self.held[header.opaque] += 1

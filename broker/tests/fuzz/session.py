@@ -12,7 +12,7 @@ from typing import Final, cast, final
 import msgspec
 
 from fuzz.mutate import Mutator
-from fuzz.oracle import LATER, Debt
+from fuzz.oracle import Debt
 from fuzz.tally import Tally
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FrameReader
@@ -177,9 +177,10 @@ class Session:
                 tally.find(number, f"the connection stays open after a frame that breaks the protocol: {shown!r}")
         elif not await peer.settled(owed):
             tally.find(number, f"answers are missing: {self._missing(peer)}")
-        late = Counter({opaque: 1 for opaque, code in debt.asked.items() if code in LATER})
-        if debt.must_close and not peer.was_reset and debt.answers - late - Counter(opaque for opaque, _ in peer.replies):
-            tally.find(number, f"answers before a bad frame are missing: {self._missing(peer)}")
+        missing = self._unanswered(peer) - debt.late
+        if debt.must_close and not peer.was_reset and missing:
+            shown = [self._shown(opaque) for opaque in list(missing)[:3]]
+            tally.find(number, f"answers before a bad frame are missing: {', '.join(shown)}; {self._frames[-1]!r}")
         if peer.is_closed and not debt.must_close:
             tally.find(number, f"the server closed a connection that kept the protocol; {self._missing(peer)}")
         if peer.fault is not None:
@@ -189,9 +190,12 @@ class Session:
             shown = [self._shown(opaque) for opaque in list(surplus)[:3]]
             tally.find(number, f"answers that nobody asked for: {', '.join(shown)}")
 
+    def _unanswered(self, peer: Peer) -> Counter[int]:
+        return self._debt.answers - Counter(opaque for opaque, _ in peer.replies)
+
     def _missing(self, peer: Peer) -> str:
         """The first requests without an answer, so that the finding can be understood without a replay."""
-        missing = self._debt.answers - self._debt.held - Counter(opaque for opaque, _ in peer.replies)
+        missing = self._unanswered(peer) - self._debt.held
         shown = [f"{len(peer.replies)} of {self._debt.answers.total()} answers came"]
         for opaque in list(missing)[:3]:
             shown.append(self._shown(opaque))

@@ -1,0 +1,214 @@
+"""The checker of the crash run sees every kind of broken promise, and nothing where all were kept."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from crash.checker import Kind, check
+from crash.history import History, Outcome, Sent, load_history
+from crash.log_walk import Queue, messages_by_queue, walk_log
+from crash.payload import Mark, digest, make_body, read_body
+from crash.sabotage import Sabotage, spoil_log
+from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
+
+RUN = b"run-0001"
+TOPIC = "CrashA"
+Stored = dict[Queue, list[StoredMessage]]
+
+
+def body_of(mark: Mark) -> bytes:
+    return make_body(RUN, mark, b"x" * 40)
+
+
+def unique_of(mark: Mark) -> str:
+    return f"{mark.producer:04X}{mark.sequence:028X}"
+
+
+def small_world() -> tuple[History, Stored]:
+    """Two producers with five acknowledged messages each in two queues, and all of them stored as promised."""
+    history = History(RUN)
+    stored: Stored = {}
+    physical_offset = 0
+    for sequence in range(5):
+        for producer in range(2):
+            mark = Mark(producer, sequence)
+            messages = stored.setdefault((TOPIC, sequence % 2), [])
+            history.invoke(Sent(mark, TOPIC, sequence % 2, digest(body_of(mark)).hex(), unique_of(mark)))
+            history.acked(mark, len(messages), physical_offset)
+            messages.append(
+                StoredMessage(
+                    topic=TOPIC, queue_id=sequence % 2, body=body_of(mark), queue_offset=len(messages),
+                    physical_offset=physical_offset,
+                    properties_bytes=f"UNIQ_KEY\x01{unique_of(mark)}\x02".encode(),
+                )
+            )  # fmt: skip
+            physical_offset += 500
+    return history, stored
+
+
+def shorten(history: History, stored: Stored) -> None:
+    stored[TOPIC, 0].pop()
+
+
+def drop_from_the_middle(history: History, stored: Stored) -> None:
+    del stored[TOPIC, 0][1]
+
+
+def damage(history: History, stored: Stored) -> None:
+    first = stored[TOPIC, 0][0]
+    stored[TOPIC, 0][0] = replace(first, body=first.body[:-1] + bytes((first.body[-1] ^ 1,)))
+
+
+def put_elsewhere_in_the_log(history: History, stored: Stored) -> None:
+    stored[TOPIC, 0][0] = replace(stored[TOPIC, 0][0], physical_offset=7)
+
+
+def exchange_neighbours(history: History, stored: Stored) -> None:
+    """Two messages of different producers change places: dense, in order for each, and not where they should be."""
+    first, second = stored[TOPIC, 0][:2]
+    stored[TOPIC, 0][0] = replace(second, queue_offset=0)
+    stored[TOPIC, 0][1] = replace(first, queue_offset=1)
+
+
+def store_in_another_queue(history: History, stored: Stored) -> None:
+    moved = stored[TOPIC, 0].pop()
+    stored[TOPIC, 7] = [replace(moved, queue_id=7, queue_offset=0)]
+
+
+def invent(history: History, stored: Stored) -> None:
+    last = stored[TOPIC, 0][-1]
+    body = make_body(RUN, Mark(0, 99), b"")
+    stored[TOPIC, 0].append(replace(last, body=body, queue_offset=last.queue_offset + 1))
+
+
+def store_twice(history: History, stored: Stored) -> None:
+    last = stored[TOPIC, 0][-1]
+    stored[TOPIC, 0].append(replace(last, queue_offset=last.queue_offset + 1, physical_offset=9999))
+
+
+def refuse(history: History, stored: Stored) -> None:
+    history.refused(Mark(0, 0), 2)
+
+
+def reverse(history: History, stored: Stored) -> None:
+    messages = stored[TOPIC, 0]
+    stored[TOPIC, 0] = [
+        replace(message, queue_offset=offset) for offset, message in enumerate(reversed(messages))
+    ]
+
+
+def change_the_unique_id(history: History, stored: Stored) -> None:
+    stored[TOPIC, 0][0] = replace(stored[TOPIC, 0][0], properties_bytes=b"UNIQ_KEY\x01other\x02")
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind"),
+    [
+        (shorten, Kind.LOST),
+        (drop_from_the_middle, Kind.LOST),
+        (drop_from_the_middle, Kind.GAP),
+        (damage, Kind.ALTERED),
+        (damage, Kind.LOST),
+        (change_the_unique_id, Kind.ALTERED),
+        (put_elsewhere_in_the_log, Kind.MOVED),
+        (exchange_neighbours, Kind.MOVED),
+        (store_in_another_queue, Kind.MOVED),
+        (invent, Kind.INVENTED),
+        (store_twice, Kind.DOUBLED),
+        (refuse, Kind.REFUSED),
+        (reverse, Kind.DISORDER),
+    ],
+)
+def test_every_broken_promise_is_seen(harm: Callable[[History, Stored], None], kind: Kind) -> None:
+    """One harm to a good world, and the fault has its name."""
+    history, stored = small_world()
+    assert check(history, stored) == []
+
+    harm(history, stored)
+
+    assert kind in {fault.kind for fault in check(history, stored)}
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
+def test_a_message_of_unknown_outcome_may_be_there_or_not(is_stored: bool) -> None:
+    """Who was told nothing may find the message or not; both keep the promise."""
+    history, stored = small_world()
+    history.sent[Mark(1, 4)].outcome = Outcome.UNKNOWN
+    if not is_stored:
+        stored[TOPIC, 0].pop()
+
+    assert check(history, stored) == []
+
+
+def test_a_history_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    """The file of a failed run says what its memory said."""
+    with (tmp_path / "history.jsonl").open("w") as file:
+        history = History(RUN, file)
+        for sequence in range(3):
+            mark = Mark(4, sequence)
+            history.invoke(Sent(mark, TOPIC, 1, "00", unique_of(mark)))
+        history.acked(Mark(4, 0), 7, 700)
+        history.refused(Mark(4, 1), 2)
+        history.flush()
+
+        assert load_history(tmp_path / "history.jsonl").sent == history.sent
+
+
+def test_a_body_knows_its_run_and_its_own_damage() -> None:
+    """Another run's body and a cut one are nobody's message."""
+    body = body_of(Mark(1, 2))
+
+    assert read_body(RUN, body) == Mark(1, 2)
+    assert read_body(b"run-0002", body) is None
+    assert [read_body(RUN, body[:size]) for size in (0, 10, 35, len(body) - 1)] == [None] * 4
+
+
+def write_log(store: Path, stored: Stored, file_bytes: int) -> None:
+    """The messages as commit log files of `file_bytes`, with a blank record where one did not fit."""
+    folder = store / "commitlog"
+    folder.mkdir(parents=True)
+    data = bytearray(file_bytes)
+    base, position = 0, 0
+    for queue in stored.values():
+        for at, message in enumerate(queue):
+            size = len(encode_record(message))
+            if position + size + BLANK_RECORD.size > file_bytes:
+                BLANK_RECORD.pack_into(data, position, file_bytes - position, BLANK_MAGIC)
+                (folder / f"{base:020d}").write_bytes(data)
+                data, base, position = bytearray(file_bytes), base + file_bytes, 0
+            queue[at] = replace(message, physical_offset=base + position)
+            data[position : position + size] = encode_record(queue[at])
+            position += size
+    (folder / f"{base:020d}").write_bytes(data)
+
+
+def test_the_log_is_read_over_the_ends_of_its_files(tmp_path: Path) -> None:
+    """What was written file by file comes back, in order, with its places."""
+    _, stored = small_world()
+    write_log(tmp_path, stored, file_bytes=700)
+
+    walked = messages_by_queue(walk_log(tmp_path))
+
+    assert len(list((tmp_path / "commitlog").iterdir())) > 2
+    assert [(m.body, m.queue_offset, m.physical_offset) for queue in walked.values() for m in queue] == [
+        (m.body, m.queue_offset, m.physical_offset) for queue in stored.values() for m in queue
+    ]
+
+
+@pytest.mark.parametrize("sabotage", [Sabotage.CUT_TAIL, Sabotage.FLIP_BIT])
+def test_sabotage_of_the_files_is_a_loss(tmp_path: Path, sabotage: Sabotage) -> None:
+    """A log that was cut, or has one bit changed, no longer holds what was acknowledged."""
+    history, stored = small_world()
+    write_log(tmp_path, stored, file_bytes=700)
+    for queue in stored.values():
+        for message in queue:
+            mark = read_body(RUN, message.body)
+            assert mark is not None
+            history.acked(mark, message.queue_offset, message.physical_offset)
+    assert check(history, messages_by_queue(walk_log(tmp_path))) == []
+
+    spoil_log(tmp_path, sabotage)
+
+    assert Kind.LOST in {fault.kind for fault in check(history, messages_by_queue(walk_log(tmp_path)))}
