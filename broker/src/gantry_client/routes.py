@@ -116,6 +116,11 @@ class RouteTable:
             raise NoRoute(topic, "no broker has registered it; create the topic")
         return route
 
+    def known_for_sending(self, topic: str) -> Route | None:
+        """What `for_sending` would return without asking anybody; None when it would have to ask."""
+        route = self._routes.get(topic)
+        return route if route is not None and route.write_queues else None
+
     async def for_sending(self, topic: str) -> Route:
         """The route of `topic`, or for an unknown one where brokers would create it. Raises NoRoute."""
         route = self._routes.get(topic) or await self.refresh(topic) or await self._guess(topic)
