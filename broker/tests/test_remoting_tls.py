@@ -200,12 +200,20 @@ async def test_a_handshake_has_to_end(certificates: Certificates, monkeypatch: p
 
     assert await peer.is_closed_by_peer()
     await peer.close()
-    finished = await Channel.connect(f"127.0.0.1:{listener.port}", tls=certificates.client())
-    connection = next(iter(listener.connections))
-    await finished.request(Command(code=1), 5000)
-    assert connection.overdue(asyncio.get_running_loop().time() + 1) is None
-    await finished.close()
     await listener.close()
+
+
+async def test_a_handshake_that_ended_is_no_longer_timed(certificates: Certificates) -> None:
+    """A TLS client that says nothing between its frames is idle, not slow."""
+    async with hosting(certificates, TlsMode.PERMISSIVE) as listener:
+        channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=certificates.client())
+        await channel.request(Command(code=1), 30_000)
+        [connection] = listener.connections
+        now = asyncio.get_running_loop().time()
+
+        assert connection.overdue(now + listener.settings.frame_timeout_ms / 1000 + 1) is None
+        assert connection.overdue(now + listener.settings.idle_timeout_ms / 1000 + 1) is not None
+        await channel.close()
 
 
 async def test_a_peer_that_ends_tls_is_let_go(certificates: Certificates) -> None:

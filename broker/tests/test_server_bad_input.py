@@ -130,7 +130,7 @@ async def test_a_bad_frame_costs_its_connection_and_one_line(
         await peer.say(data)
         assert await peer.is_closed_by_peer()
 
-    lines = [record for record in caplog.records if record.name.startswith("gantry")]
+    lines = [record for record in caplog.records if record.name.startswith("gantry_remoting")]
     assert [(record.getMessage(), record.levelno >= logging.ERROR) for record in lines] == [
         ("connection closed", False)
     ]

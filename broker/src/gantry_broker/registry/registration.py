@@ -115,7 +115,7 @@ class Registration:
             try:
                 await self._stay_registered(address)
             except RemotingError as error:
-                if is_reachable:
+                if is_reachable or address in self.registered:
                     log.warning("name server is not reachable", extra={"address": address, "reason": str(error)})
                 is_reachable = False
             else:

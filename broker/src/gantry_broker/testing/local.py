@@ -29,7 +29,7 @@ from gantry_wire.frame import Frame, FrameReader
 from gantry_wire.message import StoredMessage, decode_records
 from gantry_wire.properties import format_properties
 
-REPLY_TIMEOUT_MS: Final = 10_000
+REPLY_TIMEOUT_MS: Final = 30_000
 SMALL_STORE: Final = {
     "mappedFileSizeCommitLog": str(8 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": "2000",
@@ -56,7 +56,7 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-async def wait_until(predicate: Callable[[], bool], deadline_s: float = 10.0) -> None:
+async def wait_until(predicate: Callable[[], bool], deadline_s: float = 30.0) -> None:
     """Wait for something that comes by itself; fails when it does not come in time."""
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline_s
