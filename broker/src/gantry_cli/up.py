@@ -17,6 +17,7 @@ from gantry_cli.errors import CliError, explain
 from gantry_cli.examples import examples
 from gantry_cli.local_stack import LocalStack, StackPlan, plan
 from gantry_cli.options import data_option
+from gantry_cli.own_name import own_name
 from gantry_cli.round_trip import RoundTrip, round_trip
 from gantry_cli.stack import StackDirectory, StackRunning
 from gantry_cli.state_stream import StateStream
@@ -265,7 +266,8 @@ def summary(directory: StackDirectory, plan: StackPlan, trip: RoundTrip, *, is_d
     """Addresses, the proof, and three next steps."""
     namesrv = "" if plan.name_server == "127.0.0.1:9876" else f" -n {plan.name_server}"
     data = "" if directory.path == StackDirectory(Path(".gantry/local")).path else f" --data {directory.path}"
-    stop = f"gantry down{data}" if is_detached else "Ctrl-C"
+    gantry = own_name()
+    stop = f"{gantry} down{data}" if is_detached else "Ctrl-C"
     return "\n".join(
         [
             "Gantry is up.",
@@ -277,8 +279,8 @@ def summary(directory: StackDirectory, plan: StackPlan, trip: RoundTrip, *, is_d
             "",
             "Next steps",
             f'  1. From Java:   producer.setNamesrvAddr("{plan.name_server}");   (consumers the same)',
-            f'  2. From here:   gantry produce{namesrv} hello "first message" && gantry consume{namesrv} hello',
-            f"  3. Look at it:  gantry status{namesrv}   (stop with {stop})",
+            f'  2. From here:   {gantry} produce{namesrv} hello "first message" && {gantry} consume{namesrv} hello',
+            f"  3. Look at it:  {gantry} status{namesrv}   (stop with {stop})",
             "",
         ]
     )
