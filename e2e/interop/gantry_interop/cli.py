@@ -170,7 +170,7 @@ def _as_target(options: dict[str, object]) -> Target:
 
 
 def _play(target: Target, clients: list[str], scenarios: list[str], order: drivers.Order) -> int:
-    console = Console()
+    console = report.console()
     directory = new_run_directory("scenarios")
     verdicts: list[drivers.Verdict] = []
     with _harness_errors(console):
@@ -211,7 +211,7 @@ def _play(target: Target, clients: list[str], scenarios: list[str], order: drive
 @_peer_options
 def benchmark_command(seconds: int, **target: object) -> None:
     """Run Apache's benchmark Producer and Consumer with only `-n` given; no send may fail."""
-    console = Console()
+    console = report.console()
     directory = new_run_directory("benchmark")
     chosen = _as_target(target)
     with _harness_errors(console):
@@ -227,7 +227,7 @@ def benchmark_command(seconds: int, **target: object) -> None:
 @main.command("record")
 def record_command() -> None:
     """Capture the golden frames anew, from Java clients talking to Apache's servers through a proxy."""
-    console = Console()
+    console = report.console()
     with _harness_errors(console):
         java.build()
         recorder = record.record(lambda text: console.print(text, highlight=False, soft_wrap=True))

@@ -80,9 +80,13 @@ class Nursery:
                 child.kill()
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-        """Start a program whose output goes to a log file."""
+        """Start a program whose output goes to a log file of its own, also when it is started again."""
         log = self._logs / f"{name}.log"
-        with log.open("ab") as output:
+        again = 1
+        while log.exists():
+            again += 1
+            log = self._logs / f"{name}-{again}.log"
+        with log.open("xb") as output:
             process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL,

@@ -25,6 +25,16 @@ COLUMNS = {
 }
 
 
+WIDTH_MIN = 110
+"""A log file has no width of its own; the table needs this much."""
+
+
+def console() -> Console:
+    """Where reports go; never so narrow that numbers are cut."""
+    plain = Console()
+    return plain if plain.width >= WIDTH_MIN or plain.is_terminal else Console(width=WIDTH_MIN)
+
+
 def show_progress(console: Console, verdict: Verdict) -> None:
     """One line as soon as a scenario is over."""
     word = "[green]kept[/]" if verdict.kept else "[red]BROKEN[/]"

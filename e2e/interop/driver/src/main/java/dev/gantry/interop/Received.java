@@ -93,10 +93,16 @@ final class Received {
         }
     }
 
+    /** Whether everything that will be accepted has been, and has come. */
+    boolean complete() {
+        return sent.over() && missing(number -> true) == 0;
+    }
+
+    /** Accepted messages among the expected ones that never came. */
     int missing(IntPredicate expected) {
         int missing = 0;
         for (int number = 0; number < sent.count; number++) {
-            if (expected.test(number) && times.get(number) == 0) {
+            if (expected.test(number) && sent.accepted(number) && times.get(number) == 0) {
                 missing++;
             }
         }

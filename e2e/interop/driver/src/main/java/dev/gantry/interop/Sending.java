@@ -95,7 +95,7 @@ final class Sending {
             stage.require(() -> number - received.distinct.get() < window, received.distinct::get,
                 "the consumer's progress");
             producer.sendOneway(content.make(number));
-            sent.handOver();
+            sent.handOver(number);
         });
         finish(stage, sent, received, threads, false);
     }
@@ -164,7 +164,7 @@ final class Sending {
     private static void finish(Stage stage, Sent sent, Received received, List<Thread> threads, boolean sequence)
         throws InterruptedException {
         Senders.finish(threads);
-        stage.await(() -> received.distinct.get() == sent.count, received.distinct::get);
+        stage.await(received::complete, received.distinct::get);
         stage.outcome.add(sent);
         stage.outcome.add(received, received.missing(number -> true));
         int holes = received.holes();

@@ -1,6 +1,8 @@
 package dev.gantry.interop;
 
+import java.util.Arrays;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -17,15 +19,17 @@ final class Sent {
     final AtomicInteger acknowledged = new AtomicInteger();
     final AtomicInteger failed = new AtomicInteger();
     final AtomicReference<String> firstFailure = new AtomicReference<>();
+    private final AtomicIntegerArray accepted;
     private final int[] queue;
     private final long[] offset;
 
     Sent(int count, int streams) {
         this.count = count;
         this.streams = streams;
+        this.accepted = new AtomicIntegerArray(count);
         this.queue = new int[count];
         this.offset = new long[count];
-        java.util.Arrays.fill(offset, -1);
+        Arrays.fill(offset, -1);
     }
 
     int firstOf(int stream) {
@@ -52,17 +56,29 @@ final class Sent {
         }
         queue[number] = result.getMessageQueue().getQueueId();
         offset[number] = result.getQueueOffset() + placeInBatch;
+        accepted.set(number, 1);
         acknowledged.incrementAndGet();
     }
 
     /** A oneway send is never answered: all that is known is that the client gave it to the connection. */
-    void handOver() {
+    void handOver(int number) {
+        accepted.set(number, 1);
         acknowledged.incrementAndGet();
     }
 
     void fail(Object reason) {
         failed.incrementAndGet();
         firstFailure.compareAndSet(null, String.valueOf(reason));
+    }
+
+    /** Whether the message must be received: a send that failed promises nothing. */
+    boolean accepted(int number) {
+        return accepted.get(number) == 1;
+    }
+
+    /** Whether every message was either accepted or refused. */
+    boolean over() {
+        return acknowledged.get() + failed.get() >= count;
     }
 
     boolean answered(int number) {

@@ -43,7 +43,7 @@ final class Sharing {
         Map<Integer, Long> committed = committedOffsets(stage);
         Reader second = new Reader(stage, received);
         Senders.finish(threads);
-        stage.await(() -> received.distinct.get() == sent.count, received.distinct::get);
+        stage.await(received::complete, received.distinct::get);
         stage.outcome.add(sent);
         stage.outcome.add(received, received.missing(number -> true));
         stage.outcome.outOfOrder += received.outOfSequence();
@@ -109,7 +109,7 @@ final class Sharing {
         stage.require(() -> second.queues() == queues, second::queues, "the remaining consumer holding every queue");
         long leftMillis = (System.nanoTime() - leaving) / 1_000_000;
         Senders.finish(threads);
-        stage.await(() -> received.distinct.get() == sent.count, received.distinct::get);
+        stage.await(received::complete, received.distinct::get);
 
         stage.outcome.add(sent);
         stage.outcome.add(received, received.missing(number -> true));

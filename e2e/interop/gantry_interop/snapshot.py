@@ -1,0 +1,116 @@
+"""What a broker's store looks like through the protocol, so that two brokers on one store can be compared.
+
+Records are handed out as they lie in the log. If two brokers give the same bytes for every queue, the same ranges and
+the same hits for a key, they have understood log, consume queues and index in the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gantry_interop import probe
+from gantry_interop.errors import InteropError
+from gantry_interop.frames import WireFrame
+
+PULL, QUERY_MESSAGE, GET_BROKER_RUNTIME = 11, 12, 28
+GET_MAX_OFFSET, GET_MIN_OFFSET = 30, 31
+SUCCESS = 0
+SUBSCRIPTION_INSIDE = 4
+GROUP = "interop_snapshot"
+
+
+@dataclass(frozen=True)
+class QueueSnapshot:
+    """One queue: its half-open range, and a hash over the records in it."""
+
+    offset_min: int
+    offset_max: int
+    records_sha256: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A store: where its log ends, its queues, and how many bytes of records each key finds."""
+
+    physical_offset_max: int
+    queues: dict[str, QueueSnapshot]
+    hits: dict[str, str]
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.offset_max - queue.offset_min for queue in self.queues.values())
+
+
+def take(name_server: str, broker: str, topics: Iterable[str], keys: Iterable[str] = ()) -> Snapshot:
+    """Look at these topics; `keys` are `topic#key`."""
+    runtime = json.loads(_ask(broker, GET_BROKER_RUNTIME, {}).body)["table"]
+    queues = {
+        f"{topic}/{queue}": _queue(broker, topic, queue)
+        for topic in topics
+        for queue in range(_queue_count(name_server, topic))
+    }
+    return Snapshot(int(runtime["commitLogMaxOffset"]), queues, {key: _hits(broker, key) for key in keys})
+
+
+def _ask(address: str, code: int, fields: dict[str, object], accepted: tuple[int, ...] = (SUCCESS,)) -> WireFrame:
+    answer = probe.ask(address, code, {name: str(value) for name, value in fields.items()}, 10)
+    if answer.code not in accepted:
+        raise InteropError(f"request {code} {fields} was answered {answer.code}: {answer.remark}")
+    return answer
+
+
+def _queue_count(name_server: str, topic: str) -> int:
+    route = _ask(name_server, probe.GET_ROUTE_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
+    return int(json.loads(route.body)["queueDatas"][0]["readQueueNums"])
+
+
+def _queue(broker: str, topic: str, queue: int) -> QueueSnapshot:
+    place: dict[str, object] = {"topic": topic, "queueId": queue}
+    start = int(_ask(broker, GET_MIN_OFFSET, place).fields["offset"])
+    end = int(_ask(broker, GET_MAX_OFFSET, place).fields["offset"])
+    digest = hashlib.sha256()
+    offset = start
+    while offset < end:
+        answer = _ask(broker, PULL, _pull_fields(topic, queue, offset))
+        digest.update(answer.body)
+        offset = int(answer.fields["nextBeginOffset"])
+    return QueueSnapshot(start, end, digest.hexdigest())
+
+
+def _pull_fields(topic: str, queue: int, offset: int) -> dict[str, object]:
+    return {
+        "consumerGroup": GROUP,
+        "topic": topic,
+        "queueId": queue,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": SUBSCRIPTION_INSIDE,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subscription": "*",
+        "subVersion": 0,
+        "expressionType": "TAG",
+    }
+
+
+def _hits(broker: str, key: str) -> str:
+    """A hash over the records that the key finds, in the order of the log; empty when it finds none."""
+    topic, _, word = key.partition("#")
+    fields: dict[str, object] = {
+        "topic": topic,
+        "key": word,
+        "maxNum": 32,
+        "beginTimestamp": 0,
+        "endTimestamp": 1 << 62,
+    }
+    body = _ask(broker, QUERY_MESSAGE, fields, (SUCCESS, 22)).body
+    records = []
+    while body:
+        size = int.from_bytes(body[:4], "big")
+        records.append(body[:size])
+        body = body[size:]
+    records.sort(key=lambda record: record[28:36])
+    return hashlib.sha256(b"".join(records)).hexdigest() if records else ""

@@ -1,0 +1,64 @@
+"""One store directory, opened in turn by Apache's broker and by ours: the promise of "each can open the other's"."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gantry_interop import drivers, java, peers, snapshot
+from gantry_interop.processes import Nursery
+
+pytestmark = [pytest.mark.needs_java, pytest.mark.slow]
+
+COUNT = 3_000
+CLIENT = "5.3.3"
+# Small enough that the log rolls over several files.
+SETTINGS = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": str(1 << 16)}
+
+
+def played(peer: peers.Peer, nursery: Nursery, home: Path, run: str) -> tuple[str, ...]:
+    """Let a Java client fill two topics; answer their names."""
+    order = drivers.Order(peer.address, COUNT, 0, 3, peers.SHORT_DELAY_LEVELS, run, scenario_seconds_max=60)
+
+    verdicts = drivers.play(nursery, CLIENT, ("sync", "batch"), order, home)
+
+    assert [verdict.broken for verdict in verdicts] == [[], []]
+    return tuple(f"interop_{name}_{CLIENT.replace('.', '_')}_{run}" for name in ("sync", "batch"))
+
+
+def taken(peer: peers.Peer, topics: tuple[str, ...]) -> snapshot.Snapshot:
+    keys = [f"{topic}#key-{number}" for topic in topics for number in (0, COUNT - 1, COUNT)]
+    return snapshot.take(peer.address, peer.broker_address, topics, keys)
+
+
+@pytest.mark.parametrize("end", ["stop", "crash"])
+@pytest.mark.parametrize(("first", "second"), [("apache", "gantry"), ("gantry", "apache")])
+def test_a_store_written_by_one_is_read_and_continued_by_the_other(
+    first: str, second: str, end: str, tmp_path: Path
+) -> None:
+    """After a clean stop and after a crash: same end of the log, same queues, same bytes, same key queries."""
+    java.build()
+    layout = peers.Layout(tmp_path / "peer", settings=SETTINGS)
+    with Nursery(tmp_path / "logs") as nursery:
+        writer = peers.start(first, nursery, layout)
+        topics = played(writer, nursery, tmp_path / "home", "one")
+        written = taken(writer, topics)
+        getattr(writer, end)()
+
+        reader = peers.start(second, nursery, layout)
+        assert taken(reader, topics) == written
+        more = played(reader, nursery, tmp_path / "home", "two")
+        continued = taken(reader, topics + more)
+        getattr(reader, end)()
+
+        again = peers.start(first, nursery, layout)
+        assert taken(again, topics + more) == continued
+        again.stop()
+
+    assert written.messages == 2 * COUNT
+    assert continued.messages == 4 * COUNT
+    assert written.physical_offset_max > 2 * (1 << 20)
+    for topic in topics:
+        assert written.hits[f"{topic}#key-0"] != ""
+        assert written.hits[f"{topic}#key-{COUNT - 1}"] != ""
+        assert written.hits[f"{topic}#key-{COUNT}"] == ""
