@@ -22,7 +22,7 @@ from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.frame import Serialization
 from gantry_wire.hashing import tags_code
-from gantry_wire.message import StoredMessage, parse_offset_message_id
+from gantry_wire.message import StoredMessage, decode_host, parse_offset_message_id
 
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "TestCluster"}
 
@@ -387,3 +387,21 @@ async def test_tags_are_hashed_as_java_does(broker: Broker, client: Dialogue) ->
         found = await client.read(0, subscription=tag)
         assert [message.queue_offset for message in found] == [2 * number, 2 * number + 1]
         assert tags_code(tag) != 0
+
+
+async def test_ipv6_peers_are_stored_as_such(tmp_path: Path) -> None:
+    """A producer's IPv6 address and a broker's own are 16 bytes in records and ids, on both paths."""
+    async with running_broker(tmp_path, bindAddress="::1", brokerIP1="::1") as broker:
+        client = await Dialogue.open(f"[::1]:{broker.settings.listen_port}")
+        for code in (310, 310, 10):
+            reply = await client.send(b"six", code=code)
+            assert (reply.code, len(reply.ext["msgId"])) == (0, 56)
+
+        stored = await client.read()
+        address, port = client.channel.local
+        assert [decode_host(message.born_host) for message in stored] == [(address, port)] * 3
+        assert {decode_host(message.store_host) for message in stored} == {("::1", broker.settings.listen_port)}
+        assert parse_offset_message_id(reply.ext["msgId"]) == (
+            "::1", broker.settings.listen_port, stored[-1].physical_offset,
+        )  # fmt: skip
+        await client.close()
