@@ -98,7 +98,7 @@ def test_detached_stack_says_where_it_is_and_what_comes_next(tmp_path: Path) -> 
     assert up.returncode == 0 and record is not None
     assert "1 message sent and read back" in up.stdout
     assert f'setNamesrvAddr("{record.name_server}")' in up.stdout and record.broker in up.stdout
-    assert f"gantry down --data {tmp_path}" in up.stdout
+    assert f"{sys.executable} -m gantry_cli down --data {tmp_path}" in up.stdout, "as these tests call it"
     for refused in (again, again_detached):
         assert refused.returncode == 1 and len(refused.stderr.splitlines()) == 1
         assert f"name server {record.name_server}, pid {record.pid}" in refused.stderr
