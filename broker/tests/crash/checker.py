@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from crash.history import History, Outcome, Sent
 from crash.log_walk import Queue
 from crash.payload import Mark, digest, read_body
+
 from gantry_wire.message import StoredMessage
 
 FAULTS_SHOWN_MAX: Final = 20

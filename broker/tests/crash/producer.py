@@ -11,6 +11,7 @@ from typing import Final, final
 
 from crash.history import History, Sent
 from crash.payload import Mark, digest, make_body
+
 from gantry_remoting import CannotConnect, Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.batch import BatchEntry, encode_batch

@@ -6,6 +6,7 @@ from typing import Final
 from crash.history import Sent
 from crash.log_walk import Queue
 from crash.producer import QUEUES, TOPICS
+
 from gantry_remoting import Channel
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import CreateTopic

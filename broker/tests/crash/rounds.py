@@ -23,6 +23,7 @@ from crash.processes import HOST, broker, free_port, name_server
 from crash.producer import Producer
 from crash.readback import create_topics, not_found_by_key, pull_everything
 from crash.sabotage import Sabotage, spoil_log
+
 from gantry_remoting import Channel
 from gantry_wire.message import StoredMessage
 

@@ -24,6 +24,7 @@ from crash.rounds import CrashRun, Verdict
 from crash.sabotage import Sabotage
 
 FAULTS_SHOWN_MAX: Final = 30
+RUNS: Final = Path(__file__).resolve().parents[3] / ".gantry"
 
 
 def crash(
@@ -40,7 +41,9 @@ def crash(
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.option("--rounds", default=20, show_default=True, help="How often the broker is killed under load.")
 @click.option("--seed", type=int, help="Repeat the plan of an earlier run; by default a new seed is drawn.")
-@click.option("--producers", default=4, show_default=True, help="Producers that send at once, 16 requests under way each.")
+@click.option(
+    "--producers", default=4, show_default=True, help="Producers that send at once, 16 requests under way each."
+)
 @click.option(
     "--sabotage", type=click.Choice([one.value for one in Sabotage]), default="none", show_default=True,
     help="Damage the log before the last restart, to see the checker fail.",
@@ -50,7 +53,7 @@ def crash(
 def main(context: click.Context, rounds: int, seed: int | None, producers: int, sabotage: str, keep: bool) -> None:
     """Kill a broker under load, restart it, and look for every acknowledged message.
 
-    Starts a name server and a broker on free ports of 127.0.0.1 with a store in a temporary folder. Producers send
+    Starts a name server and a broker on free ports of 127.0.0.1 with a store below .gantry. Producers send
     numbered messages with a digest, single and in batches, into three topics. After every kill the log's files are read
     without the broker; in some rounds queues, index or checkpoint are removed, in some the broker is killed again while
     it recovers; then every queue is pulled and messages are asked for by key. An acknowledged message must be at the
@@ -62,14 +65,15 @@ def main(context: click.Context, rounds: int, seed: int | None, producers: int, 
       .venv/bin/python broker/tests/crash/run_crash.py
       .venv/bin/python broker/tests/crash/run_crash.py --rounds 3 --seed 7
       .venv/bin/python broker/tests/crash/run_crash.py --rounds 1 --sabotage cut-tail
-      .venv/bin/python broker/tests/crash/run_crash.py check /tmp/gantry-crash-x1y2z3
+      .venv/bin/python broker/tests/crash/run_crash.py check .gantry/crash-x1y2z3
     """
     if context.invoked_subcommand is not None:
         return
     seed = random.randrange(1 << 32) if seed is None else seed
     click.echo(f"seed {seed}")
     began_at = time.monotonic()
-    directory = Path(tempfile.mkdtemp(prefix="gantry-crash-"))
+    RUNS.mkdir(exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="crash-", dir=RUNS))
     verdict = crash(directory, seed, rounds, producers=producers, sabotage=Sabotage(sabotage))
     report(verdict, time.monotonic() - began_at)
     if verdict.faults:
@@ -100,7 +104,8 @@ def report(verdict: Verdict, seconds: float) -> None:
     unknown = verdict.sent - verdict.acked - verdict.refused
     click.echo(
         f"\n{verdict.rounds} rounds in {seconds:.0f} s: {verdict.sent:,} sent, {verdict.acked:,} acknowledged, "
-        f"{unknown:,} unknown, {verdict.refused:,} refused; {verdict.stored:,} stored in {verdict.log_files} log files; "
+        f"{unknown:,} unknown, {verdict.refused:,} refused; "
+        f"{verdict.stored:,} stored in {verdict.log_files} log files; "
         f"{verdict.recovery_kills} kills while recovering, {verdict.removals} removals of derived files\n"
         f"{len(verdict.faults)} faults"
     )

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from crash.checker import Kind, check
 from crash.history import History, Outcome, Sent, load_history
 from crash.log_walk import Queue, messages_by_queue, walk_log
 from crash.payload import Mark, digest, make_body, read_body
 from crash.sabotage import Sabotage, spoil_log
+
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
 
 RUN = b"run-0001"
@@ -94,9 +94,7 @@ def refuse(history: History, stored: Stored) -> None:
 
 def reverse(history: History, stored: Stored) -> None:
     messages = stored[TOPIC, 0]
-    stored[TOPIC, 0] = [
-        replace(message, queue_offset=offset) for offset, message in enumerate(reversed(messages))
-    ]
+    stored[TOPIC, 0] = [replace(message, queue_offset=offset) for offset, message in enumerate(reversed(messages))]
 
 
 def change_the_unique_id(history: History, stored: Stored) -> None:

@@ -13,10 +13,13 @@ from crash.log_walk import messages_by_queue, walk_log
 from crash.processes import ServerProcess
 from fuzz.pools import DOOMED_TOPICS, ESCAPE_MARK
 from fuzz.probe import ask
+
 from gantry_wire import Command, RequestCode, names
 from gantry_wire.commands.offsets import OffsetResult, QueueAddress
 
-TOP_LEVEL: Final = frozenset({"broker.conf", "broker.log", "broker.cwd", "store", "nameserver", "nameserver.log", "nameserver.cwd"})
+TOP_LEVEL: Final = frozenset(
+    {"broker.conf", "broker.log", "broker.cwd", "store", "nameserver", "nameserver.log", "nameserver.cwd"}
+)
 
 
 def stray_files(directory: Path, servers: Iterable[ServerProcess]) -> list[str]:

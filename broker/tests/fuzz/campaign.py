@@ -17,6 +17,7 @@ from fuzz.pools import Places
 from fuzz.probe import Probe
 from fuzz.session import Session
 from fuzz.tally import NOT_SUPPORTED, Tally
+
 from gantry_wire import RequestCode
 
 SESSIONS_AT_ONCE: Final = 4
@@ -39,7 +40,15 @@ DEAR: Final = frozenset(
     }
 )  # fmt: skip
 """Requests that write a file, answer with a whole table, or are answered to others, too: asked less often."""
-ALARMS: Final = ("a handler failed", "a send failed", "append failed", "Traceback", " CRITICAL ", "AssertionError", "exception was never retrieved")
+ALARMS: Final = (
+    "a handler failed",
+    "a send failed",
+    "append failed",
+    "Traceback",
+    " CRITICAL ",
+    "AssertionError",
+    "exception was never retrieved",
+)
 
 
 @final

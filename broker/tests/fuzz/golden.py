@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from fuzz.seed import Seed
+
 from gantry_wire.command import decode_command
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.fastjson import loads

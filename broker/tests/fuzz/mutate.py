@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-
 from fuzz.golden import copy_of
 from fuzz.mutate_body import spoil_body
 from fuzz.pools import CLIENTS, DOOMED_TOPICS, GROUPS, NUMBERS, PROPERTIES, TOPICS, Places, hostile_text
 from fuzz.seed import Seed
 from fuzz.seeds import MAKERS
+
 from gantry_wire import RequestCode
 from gantry_wire.codes import LANGUAGE_NAMES
 from gantry_wire.errors import LocalProtocolError
@@ -160,7 +160,12 @@ class Mutator:
         if draw < 0.99:
             return data[:-1] + b',"more":' + b"[" * 40 + b"]" * 40 + b"}"
         if draw < 0.995:
-            return data[:-1] + b',"more":' + self._rng.choice((b'{"a":NaN}', b"1e999", b'"\\ud800"', b"-0", b'"\\u0000"')) + b"}"
+            return (
+                data[:-1]
+                + b',"more":'
+                + self._rng.choice((b'{"a":NaN}', b"1e999", b'"\\ud800"', b"-0", b'"\\u0000"'))
+                + b"}"
+            )
         extra = b",".join(b'"f%d":"%d"' % (number, number) for number in range(self._rng.choice((200, 1100))))
         return data.replace(b'"extFields":{', b'"extFields":{' + extra + b",", 1).replace(b",}", b"}")
 
@@ -206,7 +211,9 @@ class Mutator:
         elif draw < 0.9993:
             self.kinds["a lying total length"] += 1
             total = len(data) - 4
-            lie = rng.choice((0, 1, 3, 4, total - 1, total + 1, total + 40, 1 << 24, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF))
+            lie = rng.choice(
+                (0, 1, 3, 4, total - 1, total + 1, total + 40, 1 << 24, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+            )
             frame[0:4] = struct.pack(">I", lie)
         elif draw < 0.9997:
             self.kinds["an unknown serialization"] += 1

@@ -11,6 +11,7 @@ from typing import Final
 
 from fuzz.pools import ILLEGAL_NAMES, LEGAL_NAMES, NUMBERS
 from fuzz.seed import Seed
+
 from gantry_wire import RequestCode
 from gantry_wire.fastjson import dumps
 

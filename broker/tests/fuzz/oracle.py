@@ -19,7 +19,8 @@ from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE, Header, decode_header
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 LATER: Final = frozenset(
     {
-        RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG,
         RequestCode.UPDATE_NAMESRV_CONFIG, *PULLS,
@@ -34,7 +35,7 @@ class SendHeader(msgspec.Struct, gc=False):
     """What the broker's short way of a send needs of a header."""
 
     opaque: Int32
-    extFields: dict[str, object]  # noqa: N815 - the wire's name
+    extFields: dict[str, object]
 
 
 _decode_send: Final = msgspec.json.Decoder(SendHeader, strict=False).decode
@@ -62,7 +63,7 @@ class Debt:
         self.must_close = False
         self.may_stay_open = False
         """The last frame breaks the protocol in a key that the short way of a send does not look at."""
-        self.optional_opaque: int | None = None
+        self.optional: Counter[int] = Counter()
         """The answer that such a frame may get."""
 
     def __repr__(self) -> str:
@@ -92,7 +93,7 @@ class Debt:
             opaque = _decode_send(frame.header).opaque
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
-        self.optional_opaque = opaque
+        self.optional[opaque] += 1
         return True
 
     def _request(self, header: Header) -> None:

@@ -6,6 +6,7 @@ from typing import Final, Protocol, final
 
 from fuzz.pools import DOOMED_TOPICS, PROBE_TOPIC, QUEUES, TOPICS, Places
 from fuzz.seeds import MAKERS
+
 from gantry_remoting import CannotConnect, Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PullMessage

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import click
-
 from fuzz.tally import NOT_SUPPORTED, Tally
+
 from gantry_wire import RequestCode, ResponseCode
 
 
@@ -34,7 +34,7 @@ def _report_one(tally: Tally) -> None:
     others = sum(parsed for code, parsed, _, _ in tally.by_request() if not _is_known(code))
     known = len(tally.codes_parsed)
     click.echo(f"  codes that nobody knows: {others:,}; request codes covered: {known} of {len(RequestCode)}")
-    replies = " ".join(f"{_reply_name(reply)}:{count:,}" for reply, count in tally.replies.most_common())
+    sums = " ".join(f"{_reply_name(reply)}:{count:,}" for reply, count in tally.replies.most_common())
     kinds = ", ".join(f"{kind} {count:,}" for kind, count in tally.kinds.most_common())
     click.echo(
         f"{tally.target}: {tally.frames:,} frames in {tally.sessions:,} connections, {tally.bytes_sent / 1e6:,.0f} MB\n"
@@ -42,7 +42,7 @@ def _report_one(tally: Tally) -> None:
         f"not supported {tally.replies[NOT_SUPPORTED]:,}, wanting no answer {tally.silent:,}\n"
         f"  closed for breaking the protocol {tally.closed_by_server:,} (with {tally.lost_at_close:,} answers owed), "
         f"pulls left held {tally.held:,}, notices {tally.notices:,}\n"
-        f"  replies: {replies}\n  changes: {kinds}"
+        f"  replies: {sums}\n  changes: {kinds}"
     )
 
 

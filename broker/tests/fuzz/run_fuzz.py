@@ -18,15 +18,17 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from crash.processes import HOST, ServerProcess, broker, free_port, name_server
+from crash.processes import HOST, broker, free_port, name_server
 from fuzz.aftermath import gaps, moved_ends, stray_files
 from fuzz.campaign import Campaign
 from fuzz.probe import BrokerProbe, NameServerProbe
 from fuzz.report import report
 from fuzz.tally import Tally
+
 from gantry_wire import RequestCode
 
 MIB: Final = 1 << 20
+RUNS: Final = Path(__file__).resolve().parents[3] / ".gantry"
 WARM_UP_SHARE: Final = 0.25
 SETTINGS: Final = {
     "mappedFileSizeCommitLog": str(64 * MIB),
@@ -109,9 +111,7 @@ class FuzzRun:
     async def _measure(self) -> None:
         """Warm up, weigh, go on, weigh again: memory must not have grown with the frames."""
         shares = (1 - self._options.name_server_share, self._options.name_server_share)
-        for campaign, server, share in zip(
-            self._campaigns, (self._broker, self._name_server), shares, strict=True
-        ):
+        for campaign, server, share in zip(self._campaigns, (self._broker, self._name_server), shares, strict=True):
             frames = int(self._options.frames * share)
             await campaign.run(int(frames * WARM_UP_SHARE))
             if campaign.tally.findings:
@@ -175,9 +175,9 @@ def parse_only(text: str | None) -> dict[str, list[int]]:
     """`broker:7` or `nameserver:3-9` as sessions by server. Raises click.BadParameter."""
     if text is None:
         return {}
-    target, separator, numbers = text.partition(":")
-    first, _, last = numbers.partition("-")
-    if target not in ("broker", "nameserver") or not separator or not (first + (last or "0")).isdigit():
+    target, _, numbers = text.partition(":")
+    first, dash, last = numbers.partition("-")
+    if target not in ("broker", "nameserver") or not first.isdigit() or bool(dash) != last.isdigit():
         raise click.BadParameter(f"{text!r}: write broker:NUMBER or nameserver:FIRST-LAST", param_hint="--only")
     return {target: list(range(int(first), int(last or first) + 1))}
 
@@ -191,7 +191,7 @@ def parse_only(text: str | None) -> dict[str, list[int]]:
 def main(frames: int, seed: int | None, only: str | None, growth_max_mib: float, keep: bool) -> None:
     """Send spoilt frames to a broker and a name server, and see that both still serve.
 
-    Starts its own servers on free ports of 127.0.0.1 with a store in a temporary folder. Five sixths of the frames go
+    Starts its own servers on free ports of 127.0.0.1 with a store below .gantry. Five sixths of the frames go
     to the broker, the rest to the name server. Every request code is among them; most frames parse and reach a
     handler, and every answer that is owed is waited for. Checked: probes between the sessions work, the logs hold no
     traceback, anonymous memory stays flat after a quarter of the frames, no file appears outside the store, and after a
@@ -212,7 +212,8 @@ def main(frames: int, seed: int | None, only: str | None, growth_max_mib: float,
     )
     click.echo(f"seed {options.seed}")
     began_at = time.monotonic()
-    directory = Path(tempfile.mkdtemp(prefix="gantry-fuzz-"))
+    RUNS.mkdir(exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="fuzz-", dir=RUNS))
     tallies = fuzz(options, directory)
     report(tallies, time.monotonic() - began_at)
     found = [tally for tally in tallies if tally.findings]

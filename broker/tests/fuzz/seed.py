@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
-
 from fuzz.pools import GROUPS, PROPERTIES, QUEUES, TOPICS, Places
+
 from gantry_wire import RequestCode
 from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.fields import Fields

@@ -10,6 +10,7 @@ from fuzz import seeds_admin as admin
 from fuzz import seeds_clients as clients
 from fuzz.pools import DOOMED_TOPICS
 from fuzz.seed import Maker
+
 from gantry_wire import RequestCode
 
 MAKERS: Final[dict[RequestCode, Maker]] = {

@@ -6,6 +6,7 @@ import zlib
 
 from fuzz.pools import BROKER, CLIENTS, CLUSTER, DOOMED_TOPICS, NUMBERS, QUEUES, TOPICS, Places
 from fuzz.seed import Maker, Seed, document, group, queue_id, seed, topic
+
 from gantry_wire import RequestCode
 from gantry_wire.commands import admin, nameserver
 from gantry_wire.commands.documents import write_document

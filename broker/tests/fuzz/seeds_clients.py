@@ -4,6 +4,7 @@ import random
 
 from fuzz.pools import BROKER, CLIENTS, QUEUES, TEXTS, Places
 from fuzz.seed import Maker, Seed, document, group, message_body, properties, queue_id, seed, topic
+
 from gantry_wire import RequestCode
 from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.commands import clients, offsets, pull, send
@@ -35,7 +36,10 @@ def send_v2(rng: random.Random, places: Places) -> Seed:
 
 
 def send_batch(rng: random.Random, places: Places) -> Seed:
-    entries = [BatchEntry(0, message_body(rng), properties(rng).encode()[:PROPERTIES_BYTES_MAX]) for _ in range(rng.randrange(1, 5))]
+    entries = [
+        BatchEntry(0, message_body(rng), properties(rng).encode()[:PROPERTIES_BYTES_MAX])
+        for _ in range(rng.randrange(1, 5))
+    ]
     fields = send_v2_fields(rng, batch=True)
     return seed(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(entries))
 
@@ -122,7 +126,11 @@ def search_offset(rng: random.Random, places: Places) -> Seed:
 def heartbeat(rng: random.Random, places: Places) -> Seed:
     name, expression = topic(rng), rng.choice(("*", "red||blue", rng.choice(TEXTS)))
     subscription = clients.SubscriptionData(
-        topic=name, sub_string=expression, tags_set=["red"], code_set=[java_string_hash("red")], sub_version=rng.randrange(5)
+        topic=name,
+        sub_string=expression,
+        tags_set=["red"],
+        code_set=[java_string_hash("red")],
+        sub_version=rng.randrange(5),
     )
     consumer = clients.ConsumerData(
         group_name=group(rng),

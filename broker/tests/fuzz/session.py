@@ -10,10 +10,10 @@ from collections import Counter
 from typing import Final, cast, final
 
 import msgspec
-
 from fuzz.mutate import Mutator
 from fuzz.oracle import Debt
 from fuzz.tally import Tally
+
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FrameReader
 
@@ -80,6 +80,7 @@ class Peer(asyncio.Protocol):
                     self.notices += 1
         except (RemoteProtocolError, msgspec.DecodeError) as error:
             self.fault = f"the server sent what is no reply: {error}"
+            self._changed.set()
         if self._wanted is not None and len(self.replies) >= self._wanted:
             self._changed.set()
 
@@ -93,9 +94,9 @@ class Peer(asyncio.Protocol):
         await self._writable.wait()
 
     async def settled(self, wanted: int) -> bool:
-        """Wait for `wanted` replies or the end of the connection; False when the time was up before."""
+        """Wait for `wanted` replies, for what is no reply, or for the end; False when the time was up before."""
         self._wanted = wanted
-        if len(self.replies) >= wanted or self.is_closed:
+        if len(self.replies) >= wanted or self.is_closed or self.fault is not None:
             return True
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -173,38 +174,33 @@ class Session:
         owed = debt.answers.total() - debt.held.total()
         if debt.must_close and not debt.may_stay_open:
             if not await peer.closed():
-                shown = self._frames[-1][:FRAME_BYTES_SHOWN]
-                tally.find(number, f"the connection stays open after a frame that breaks the protocol: {shown!r}")
+                bad = self._frames[-1][:FRAME_BYTES_SHOWN]
+                tally.find(number, f"the connection stays open after a frame that breaks the protocol: {bad!r}")
         elif not await peer.settled(owed):
-            tally.find(number, f"answers are missing: {self._missing(peer)}")
-        missing = self._unanswered(peer) - debt.late
-        if debt.must_close and not peer.was_reset and missing:
-            shown = [self._shown(opaque) for opaque in list(missing)[:3]]
-            tally.find(number, f"answers before a bad frame are missing: {', '.join(shown)}; {self._frames[-1]!r}")
+            tally.find(number, f"answers are missing: {self._shown(self._unanswered(peer) - debt.held)}")
         if peer.is_closed and not debt.must_close:
-            tally.find(number, f"the server closed a connection that kept the protocol; {self._missing(peer)}")
+            unanswered = self._shown(self._unanswered(peer))
+            tally.find(number, f"the server closed a connection that kept the protocol; unanswered: {unanswered}")
+        if debt.must_close and not peer.was_reset:
+            missing = self._unanswered(peer) - debt.late
+            if missing:
+                tally.find(number, f"answers before a bad frame are missing: {self._shown(missing)}")
         if peer.fault is not None:
             tally.find(number, peer.fault)
-        surplus = Counter(opaque for opaque, _ in peer.replies) - debt.answers - Counter([debt.optional_opaque])
+        surplus = Counter(opaque for opaque, _ in peer.replies) - debt.answers - debt.optional
         if surplus:
-            shown = [self._shown(opaque) for opaque in list(surplus)[:3]]
-            tally.find(number, f"answers that nobody asked for: {', '.join(shown)}")
+            tally.find(number, f"answers that nobody asked for: {self._shown(surplus)}")
 
     def _unanswered(self, peer: Peer) -> Counter[int]:
         return self._debt.answers - Counter(opaque for opaque, _ in peer.replies)
 
-    def _missing(self, peer: Peer) -> str:
-        """The first requests without an answer, so that the finding can be understood without a replay."""
-        missing = self._unanswered(peer) - self._debt.held
-        shown = [f"{len(peer.replies)} of {self._debt.answers.total()} answers came"]
-        for opaque in list(missing)[:3]:
-            shown.append(self._shown(opaque))
-        return "\n    ".join(shown)
-
-    def _shown(self, opaque: int) -> str:
-        """What was sent with this number, as far as it was made with it."""
-        frame = self._frames[opaque - 1] if 0 < opaque <= len(self._frames) else b""
-        return f"opaque {opaque}: {frame[:FRAME_BYTES_SHOWN]!r}"
+    def _shown(self, opaques: Counter[int]) -> str:
+        """What was sent with the first of these numbers, so that a finding is understood without a replay."""
+        parts: list[str] = [f"{opaques.total()} of {len(self._frames)}"]
+        for opaque in list(opaques)[:3]:
+            frame = self._frames[opaque - 1] if 0 < opaque <= len(self._frames) else b""
+            parts.append(f"opaque {opaque}: {frame[:FRAME_BYTES_SHOWN]!r}")
+        return "\n    ".join(parts)
 
     def _count(self, peer: Peer, data: bytes, frames: int) -> None:
         debt, tally = self._debt, self._tally

@@ -1,0 +1,115 @@
+"""The fuzzer's own parts: frames repeat, cover every code and mostly parse; the oracle knows what is owed."""
+
+import random
+from collections import Counter
+
+import pytest
+from fuzz.golden import golden_seeds
+from fuzz.mutate import Mutator
+from fuzz.oracle import Debt
+from fuzz.pools import Places
+from fuzz.seeds import MAKERS
+
+from gantry_wire import Command, RequestCode
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.frame import FrameReader
+from gantry_wire.header import decode_header
+
+
+def mutator(seed: int) -> Mutator:
+    return Mutator(random.Random(seed), Places(), golden_seeds())
+
+
+def parses(frame: bytes) -> bool:
+    """Whether the wire takes this frame, whole and alone."""
+    try:
+        return [decode_header(one.header, one.serialization) for one in FrameReader().feed(frame)] != []
+    except RemoteProtocolError:
+        return False
+
+
+def test_frames_repeat_with_the_seed() -> None:
+    """The same seed makes the same bytes, another one others: a finding can be replayed."""
+    first, again, other = (
+        [maker.frame(int(code), opaque) for opaque, code in enumerate(RequestCode)]
+        for maker in (mutator(1), mutator(1), mutator(2))
+    )
+
+    assert first == again
+    assert first != other
+
+
+def test_what_is_known_of_stored_messages_does_not_shift_the_frames() -> None:
+    """A replay knows other places of messages than the run; only frames that name places may differ."""
+    places = Places()
+    for offset in range(9):
+        places.learn(offset, "0" * 32)
+    plain, knowing = mutator(3), Mutator(random.Random(3), places, golden_seeds())
+    for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.END_TRANSACTION):
+        plain.frame(int(code), 1)
+        knowing.frame(int(code), 1)
+
+    assert plain.frame(int(RequestCode.PULL_MESSAGE), 2) == knowing.frame(int(RequestCode.PULL_MESSAGE), 2)
+
+
+def test_every_code_has_frames_that_parse_and_most_do() -> None:
+    """Each request code is among the frames that parse; at most one in twenty frames dies at the door."""
+    maker = mutator(4)
+    good = Counter({code: sum(parses(maker.frame(int(code), 1)) for _ in range(40)) for code in RequestCode})
+
+    assert min(good[code] for code in RequestCode) > 0
+    assert good.total() > 0.95 * 40 * len(RequestCode)
+
+
+def test_every_kind_of_change_comes_up() -> None:
+    """Lying lengths, random bytes, other types, hostile names: nothing that the mutator can do is dead code."""
+    maker = mutator(5)
+    for number in range(30_000):
+        maker.frame(int(RequestCode.SEND_BATCH_MESSAGE if number % 2 else RequestCode.HEART_BEAT), number)
+    maker.frame(999, 1)
+    expected = {
+        "benign", "hostile text", "number", "another name", "properties", "field missing", "field of another type",
+        "body", "body where none belongs", "header", "another JSON", "a byte of the header", "a lying header length",
+        "a lying total length", "an unknown serialization", "random bytes", "unknown code",
+    }  # fmt: skip
+
+    assert expected - set(maker.kinds) == set()
+
+
+def test_every_seed_is_a_good_request() -> None:
+    """Before it is spoilt, each seed is a frame of its code with text in every field."""
+    for code in RequestCode:
+        for number in range(20):
+            seed = MAKERS[code](random.Random(number), Places())
+            assert seed.code == code
+            assert all(isinstance(value, str) for value in seed.ext.values())
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 1000], ids=["byte by byte", "sevens", "whole"])
+def test_the_oracle_counts_what_is_owed(pieces: int) -> None:
+    """One answer for a request, none for a one-way request or a reply, however the bytes come."""
+    frames = [
+        Command(code=RequestCode.GET_MAX_OFFSET, opaque=1).encode(),
+        Command(code=RequestCode.HEART_BEAT, opaque=2, flag=2).encode(),
+        Command(code=0, opaque=3, flag=1).encode(),
+        Command(code=RequestCode.PULL_MESSAGE, opaque=4, ext={"suspendTimeoutMillis": "20000"}).encode(),
+    ]
+    stream = b"".join(frames)
+    debt = Debt()
+
+    for start in range(0, len(stream), pieces):
+        debt.add(stream[start : start + pieces])
+
+    assert debt.answers == Counter({1: 1, 4: 1})
+    assert debt.held == Counter({4: 1})
+    assert (debt.silent, debt.must_close, debt.waits_for_more) == (2, False, False)
+
+
+def test_the_oracle_ends_with_the_first_bad_frame() -> None:
+    """What comes before it is owed, and then the connection must close."""
+    debt = Debt()
+
+    debt.add(Command(code=RequestCode.GET_MAX_OFFSET, opaque=1).encode() + b"\xff\xff\xff\xff")
+
+    assert debt.answers == Counter({1: 1})
+    assert debt.must_close
