@@ -138,7 +138,10 @@ class Rig:
 
     def __init__(self, **settings: Any) -> None:
         self.now = 100.0
-        self.listener = Listener(CommandService(lambda command, _: command.reply()), ListenerSettings(**settings))
+        self.answered = 0
+        self.answer_bytes = 0
+        self.is_slow = False
+        self.listener = Listener(CommandService(self.answer), ListenerSettings(**settings))
         self.listener._loop = self  # type: ignore[assignment]
         self.connection = Connection(self.listener)
         self.written = bytearray()
@@ -146,6 +149,10 @@ class Rig:
         self.ended: list[str] = []
         self.reading: list[bool] = [True]
         self.connection.connection_made(self)  # type: ignore[arg-type]
+
+    def answer(self, command: Command, connection: Connection) -> Command:
+        self.answered += 1
+        return command.reply(body=bytes(self.answer_bytes))
 
     # what the connection asks of a loop
 
@@ -165,6 +172,8 @@ class Rig:
 
     def write(self, data: bytes) -> None:
         self.written += data
+        if self.is_slow:
+            self.connection.pause_writing()
 
     def get_write_buffer_size(self) -> int:
         return self.waiting_bytes
@@ -239,6 +248,21 @@ def test_a_reader_that_does_not_read_is_overdue() -> None:
     rig.connection.resume_writing()
     assert rig.reading == [True, False, True]
     assert rig.connection.overdue(rig.now) is None
+
+
+def test_a_slow_reader_is_not_taken_for_a_slow_writer() -> None:
+    """Whole frames that wait for their peer to read are not frames that did not end, however long it takes."""
+    rig = Rig(frame_timeout_ms=30_000, idle_timeout_ms=120_000)
+    rig.answer_bytes = PASS_REPLY_BYTES_MAX + 1
+    rig.is_slow = True
+    rig.connection.data_received(Command(code=99).encode() * 10)
+
+    for _ in range(9):
+        rig.now += 50
+        assert rig.connection.overdue(rig.now) is None
+        rig.connection.resume_writing()
+
+    assert rig.answered == 10
 
 
 def test_unread_replies_have_a_limit() -> None:

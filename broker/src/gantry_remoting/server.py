@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
             rest = data[consumed:]
             self._needed_bytes = _needed_bytes(rest, self._settings.wire)
             self._pending += rest
-            self._frame_began_at = self.active_at
+            self._frame_began_at = 0.0 if self._has_whole_frame else self.active_at
             if self._has_whole_frame:
                 self._loop.call_soon(self._resume)
         else:
@@ -223,6 +223,7 @@ class Connection(asyncio.Protocol):
         if self.is_open and not self._write_paused_at and self._has_whole_frame:
             data = bytes(self._pending)
             self._pending.clear()
+            self.active_at = self._loop.time()
             try:
                 self._feed(data)
             except RemoteProtocolError as error:
