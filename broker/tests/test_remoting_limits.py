@@ -21,7 +21,7 @@ from gantry_remoting import (
     RemotingTimeout,
     split_address,
 )
-from gantry_remoting.server import CLOSE_TIMEOUT_S, PASS_REPLY_BYTES_MAX
+from gantry_remoting.connection import CLOSE_TIMEOUT_S, PASS_REPLY_BYTES_MAX
 from gantry_wire import Command, decode_command
 from gantry_wire.limits import WireLimits
 
