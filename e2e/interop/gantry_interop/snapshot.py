@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from gantry_interop import probe
 from gantry_interop.errors import InteropError
 from gantry_interop.frames import WireFrame
+from gantry_interop.processes import wait_until
 
 PULL, QUERY_MESSAGE, GET_BROKER_RUNTIME = 11, 12, 28
 GET_MAX_OFFSET, GET_MIN_OFFSET = 30, 31
 SUCCESS = 0
 SUBSCRIPTION_INSIDE = 4
 GROUP = "interop_snapshot"
+STATISTICS_SECONDS_MAX = 10.0
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,24 @@ class Snapshot:
 
 def take(name_server: str, broker: str, topics: Iterable[str], keys: Iterable[str] = ()) -> Snapshot:
     """Look at these topics; `keys` are `topic#key`."""
-    runtime = json.loads(_ask(broker, GET_BROKER_RUNTIME, {}).body)["table"]
     queues = {
         f"{topic}/{queue}": _queue(broker, topic, queue)
         for topic in topics
         for queue in range(_queue_count(name_server, topic))
     }
-    return Snapshot(int(runtime["commitLogMaxOffset"]), queues, {key: _hits(broker, key) for key in keys})
+    return Snapshot(_log_end(broker), queues, {key: _hits(broker, key) for key in keys})
+
+
+def _log_end(broker: str) -> int:
+    """Where the log ends. A Java broker answers this with an error until its first statistics are a second old."""
+    answers: list[WireFrame] = []
+
+    def answered() -> bool:
+        answers.append(probe.ask(broker, GET_BROKER_RUNTIME, {}, 10))
+        return answers[-1].code == SUCCESS
+
+    wait_until("the broker's statistics", answered, STATISTICS_SECONDS_MAX)
+    return int(json.loads(answers[-1].body)["table"]["commitLogMaxOffset"])
 
 
 def _ask(address: str, code: int, fields: dict[str, object], accepted: tuple[int, ...] = (SUCCESS,)) -> WireFrame:
