@@ -1,277 +1,32 @@
-"""Bad input costs its sender an answer or its connection, and changes nothing: not the log, not a table, not a name."""
+"""Bad sizes, numbers, fields and bodies cost their sender an answer, and change nothing."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from gantry_broker.app import Broker
 from gantry_broker.testing.local import (
     GROUP,
     TOPIC,
     UNIQUE_ID,
     Dialogue,
     RawPeer,
-    frame_head,
     properties_text,
     pull_ext,
     running_broker,
     send_ext,
-    tree,
 )
-from gantry_wire import Command, RequestCode
+from gantry_broker.testing.refusals import Place, refused, strict_place
+from gantry_wire import Command
 from gantry_wire.batch import BatchEntry, encode_batch
-from gantry_wire.fastjson import dumps
 from gantry_wire.frame import Serialization
-
-BAD_NAMES = ["../x", "..", "a/b", "/etc/passwd", "a\x00b", "a b", "a.b", "ünicode", "a\\b", "~", "x" * 300]
-BAD_NAME_IDS = ["up", "dots", "slash", "absolute", "nul", "space", "dot", "umlaut", "backslash", "tilde", "long"]
-
-
-@dataclass
-class Place:
-    """A broker, one client of it, and its directory."""
-
-    broker: Broker
-    client: Dialogue
-    path: Path
-
-    def state(self) -> tuple[object, ...]:
-        """Everything that a refused request must leave as it is."""
-        core = self.broker.core
-        return (
-            core.store.wrote,
-            dict(core.topics.all),
-            sorted(core.groups.all),
-            core.offsets.document().offset_table,
-            sorted(core.clients.consumers),
-            [name for name in tree(self.path) if not name.endswith(".tmp")],
-            [name for name in tree(self.path.parent) if not name.startswith(self.path.name)],
-        )
 
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    store = tmp_path / "below" / "store"
-    async with running_broker(store, autoCreateTopicEnable="false") as broker:
-        client = await Dialogue.open(f"127.0.0.1:{broker.port}")
-        await create_topic(client, TOPIC)
-        await client.send_ok()
-        await client.read()
-        await broker.core.persistence.round()
-        yield Place(broker, client, store)
-        await client.close()
-
-
-async def create_topic(client: Dialogue, topic: str, **fields: str) -> Command:
-    ext = {
-        "topic": topic,
-        "defaultTopic": "TBW102",
-        "readQueueNums": "4",
-        "writeQueueNums": "4",
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "order": "false",
-        **fields,
-    }
-    return await client.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
-
-
-async def refused(place: Place, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
-    """The refusal of a request; it has a text, and everything is as before."""
-    before = place.state()
-
-    reply = await place.client.ask(code, ext, body)
-
-    await place.broker.core.persistence.round()
-    assert reply.code != 0
-    assert reply.remark
-    assert place.state() == before
-    return reply
-
-
-# ------- frames
-
-
-GOOD = Command(code=RequestCode.GET_MAX_OFFSET, ext={"topic": TOPIC, "queueId": "0"}).encode()
-BAD_FRAMES = {
-    "oversized": frame_head(16 * 1024 * 1024, 100),
-    "huge": frame_head(0xFFFFFFFF, 100),
-    "too short": frame_head(3, 0),
-    "header beyond the frame": frame_head(100, 97),
-    "header over its limit": frame_head(2 * 1024 * 1024, 1024 * 1024 + 1),
-    "unknown serialization": frame_head(100, 90, 2),
-    "no header": frame_head(4, 0),
-    "header is no JSON": frame_head(8, 4) + b"}{][",
-    "header is a list": frame_head(6, 2) + b"[]",
-    "code is a text": frame_head(18, 14) + b'{"code":"abc"}',
-    "binary header cut": frame_head(8, 4, 1) + b"\x00\x0a\x00\x01",
-    "binary map lies": frame_head(4 + 21, 21, 1) + bytes(17) + b"\x7f\xff\xff\xff",
-    "plain text": b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
-    "TLS without a certificate": bytes.fromhex("16030100c8010000c40303") + bytes(200),
-    "bad after a good one": GOOD + frame_head(0x7FFFFFFF, 1),
-}
-
-
-@pytest.mark.parametrize("data", BAD_FRAMES.values(), ids=BAD_FRAMES.keys())
-async def test_a_bad_frame_costs_its_connection_and_one_line(
-    place: Place, data: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A peer that breaks the protocol is closed with one log line; everybody else is served on, nothing is changed."""
-    before = place.state()
-    other = await Dialogue.open(f"127.0.0.1:{place.broker.port}")
-    peer = await RawPeer.open(place.broker.port)
-
-    with caplog.at_level(logging.INFO):
-        caplog.clear()
-        await peer.say(data)
-        assert await peer.is_closed_by_peer()
-
-    lines = [record for record in caplog.records if record.name.startswith("gantry_remoting")]
-    assert [(record.getMessage(), record.levelno >= logging.ERROR) for record in lines] == [
-        ("connection closed", False)
-    ]
-    assert "broke the protocol" in lines[0].__dict__["reason"]
-    assert (await place.client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})).ext == {"offset": "1"}
-    assert (await other.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})).code == 0
-    assert place.state() == before
-    await other.close()
-    await peer.close()
-
-
-async def test_what_came_before_a_bad_frame_is_answered(place: Place) -> None:
-    """Good requests before the bad frame are carried out and answered before the connection ends."""
-    peer = await RawPeer.open(place.broker.port)
-    send = Command(code=310, ext=send_ext(310), body=b"before the bad one")
-
-    await peer.say(send.encode() + GOOD + frame_head(0x7FFFFFFF, 1))
-
-    first, second = await peer.frame(), await peer.frame()
-    assert b'"queueOffset":"1"' in first.header
-    assert b'"offset":"2"' in second.header
-    assert await peer.is_closed_by_peer()
-    assert place.broker.core.store.queue(TOPIC, 0).end == 2
-    await peer.close()
-
-
-async def test_a_truncated_frame_leaves_nothing_behind(place: Place) -> None:
-    """A frame that ends with its connection is forgotten with it."""
-    before = place.state()
-    whole = Command(code=310, ext=send_ext(310), body=b"x" * 1000).encode()
-
-    for cut in (1, 3, 4, 7, 8, 9, 200, len(whole) - 1):
-        peer = await RawPeer.open(place.broker.port)
-        await peer.say(whole[:cut])
-        await peer.close()
-
-    assert (await place.client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})).ext == {"offset": "1"}
-    assert place.state() == before
-
-
-async def test_a_frame_may_come_in_any_pieces(place: Place) -> None:
-    """Bytes that dribble in make the same frames as bytes that come at once."""
-    peer = await RawPeer.open(place.broker.port)
-    whole = Command(code=310, ext=send_ext(310), body=b"piecewise").encode() + GOOD
-
-    for position in range(0, len(whole), 7):
-        await peer.say(whole[position : position + 7])
-
-    assert b'"queueOffset":"1"' in (await peer.frame()).header
-    assert b'"offset":"2"' in (await peer.frame()).header
-    await peer.close()
-
-
-# ------- names
-
-
-@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_no_send_makes_a_path_from_a_bad_name(place: Place, name: str) -> None:
-    """A send to a topic with a bad name is refused with 29, whichever way it is sent."""
-    for code in (10, 310, 320):
-        body = encode_batch([BatchEntry(0, b"x", b"")]) if code == 320 else b"x"
-
-        reply = await refused(place, code, send_ext(code, topic=name), body)
-
-        assert reply.code == 29
-        assert "illegal" in (reply.remark or "")
-
-
-@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_no_retry_topic_makes_a_path_from_a_bad_name(place: Place, name: str) -> None:
-    """The prefix of a retry topic opens no other door."""
-    for prefix in ("%RETRY%", "%DLQ%"):
-        reply = await refused(place, 310, send_ext(310, topic=prefix + name), b"x")
-        assert reply.code == 29
-
-
-async def test_a_retry_topic_of_no_group_is_refused(place: Place) -> None:
-    """A retry topic belongs to a group; without one it is not made."""
-    reply = await refused(place, 310, send_ext(310, topic="%RETRY%"), b"x")
-
-    assert reply.code == 26
-
-
-@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_no_administrator_makes_a_bad_name(place: Place, name: str) -> None:
-    """Topics and groups with bad names are refused with 29, alone and in lists, and then none of the list is made."""
-    topic = {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
-    good_topic = topic | {"topicName": "GoodTopic"}
-    topics = dumps({"topicConfigList": [good_topic, topic]})
-    groups = dumps({"groupConfigList": [{"groupName": "GoodGroup"}, {"groupName": name}]})
-    single = {
-        "topic": name,
-        "defaultTopic": "TBW102",
-        "readQueueNums": "4",
-        "writeQueueNums": "4",
-        "perm": "6",
-        "topicFilterType": "SINGLE_TAG",
-        "order": "false",
-    }
-
-    assert (await refused(place, 17, single)).code == 29
-    assert (await refused(place, 18, {}, topics)).code == 29
-    assert (await refused(place, 200, {}, dumps({"groupName": name}))).code == 29
-    assert (await refused(place, 225, {}, groups)).code == 29
-    assert (await refused(place, 215, {"topic": name})).code == 29
-
-
-@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_a_heartbeat_makes_no_group_with_a_bad_name(place: Place, name: str) -> None:
-    """As in RocketMQ, a heartbeat passes over groups that cannot be, and keeps the others."""
-    before = place.state()
-    consumers = [{"groupName": name, "subscriptionDataSet": [{"topic": TOPIC, "subString": "*"}]}]
-    beat = dumps({"clientID": "c1", "consumerDataSet": consumers, "producerDataSet": []})
-
-    reply = await place.client.ask(RequestCode.HEART_BEAT, body=beat)
-
-    await place.broker.core.persistence.round()
-    assert reply.code == 0
-    assert place.state() == before
-
-
-@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_a_pull_of_a_bad_name_finds_nothing(place: Place, name: str) -> None:
-    """A pull with a bad group is refused with 26, one with a bad topic with 17."""
-    assert (await refused(place, 11, pull_ext(0, consumerGroup=name))).code == 26
-    assert (await refused(place, 11, pull_ext(0, topic=name))).code == 17
-
-
-async def test_offsets_of_bad_names_are_not_kept(place: Place) -> None:
-    """A commit for a group or topic that cannot be is refused with 26 or 17."""
-    good = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
-
-    assert (await refused(place, 15, good | {"consumerGroup": "../x"})).code == 26
-    assert (await refused(place, 15, good | {"topic": "../x"})).code == 17
-    assert (await refused(place, 15, good | {"consumerGroup": "a@b"})).code == 26
-
-
-@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
-async def test_a_send_back_of_a_bad_group_is_refused(place: Place, name: str) -> None:
-    """A failed message goes to no retry topic of a bad group."""
-    assert (await refused(place, 36, {"offset": "0", "group": name, "delayLevel": "0"})).code == 26
+    async with strict_place(tmp_path) as one:
+        yield one
 
 
 # ------- sizes

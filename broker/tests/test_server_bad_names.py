@@ -1,0 +1,113 @@
+"""No name that came over the wire becomes a path, whichever request it came in."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.testing.local import (
+    GROUP,
+    TOPIC,
+    pull_ext,
+    send_ext,
+)
+from gantry_broker.testing.refusals import Place, refused, strict_place
+from gantry_wire import RequestCode
+from gantry_wire.batch import BatchEntry, encode_batch
+from gantry_wire.fastjson import dumps
+
+BAD_NAMES = ["../x", "..", "a/b", "/etc/passwd", "a\x00b", "a b", "a.b", "ünicode", "a\\b", "~", "x" * 300]
+BAD_NAME_IDS = ["up", "dots", "slash", "absolute", "nul", "space", "dot", "umlaut", "backslash", "tilde", "long"]
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with strict_place(tmp_path) as one:
+        yield one
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_no_send_makes_a_path_from_a_bad_name(place: Place, name: str) -> None:
+    """A send to a topic with a bad name is refused with 29, whichever way it is sent."""
+    for code in (10, 310, 320):
+        body = encode_batch([BatchEntry(0, b"x", b"")]) if code == 320 else b"x"
+
+        reply = await refused(place, code, send_ext(code, topic=name), body)
+
+        assert reply.code == 29
+        assert "illegal" in (reply.remark or "")
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_no_retry_topic_makes_a_path_from_a_bad_name(place: Place, name: str) -> None:
+    """The prefix of a retry topic opens no other door."""
+    for prefix in ("%RETRY%", "%DLQ%"):
+        reply = await refused(place, 310, send_ext(310, topic=prefix + name), b"x")
+        assert reply.code == 29
+
+
+async def test_a_retry_topic_of_no_group_is_refused(place: Place) -> None:
+    """A retry topic belongs to a group; without one it is not made."""
+    reply = await refused(place, 310, send_ext(310, topic="%RETRY%"), b"x")
+
+    assert reply.code == 26
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_no_administrator_makes_a_bad_name(place: Place, name: str) -> None:
+    """Topics and groups with bad names are refused with 29, alone and in lists, and then none of the list is made."""
+    topic = {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+    good_topic = topic | {"topicName": "GoodTopic"}
+    topics = dumps({"topicConfigList": [good_topic, topic]})
+    groups = dumps({"groupConfigList": [{"groupName": "GoodGroup"}, {"groupName": name}]})
+    single = {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "4",
+        "writeQueueNums": "4",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "order": "false",
+    }
+
+    assert (await refused(place, 17, single)).code == 29
+    assert (await refused(place, 18, {}, topics)).code == 29
+    assert (await refused(place, 200, {}, dumps({"groupName": name}))).code == 29
+    assert (await refused(place, 225, {}, groups)).code == 29
+    assert (await refused(place, 215, {"topic": name})).code == 29
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_a_heartbeat_makes_no_group_with_a_bad_name(place: Place, name: str) -> None:
+    """As in RocketMQ, a heartbeat passes over groups that cannot be, and keeps the others."""
+    before = place.state()
+    consumers = [{"groupName": name, "subscriptionDataSet": [{"topic": TOPIC, "subString": "*"}]}]
+    beat = dumps({"clientID": "c1", "consumerDataSet": consumers, "producerDataSet": []})
+
+    reply = await place.client.ask(RequestCode.HEART_BEAT, body=beat)
+
+    await place.broker.core.persistence.round()
+    assert reply.code == 0
+    assert place.state() == before
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_a_pull_of_a_bad_name_finds_nothing(place: Place, name: str) -> None:
+    """A pull with a bad group is refused with 26, one with a bad topic with 17."""
+    assert (await refused(place, 11, pull_ext(0, consumerGroup=name))).code == 26
+    assert (await refused(place, 11, pull_ext(0, topic=name))).code == 17
+
+
+async def test_offsets_of_bad_names_are_not_kept(place: Place) -> None:
+    """A commit for a group or topic that cannot be is refused with 26 or 17."""
+    good = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"}
+
+    assert (await refused(place, 15, good | {"consumerGroup": "../x"})).code == 26
+    assert (await refused(place, 15, good | {"topic": "../x"})).code == 17
+    assert (await refused(place, 15, good | {"consumerGroup": "a@b"})).code == 26
+
+
+@pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
+async def test_a_send_back_of_a_bad_group_is_refused(place: Place, name: str) -> None:
+    """A failed message goes to no retry topic of a bad group."""
+    assert (await refused(place, 36, {"offset": "0", "group": name, "delayLevel": "0"})).code == 26
