@@ -179,7 +179,7 @@ def test_a_unique_key_costs_two_lookups_and_is_the_same_hash(key: str) -> None:
     learned = learn(key)
 
     assert learned & MASK == java_string_hash(key) & MASK
-    assert (moments[key[:28]] + counters[key[28:]]) & MASK == java_string_hash(key) & MASK
+    assert (moments[key[:TIME_END]] + counters[key[TIME_END:]]) & MASK == java_string_hash(key) & MASK
 
 
 def test_javas_abs_of_the_smallest_integer_is_zero_here() -> None:

@@ -60,16 +60,16 @@ def append_batch(
     held: list[HeldUnit] | None = [] if dispatcher.is_held else None
     physical_offsets: list[int] = []
     queue_offsets: list[int] = []
+    tell_physical, tell_queue_offset = physical_offsets.append, queue_offsets.append
+    checksum, crc_mask, short, pack_unit = crc32, CRC_MASK, _SHORT, _pack_unit
     touched: dict[ConsumeQueue, int] = {}
     parts: list[bytes | memoryview] = []
     spans: list[Span] = []
     file: MappedFile | None = None
     try:
-        for draft in drafts:
-            (
-                queue, body, properties, sys_flag, flag, born_ms, born_host, reconsumed, prepared, tags_code,
-                delay_ms, _,
-            ) = draft  # fmt: skip
+        for (
+            queue, body, properties, sys_flag, flag, born_ms, born_host, reconsumed, prepared, tags_code, delay_ms, _,
+        ) in drafts:  # fmt: skip
             body_bytes = len(body)
             properties_bytes = len(properties)
             total = queue.record_overhead + body_bytes + properties_bytes
@@ -103,23 +103,23 @@ def append_batch(
                     if cursor == queue.limit:
                         queue.extend(queue_offset)
                         cursor = queue.position
-                    _pack_unit(queue.view, cursor, physical, total, tags_code)
+                    pack_unit(queue.view, cursor, physical, total, tags_code)
                     queue.position = cursor + 20
                 else:
                     held.append((queue, queue_offset, physical, total, tags_code))
                 queue.end = queue_offset + 1
             parts += (
                 pack(
-                    total, queue.magic, crc32(body) & CRC_MASK, queue.queue_id, flag, queue_offset, physical,
+                    total, queue.magic, checksum(body) & crc_mask, queue.queue_id, flag, queue_offset, physical,
                     sys_flag, born_ms, born_host, now_ms, store_host, reconsumed, prepared, body_bytes,
                 ),
                 body,
                 queue.topic_field,
-                _SHORT[properties_bytes] if properties_bytes < 4096 else _pack_short(properties_bytes),
+                short[properties_bytes] if properties_bytes < 4096 else _pack_short(properties_bytes),
                 properties,
             )  # fmt: skip
-            physical_offsets.append(physical)
-            queue_offsets.append(queue_offset)
+            tell_physical(physical)
+            tell_queue_offset(queue_offset)
             position += total
         data = b"".join(parts)
         assert start + len(data) == position, "a draft's sys_flag and born_host disagree"

@@ -2,7 +2,8 @@
 
 Computed for every key of every message, so it is put together from pieces that repeat. A hash is a polynomial in 31,
 so the hash of a text is the sum of its pieces' hashes times powers of 31. A unique key of 32 characters is 20 that name
-its producer, 8 that change every millisecond and 4 that count; what pieces contribute is kept in bounded tables.
+its producer, 8 that change every millisecond and 4 that count; the first 2 of those 4 go with the time, so that both
+tables stay small enough for the processor's cache. What pieces contribute is kept in bounded tables.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from gantry_wire.hashing import java_string_hash
 MASK: Final = 0xFFFFFFFF
 UNIQUE_KEY_CHARACTERS: Final = 32
 PRODUCER_END: Final = 20
-TIME_END: Final = 28
-_ENTRIES_MAX: Final = 65_536
+TIME_END: Final = 30
+_ENTRIES_MAX: Final = 4_096
 _POWERS: Final = tuple(pow(31, exponent, 1 << 32) for exponent in range(256))
 
 moments: Final[dict[str, int]] = {}
-"""What the first 28 characters of a unique key contribute: one producer in one millisecond."""
+"""What the first 30 characters of a unique key contribute: one producer, one millisecond, 256 numbers."""
 
 counters: Final[dict[str, int]] = {}
-"""What the last 4 contribute."""
+"""What the last 2 contribute."""
 
 _producers: Final[dict[str, int]] = {}
 _times: Final[dict[str, int]] = {}

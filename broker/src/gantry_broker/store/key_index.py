@@ -160,11 +160,13 @@ class KeyIndex:
         view, slots = cursor.file.view, cursor.file.slots
         number, numbers_end, position, seconds = cursor.number, cursor.numbers_end, cursor.position, cursor.seconds
         used, indexed = 0, -1
-        for draft, physical in zip(drafts, physical_offsets, strict=True):
-            keys = draft[11]
-            if not keys or draft[3] & 0xC == 0xC:
+        # Locals, since every name that is looked up in the module is paid for once a message.
+        seen_moments, seen_counters, time_end, mask = moments, counters, TIME_END, MASK
+        key_characters, slots_start, entry_bytes = UNIQUE_KEY_CHARACTERS, INDEX_HEADER_BYTES, ENTRY_BYTES
+        unpack_slot, pack_slot, pack_entry = _unpack_slot, _pack_slot, _pack_entry
+        for (queue, _, _, sys_flag, _, _, _, _, _, _, _, keys), physical in zip(drafts, physical_offsets, strict=True):
+            if not keys or sys_flag & 0xC == 0xC:
                 continue
-            queue = draft[0]
             indexed = physical
             for key in keys:
                 if number == numbers_end:
@@ -172,9 +174,11 @@ class KeyIndex:
                     view, slots, used = cursor.file.view, cursor.file.slots, 0
                     number, numbers_end = cursor.number, cursor.numbers_end
                     position, seconds = cursor.position, cursor.seconds
-                if len(key) == UNIQUE_KEY_CHARACTERS:
+                if len(key) == key_characters:
                     try:
-                        value = (queue.key_seed_unique + moments[key[:TIME_END]] + counters[key[TIME_END:]]) & MASK
+                        value = (
+                            queue.key_seed_unique + seen_moments[key[:time_end]] + seen_counters[key[time_end:]]
+                        ) & mask
                     except KeyError:
                         if key.isascii():
                             value = (queue.key_seed_unique + learn(key)) & MASK
@@ -186,14 +190,14 @@ class KeyIndex:
                     value = 0x1_0000_0000 - value
                     if value == 0x8000_0000:
                         value = 0
-                slot_position = INDEX_HEADER_BYTES + value % slots * 4
-                previous = _unpack_slot(view, slot_position)[0]
+                slot_position = slots_start + value % slots * 4
+                (previous,) = unpack_slot(view, slot_position)
                 if not 0 < previous < number:
                     previous = 0
                     used += 1
-                _pack_entry(view, position, value, physical, seconds, previous)
-                _pack_slot(view, slot_position, number)
-                position += ENTRY_BYTES
+                pack_entry(view, position, value, physical, seconds, previous)
+                pack_slot(view, slot_position, number)
+                position += entry_bytes
                 number += 1
         cursor.finish(number, used, indexed)
 
