@@ -180,3 +180,39 @@ def test_a_recovery_point_is_true_at_every_moment_of_a_concurrent_append(tmp_pat
     assert not report.is_index_rebuilt
     for queue_id in range(4):
         assert world.bodies("orders", queue_id) == world.sent_bodies("orders", queue_id)
+
+
+def test_a_disk_too_full_for_a_recovery_point_ends_nothing(world: StoreWorld) -> None:
+    """Everything is flushed and served; the old point stays true, and a new one follows when space comes back."""
+    world.send(count=3)
+    world.store.flush_step()
+    world.faulty_disk.capacity = world.faulty_disk.space("/").used
+    world.send(count=3)
+    world.clock.advance(world.settings.flush.recovery_point_interval_ms)
+
+    world.store.flush_step()
+
+    assert world.fatal == []
+    assert world.store.flushed == world.store.wrote
+    world.send()
+    assert len(world.bodies()) == 7
+
+    world.faulty_disk.capacity = 1 << 30
+    world.clock.advance(world.settings.flush.recovery_point_interval_ms)
+    world.store.flush_step()
+    world.lose_power()
+    world.open()
+    assert world.bodies() == world.sent_bodies()
+
+
+def test_a_store_on_a_full_disk_stops_and_starts_again(world: StoreWorld) -> None:
+    """A clean stop without room for its point is recovered like any other stop, and loses nothing."""
+    world.send(count=5)
+    world.faulty_disk.capacity = world.faulty_disk.space("/").used
+
+    world.close()
+    report = world.open()
+
+    assert world.fatal == []
+    assert not report.is_clean
+    assert world.bodies() == world.sent_bodies()

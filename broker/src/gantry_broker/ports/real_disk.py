@@ -215,6 +215,9 @@ class RealDisk:
                 while done < len(whole):
                     done += os.write(descriptor, whole[done:])
             os.fsync(descriptor)
+        except OSError:
+            os.unlink(temporary)  # on a full disk the half of a file would take the place of something useful
+            raise
         finally:
             os.close(descriptor)
         os.replace(temporary, path)

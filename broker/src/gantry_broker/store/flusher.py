@@ -11,6 +11,7 @@ read-only, ``flushed`` never moves again, and ``on_fatal`` is told, once, from t
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable
@@ -86,6 +87,7 @@ class Flusher:
         self._wake: Final = threading.Event()
         self._is_stopping = False
         self._is_point_requested = False
+        self._is_point_refused = False
         now_ms = clock.monotonic_ms()
         self._flushed_at_ms = self._point_at_ms = self._checkpoint_at_ms = now_ms
         self._point: RecoveryPoint | None = None
@@ -141,7 +143,7 @@ class Flusher:
             self._fail(exc)
 
     def finish(self) -> bool:
-        """Flush everything there is, for a clean stop, after the thread has ended. False if that failed."""
+        """Flush everything there is, for a clean stop, after the thread has ended. False if the stop is not clean."""
         if self.failure is not None:
             return False
         try:
@@ -150,7 +152,7 @@ class Flusher:
         except OSError as exc:
             self._fail(exc)
             return False
-        return True
+        return not self._is_point_refused
 
     def flush(self) -> int:
         """Flush the log now, in the caller's thread, and say up to where. Raises ``FlushFailed``, for good."""
@@ -193,11 +195,27 @@ class Flusher:
             through=through, tail=tail, timestamp_ms=timestamp_ms, queues=queues, is_indexed=is_indexed,
             index=index_point, deleted=deleted, damaged=damaged,
         )  # fmt: skip
-        if point != self._point:
-            self._point_file.write(point)
+        if point != self._point and self._replace_point(point):
             self._point = point
             if index_point is not None:
                 self._index_timestamp_ms = index_point.header.end_timestamp_ms
+
+    def _replace_point(self, point: RecoveryPoint) -> bool:
+        """Write the point. False when the disk is full: the one before stays true, and a recovery reads more.
+
+        Everything that the point describes is durable by now, so a full disk is no failed flush.
+        """
+        try:
+            self._point_file.write(point)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            if not self._is_point_refused:
+                log.warning("the disk is too full for a recovery point", extra={"reason": str(exc)})
+            self._is_point_refused = True
+            return False
+        self._is_point_refused = False
+        return True
 
     def _write_checkpoint(self) -> None:
         flushed = self._log.flushed

@@ -118,7 +118,8 @@ class MessageStore:
         self._dispatcher.dispatched = report.end
         self._dispatcher.tail = (report.end, recovery.tail, self._log.last_timestamp_ms)
         self._flusher.deleted = dict(point.deleted) if point is not None else {}
-        if not self._flusher.finish():
+        self._flusher.finish()
+        if self._flusher.failure is not None:
             raise StoreUnusable("the recovered store could not be flushed") from self._flusher.failure
         return report
 

@@ -16,12 +16,17 @@ _ZEROS: Final = bytes(CHUNK_BYTES)
 
 
 def scrub(file: DiskFile, start: int, end: int) -> int:
-    """Make ``[start, end)`` zero; how many bytes had to be overwritten."""
+    """Make ``[start, end)`` zero; how many bytes had to be overwritten.
+
+    Only from the first byte that is not zero to the last: those have blocks, so that even a full disk can be scrubbed.
+    """
     overwritten = 0
     for position in range(start, end, CHUNK_BYTES):
-        length = min(CHUNK_BYTES, end - position)
-        if file.pread(length, position).count(0) != length:
-            write_fully(file, _ZEROS[:length], position)
+        data = file.pread(min(CHUNK_BYTES, end - position), position)
+        if data.count(0) != len(data):
+            first = len(data) - len(data.lstrip(b"\0"))
+            length = len(data.rstrip(b"\0")) - first
+            write_fully(file, _ZEROS[:length], position + first)
             overwritten += length
     return overwritten
 
