@@ -153,6 +153,7 @@ def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
         "brokerRole": "ASYNC_MASTER",
         "flushDiskType": "ASYNC_FLUSH",
         "brokerIP1": layout.advertised_host,
+        "bindAddress": layout.listen_host,
         "listenPort": str(layout.broker_port),
         "haListenPort": str(layout.broker_port + 1),
         "namesrvAddr": layout.name_server_seen_by_broker,
@@ -168,7 +169,6 @@ def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
         settings |= {
             "storePathCommitLog": str(layout.store / "commitlog"),
             "brokerIP2": layout.advertised_host,
-            "bindAddress": layout.listen_host,
             "timerWheelEnable": "false",
         }
     return {**settings, **layout.settings}

@@ -1,4 +1,4 @@
-"""A TCP proxy that passes everything on unchanged and shows each frame to an observer.
+"""A TCP proxy that shows each frame to an observer and passes it on, unchanged unless it was given a `rewrite`.
 
 Listens on another loopback address with the same port as the server behind it. A broker that advertises that address
 therefore sends its clients through the proxy without a single byte being rewritten.
@@ -33,12 +33,20 @@ Observer = Callable[[Link, bool, WireFrame], None]
 """Told of every frame: its link, whether it travels towards the server, and the frame."""
 
 
-class Proxy:
-    """Proxies any number of servers; `party` names whoever opens a connection from now on."""
+Rewrite = Callable[[Link, bool, WireFrame], bytes]
+"""Answers the bytes to send in a frame's place; none at all loses it."""
 
-    def __init__(self, observer: Observer) -> None:
+
+class Proxy:
+    """Proxies any number of servers; `party` names whoever opens a connection from now on.
+
+    With a `rewrite` it lies, so that a test can see whether the judges notice.
+    """
+
+    def __init__(self, observer: Observer, rewrite: Rewrite | None = None) -> None:
         self.party = "nobody"
         self._observer = observer
+        self._rewrite = rewrite
         self._numbers = itertools.count(1)
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -101,7 +109,10 @@ class Proxy:
                 for frame in splitter.feed(data):
                     with self._lock:
                         self._observer(link, to_server, frame)
-                target.sendall(data)
+                    if self._rewrite is not None:
+                        target.sendall(self._rewrite(link, to_server, frame))
+                if self._rewrite is None:
+                    target.sendall(data)
         except OSError:
             pass
         finally:

@@ -1,0 +1,124 @@
+"""The judges can say no: between a client and a sound broker stands a proxy that loses, alters or misplaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from gantry_interop import drivers, java, peers
+from gantry_interop.frames import WireFrame
+from gantry_interop.processes import Nursery
+from gantry_interop.proxy import Link, Proxy
+
+pytestmark = pytest.mark.needs_java
+
+COUNT = 300
+LIAR = "127.0.0.2"
+SEND, PULL = 310, 11
+BODY_POSITION = 88
+"""Where a record with IPv4 hosts keeps its body, behind the body's length."""
+
+
+@dataclass
+class Liar:
+    """Tells the truth until it is given a lie."""
+
+    lie: Callable[[WireFrame, WireFrame], bytes] | None = None
+    lost: int = 0
+    pending: dict[tuple[int, int], WireFrame] = field(default_factory=dict)
+
+    def rewrite(self, link: Link, to_server: bool, frame: WireFrame) -> bytes:
+        """Lies about answers, where the request is known; loses oneway sends when there is any lie to tell."""
+        if to_server:
+            if not frame.is_oneway:
+                self.pending[(link.number, frame.opaque)] = frame
+            elif self.lie is lose and frame.code == SEND and frame.opaque % 50 == 0:
+                self.lost += 1
+                return b""
+            return frame.raw
+        request = self.pending.pop((link.number, frame.opaque), None)
+        if self.lie is None or request is None or not frame.is_response:
+            return frame.raw
+        return self.lie(request, frame)
+
+
+def lose(request: WireFrame, answer: WireFrame) -> bytes:
+    """Answers stay as they are; the oneway sends are what is lost."""
+    return answer.raw
+
+
+def alter(request: WireFrame, answer: WireFrame) -> bytes:
+    """One bit of the first message of every pull answer."""
+    if request.code != PULL or answer.code != 0:
+        return answer.raw
+    position = len(answer.raw) - len(answer.body) + BODY_POSITION + 20
+    return answer.raw[:position] + bytes([answer.raw[position] ^ 1]) + answer.raw[position + 1 :]
+
+
+def misplace(request: WireFrame, answer: WireFrame) -> bytes:
+    """The last digit of the queue offset that a send is answered with."""
+    if request.code != SEND:
+        return answer.raw
+    told = f'"queueOffset":"{answer.fields["queueOffset"]}"'.encode()
+    assert answer.raw.count(told) == 1
+    return answer.raw.replace(told, told[:-2] + (b'1"' if told[-2:-1] == b"0" else b'0"'))
+
+
+@pytest.fixture(scope="module")
+def liar() -> Liar:
+    return Liar()
+
+
+@pytest.fixture(scope="module")
+def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[peers.Peer, Nursery, Path]]:
+    directory = tmp_path_factory.mktemp("sabotage")
+    java.build()
+    layout = peers.Layout(directory / "peer", advertised_host=LIAR)
+    with Nursery(directory / "logs") as nursery, Proxy(lambda *seen: None, liar.rewrite) as proxy:
+        peer = peers.start("gantry", nursery, layout)
+        proxy.serve("broker", (LIAR, layout.broker_port), (layout.listen_host, layout.broker_port))
+        yield peer, nursery, directory
+
+
+@pytest.mark.parametrize(
+    ("scenario", "lie", "broken"),
+    [
+        pytest.param("sync", None, [], id="the truth"),
+        pytest.param("oneway", lose, ["nothing is lost"], id="lost"),
+        pytest.param("sync", alter, ["nothing is altered", "nothing is lost", "no queue has a hole"], id="altered"),
+        pytest.param("sync", misplace, ["messages stand where the broker said"], id="misplaced"),
+    ],
+)
+def test_a_lie_is_seen(
+    scenario: str,
+    lie: Callable[[WireFrame, WireFrame], bytes] | None,
+    broken: list[str],
+    liar: Liar,
+    stage: tuple[peers.Peer, Nursery, Path],
+) -> None:
+    """A message that is lost, altered or not where its answer said breaks exactly the promise about that."""
+    peer, nursery, directory = stage
+    liar.lie = lie
+    order = drivers.Order(
+        name_server=peer.address,
+        count=COUNT,
+        retry_count=0,
+        seed=5,
+        levels=peers.SHORT_DELAY_LEVELS,
+        run=lie.__name__ if lie is not None else "truth",
+        scenario_seconds_max=60,
+        extra=("--patience-ms", "3000"),
+    )
+
+    (verdict,) = drivers.play(nursery, "5.3.3", (scenario,), order, directory / "home")
+
+    assert verdict.kept == (broken == [])
+    found = " ".join(verdict.broken)
+    assert [promise for promise in broken if promise not in found] == []
+    assert len(verdict.broken) == len(broken)
+    if lie is lose:
+        assert verdict.lost == liar.lost > 0
+    if lie is alter:
+        assert verdict.altered > 0
