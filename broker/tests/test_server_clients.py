@@ -312,3 +312,15 @@ def test_expired_locks_are_forgotten() -> None:
     locks.expire()
 
     assert repr(locks) == "<QueueLocks groups=0>"
+
+
+async def test_a_group_that_wants_no_notices_gets_none(broker: Broker, client: Dialogue, other: Dialogue) -> None:
+    """`notifyConsumerIdsChangedEnable=false` of a group keeps a new member from waking the others."""
+    broker.core.groups.put(SubscriptionGroupConfig(group_name="quiet", notify_consumer_ids_changed_enable=False))
+
+    await client.heartbeat("c1", "quiet")
+    await other.heartbeat("c2", "quiet")
+    await other.heartbeat("c2", "loud")
+
+    await told(other, 1)
+    await told(client, 0)

@@ -160,7 +160,7 @@ class Broker:
             topics=TopicTable(clock, self._topic_changed),
             groups=GroupTable(clock, self._group_changed, auto_create=settings.auto_create_groups),
             offsets=ConsumerOffsets(clock),
-            clients=ClientRegistry(clock),
+            clients=ClientRegistry(clock, may_notify=self._may_notify),
             locks=QueueLocks(clock),
             routes=routes,
             stats=stats,
@@ -284,6 +284,11 @@ class Broker:
         self.core.routes.forget(topic)
         self.core.persistence.mark("topics", now=True)
         self.registration.changed()
+
+    def _may_notify(self, group: str) -> bool:
+        """Whether members of a group are told of changes: `notifyConsumerIdsChangedEnable` of the group."""
+        config = self.core.groups.all.get(group)
+        return config is None or config.notify_consumer_ids_changed_enable
 
     def _group_changed(self, group: str) -> None:
         self.core.persistence.mark("subscriptionGroup", now=True)

@@ -80,8 +80,8 @@ def group_fault(group: str) -> NameFault | None:
 def path_component(name: str) -> str:
     """`name` as one safe file name. Raises ValueError for a name that is not a valid topic or group.
 
-    The allowed characters hold neither a dot nor a separator nor a NUL, so what comes back is never `.`, `..`, absolute,
-    or more than one component. File systems take 255 bytes, and so do we.
+    The allowed characters hold neither a dot nor a separator nor a NUL, so what comes back is never `.`, `..`,
+    absolute, or more than one component. File systems take 255 bytes, and so do we.
     """
     fault = _fault(name, RETRY_TOPIC_BYTES_MAX)
     if fault is not None:

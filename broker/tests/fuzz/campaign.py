@@ -43,7 +43,7 @@ DEAR: Final = frozenset(
 ALARMS: Final = (
     "a handler failed",
     "a send failed",
-    "append failed",
+    "the store failed",
     "Traceback",
     " CRITICAL ",
     "AssertionError",

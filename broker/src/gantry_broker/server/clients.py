@@ -5,7 +5,7 @@ closes, when it says goodbye, or when it has been silent for two minutes. Member
 the group changes, so that they share the queues anew.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import final
 
@@ -65,8 +65,9 @@ def new_member(connection: Connection, client_id: str, command: Command, now_ms:
 class ClientRegistry:
     """All clients of this broker. Owned by the event loop."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, may_notify: Callable[[str], bool] = lambda group: True) -> None:
         self._clock = clock
+        self._may_notify = may_notify
         self.producers: dict[str, dict[Connection, Member]] = {}
         self.consumers: dict[str, ConsumerGroupState] = {}
 
@@ -102,7 +103,7 @@ class ClientRegistry:
     def notify(self, group_name: str) -> None:
         """Tell the members of a group to share its queues anew."""
         group = self.consumers.get(group_name)
-        if group is None or group.message_model == "BROADCASTING":
+        if group is None or group.message_model == "BROADCASTING" or not self._may_notify(group_name):
             return
         for connection in group.members:
             notice = oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group_name})

@@ -277,5 +277,5 @@ def store_refusal(error: Exception) -> tuple[ResponseCode, str]:
         return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, the disk is full: {error}"
     if isinstance(error, LogReadOnly):
         return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, the log is read-only: {error}"
-    log.error("append failed", exc_info=error)
+    log.error("the store failed", exc_info=error)
     return ResponseCode.SYSTEM_ERROR, f"the store failed: {type(error).__name__}"
