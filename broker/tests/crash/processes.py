@@ -18,6 +18,7 @@ SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
 HOST: Final = "127.0.0.1"
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 60.0
+LOG_POLL_S: Final = 0.001
 
 
 class ServerFailed(Exception):
@@ -113,6 +114,30 @@ class ServerProcess:
             self._process.kill()
             await self._process.wait()
             raise ServerFailed(f"{self.name} did not end on {number.name}\n{self.tail()}") from error
+
+    @property
+    def log_bytes(self) -> int:
+        """How much it has logged so far, over all its lives."""
+        return self.log.stat().st_size if self.log.exists() else 0
+
+    def logged_since(self, start: int) -> str:
+        """What it has logged from byte `start` on."""
+        with self.log.open("rb") as log:
+            log.seek(start)
+            return log.read().decode(errors="replace")
+
+    async def wait_logged(self, text: str, start: int) -> None:
+        """Wait until it logs `text` after byte `start`, or ends. Raises ServerFailed when it does neither in time.
+
+        By looking again and again: it is another process's file, and there is no event to wait for.
+        """
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_S):
+                while text not in self.logged_since(start) and self.is_running:  # noqa: ASYNC110
+                    await asyncio.sleep(LOG_POLL_S)
+        except TimeoutError as error:
+            await self.kill()
+            raise ServerFailed(f"{self.name} did not log {text!r} in {READY_TIMEOUT_S:.0f} s\n{self.tail()}") from error
 
     def tail(self, lines: int = 20) -> str:
         """The end of its log."""

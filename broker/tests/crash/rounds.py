@@ -10,6 +10,7 @@ of every round follows from the seed; the moment of a kill inside the program's 
 import asyncio
 import random
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -29,7 +30,10 @@ from gantry_wire.message import StoredMessage
 
 KEYS_ASKED_PER_ROUND: Final = 50
 LOAD_S: Final = (0.1, 1.0)
-RECOVERY_KILL_S: Final = (0.05, 0.3)
+RECOVERY_KILL: Final = (0.0, 1.0)
+"""When a recovering broker is killed, as parts of the time that its last recovery took."""
+RECOVERY_BEGINS, RECOVERY_ENDED = " starting ", "store recovered"
+"""What the broker's log says before and after it."""
 SETTINGS: Final = {
     "mappedFileSizeCommitLog": str(1024 * 1024),
     "mappedFileSizeConsumeQueue": str(20 * 500),
@@ -57,8 +61,8 @@ class Plan:
 
     load_s: float
     removed: Derived
-    recovery_kills_s: tuple[float, ...]
-    """How long after its start the recovering broker is killed again, each time."""
+    recovery_kills: tuple[float, ...]
+    """When the recovering broker is killed again, each time, as parts of its last recovery."""
 
 
 def plan(seed: int, number: int) -> Plan:
@@ -66,7 +70,7 @@ def plan(seed: int, number: int) -> Plan:
     rng = random.Random(f"{seed}/round/{number}")
     removed = rng.choice((Derived.NOTHING, Derived.NOTHING, *Derived))
     kills = rng.choice((0, 0, 1, 1, 3))
-    return Plan(rng.uniform(*LOAD_S), removed, tuple(rng.uniform(*RECOVERY_KILL_S) for _ in range(kills)))
+    return Plan(rng.uniform(*LOAD_S), removed, tuple(rng.uniform(*RECOVERY_KILL) for _ in range(kills)))
 
 
 @dataclass(slots=True)
@@ -81,6 +85,9 @@ class Verdict:
     stored: int = 0
     log_files: int = 0
     recovery_kills: int = 0
+    """Kills of a broker that had begun to open its store, or was about to."""
+    recovery_hits: int = 0
+    """Of these, kills before it had recovered."""
     removals: int = 0
 
 
@@ -101,6 +108,7 @@ class CrashRun:
         self._address = f"{HOST}:{port}"
         self._name_server = name_server(directory, name_server_port)
         self._broker = broker(directory, port, name_server_port, SETTINGS)
+        self._recovery_s = 0.0
         self.verdict = Verdict()
 
     def __repr__(self) -> str:
@@ -110,7 +118,7 @@ class CrashRun:
         """All rounds, or those up to the first fault; no process is left behind."""
         try:
             await self._name_server.start()
-            await self._broker.start()
+            await self._start()
             await self._setup()
             for number in range(rounds):
                 await self._round(number, sabotage if number == rounds - 1 else Sabotage.NONE)
@@ -138,20 +146,40 @@ class CrashRun:
         for name in chosen.removed.value:
             self._remove(self._store / name)
         spoil_log(self._store, sabotage)
-        for delay_s in chosen.recovery_kills_s:
-            await self._broker.launch()
-            await asyncio.sleep(delay_s)
-            await self._broker.kill()
-            self.verdict.recovery_kills += 1
-        await self._broker.start()
+        for part in chosen.recovery_kills:
+            await self._kill_while_recovering(part)
+        await self._start()
         await self._read_back()
         self.verdict.rounds += 1
         self._say(
             f"round {number + 1}: {self.verdict.acked - acked_before:,} acknowledged in {chosen.load_s:.2f} s, "
             f"{self.verdict.stored:,} stored in {self.verdict.log_files} log files; "
-            f"removed {chosen.removed.name.lower()}, killed {len(chosen.recovery_kills_s)} times while recovering; "
+            f"removed {chosen.removed.name.lower()}, killed {len(chosen.recovery_kills)} times while recovering; "
             + (f"{len(self.verdict.faults)} FAULTS" if self.verdict.faults else "nothing lost")
         )
+
+    async def _start(self) -> None:
+        """Start it, and measure how long it recovers."""
+        log_start = await self._launch_until_recovery()
+        began_at = time.monotonic()
+        await self._broker.wait_logged(RECOVERY_ENDED, log_start)
+        self._recovery_s = time.monotonic() - began_at
+        await self._broker.wait_ready()
+
+    async def _kill_while_recovering(self, part: float) -> None:
+        """Start it, kill it after `part` of the time that its last recovery took, and see whether that hit."""
+        log_start = await self._launch_until_recovery()
+        await asyncio.sleep(part * self._recovery_s)
+        await self._broker.kill()
+        self.verdict.recovery_kills += 1
+        self.verdict.recovery_hits += RECOVERY_ENDED not in self._broker.logged_since(log_start)
+
+    async def _launch_until_recovery(self) -> int:
+        """Start it up to the last line before it opens its store; where its log began."""
+        log_start = self._broker.log_bytes
+        await self._broker.launch()
+        await self._broker.wait_logged(RECOVERY_BEGINS, log_start)
+        return log_start
 
     async def _load(self, seconds: float) -> None:
         """All producers send; the broker dies in the middle of it; their connections end."""

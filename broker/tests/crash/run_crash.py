@@ -106,7 +106,8 @@ def report(verdict: Verdict, seconds: float) -> None:
         f"\n{verdict.rounds} rounds in {seconds:.0f} s: {verdict.sent:,} sent, {verdict.acked:,} acknowledged, "
         f"{unknown:,} unknown, {verdict.refused:,} refused; "
         f"{verdict.stored:,} stored in {verdict.log_files} log files; "
-        f"{verdict.recovery_kills} kills while recovering, {verdict.removals} removals of derived files\n"
+        f"{verdict.recovery_kills} kills after a restart began, {verdict.recovery_hits} of them before "
+        f"it had recovered, {verdict.removals} removals of derived files\n"
         f"{len(verdict.faults)} faults"
     )
     for fault in verdict.faults[:FAULTS_SHOWN_MAX]:

@@ -52,4 +52,4 @@ def test_plans_differ_from_round_to_round_and_repeat_with_the_seed() -> None:
 
     assert plans == [plan(5, number) for number in range(40)]
     assert {one.removed for one in plans} == set(Derived)
-    assert {len(one.recovery_kills_s) for one in plans} == {0, 1, 3}
+    assert {len(one.recovery_kills) for one in plans} == {0, 1, 3}
