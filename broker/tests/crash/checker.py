@@ -10,15 +10,13 @@ It does not care how the queues were read; it is asked about pulls and about the
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from crash.history import History, Outcome, Sent
 from crash.log_walk import Queue
 from crash.payload import Mark, digest, read_body
 
 from gantry_wire.message import StoredMessage
-
-FAULTS_SHOWN_MAX: Final = 20
 
 
 class Kind(Enum):

@@ -151,7 +151,7 @@ class Campaign:
         mutator = Mutator(rng, self._places, golden_seeds())
         session = Session(number, rng, mutator, self.tally)
         try:
-            await session.run(rng.choice(self._ports), self._codes, self._weights, 1 << 30)
+            await session.run(rng.choice(self._ports), self._codes, self._weights)
         except OSError as error:
             self.tally.find(number, f"no connection: {error}")
         self.tally.kinds += mutator.kinds

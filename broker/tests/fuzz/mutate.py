@@ -158,7 +158,8 @@ class Mutator:
         if draw < 0.985:
             return data[:-1] + b',"code":' + str(self._rng.choice((0, -1, 310, 11))).encode() + b"}"
         if draw < 0.99:
-            return data[:-1] + b',"more":' + b"[" * 40 + b"]" * 40 + b"}"
+            depth = self._rng.choice((40, 40, 5000))
+            return data[:-1] + b',"more":' + b"[" * depth + b"]" * depth + b"}"
         if draw < 0.995:
             return (
                 data[:-1]

@@ -15,7 +15,6 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import decode_record, parse_offset_message_id
 
 TIMEOUT_MS: Final = 30_000
-EXPENSIVE_TO_ASK: Final = frozenset({RequestCode.DELETE_TOPIC_IN_BROKER})
 
 
 class Probe(Protocol):

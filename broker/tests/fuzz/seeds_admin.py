@@ -11,8 +11,6 @@ from gantry_wire import RequestCode
 from gantry_wire.commands import admin, nameserver
 from gantry_wire.commands.documents import write_document
 
-# ------- administration
-
 
 def topic_config(rng: random.Random) -> admin.TopicConfig:
     return admin.TopicConfig(

@@ -11,8 +11,6 @@ from gantry_wire.commands import clients, offsets, pull, send
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 
-# ------- messages in
-
 
 def send_message(rng: random.Random, places: Places) -> Seed:
     fields = send.SendMessage(

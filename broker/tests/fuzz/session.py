@@ -20,7 +20,7 @@ from gantry_wire.frame import FrameReader
 ANSWER_TIMEOUT_S: Final = 30.0
 CLOSE_TIMEOUT_S: Final = 10.0
 FRAME_BYTES_SHOWN: Final = 600
-HEADERS_ONLY: Final = (1, 2, 3, 4, 5, 7, 8, 9, 64, 1448, 4096)
+ODD_SIZES: Final = (1, 2, 3, 4, 5, 7, 8, 9, 64, 1448, 4096)
 """Sizes of odd pieces: inside the length, inside the header length, at a TCP segment."""
 
 
@@ -131,9 +131,9 @@ class Session:
         self._debt = Debt()
         self._frames: list[bytes] = []
 
-    async def run(self, port: int, codes: list[int], weights: list[float], frames_max: int) -> None:
+    async def run(self, port: int, codes: list[int], weights: list[float]) -> None:
         """Connect, send, wait, judge. What is wrong goes to the tally."""
-        data, frames = self._stream(codes, weights, frames_max)
+        data, frames = self._stream(codes, weights)
         loop = asyncio.get_running_loop()
         _, peer = await loop.create_connection(Peer, "127.0.0.1", port)
         try:
@@ -145,10 +145,10 @@ class Session:
             peer.transport.close()
         self._count(peer, data, frames)
 
-    def _stream(self, codes: list[int], weights: list[float], frames_max: int) -> tuple[bytes, int]:
+    def _stream(self, codes: list[int], weights: list[float]) -> tuple[bytes, int]:
         """The bytes of this session, up to and with the first frame that breaks the protocol."""
         rng = self._rng
-        count = min(frames_max, rng.choice((1, 10, 100, 400, 400)))
+        count = rng.choice((1, 10, 100, 400, 400))
         swallowed = 0
         for opaque, code in enumerate(rng.choices(codes, weights, k=count), 1):
             self._frames.append(self._mutator.frame(code, opaque))
@@ -163,7 +163,7 @@ class Session:
         rng = self._rng
         position = 0
         while position < len(data) and not peer.is_closed:
-            size = rng.choice(HEADERS_ONLY) if rng.random() < 0.3 else rng.randrange(4096, 131072)
+            size = rng.choice(ODD_SIZES) if rng.random() < 0.3 else rng.randrange(4096, 131072)
             peer.transport.write(data[position : position + size])
             position += size
             await asyncio.sleep(0)

@@ -75,7 +75,7 @@ async def findings_of(port: int, sessions: int = 12) -> list[str]:
     for number in range(sessions):
         rng = random.Random(f"findings/{number}")
         session = Session(number, rng, Mutator(rng, Places(), {}), tally)
-        await session.run(port, [int(RequestCode.GET_MAX_OFFSET), int(RequestCode.HEART_BEAT)], [1.0, 1.0], 100)
+        await session.run(port, [int(RequestCode.GET_MAX_OFFSET), int(RequestCode.HEART_BEAT)], [1.0, 1.0])
     return [str(finding) for finding in tally.findings]
 
 
