@@ -21,6 +21,8 @@ SECONDS_MIN = 21
 """The programs report every 10 s, and say nothing before they have ten samples; fewer seconds show no rate."""
 CONSUMER_READY_SECONDS_MAX = 30.0
 DRAIN_SECONDS_MAX = 20.0
+BROKER_SETTINGS = {"waitTimeMillsInSendQueue": "200"}
+"""RocketMQ's default: whether a broker keeps up without rejecting is the question here."""
 
 _SEND = re.compile(r"Send TPS: (\d+) \| Max RT\(ms\): (\d+) \| Average RT\(ms\): +([\d.]+) "
                    r"\| Send Failed: (\d+) \| Response Failed: (\d+)")  # fmt: skip

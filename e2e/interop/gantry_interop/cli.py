@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
@@ -33,6 +33,7 @@ class Target:
     kind: str
     name_server: str | None
     keep: bool
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def _target(target: Target, directory: Path, nursery: Nursery, console: Console)
         yield target.name_server
         return
     console.print(f"starting {target.kind} …", highlight=False)
-    layout = peers.Layout(directory / "peer")
+    layout = peers.Layout(directory / "peer", settings=target.settings)
     peer = peers.start(target.kind, nursery, layout)
     try:
         yield peer.address
@@ -213,7 +214,7 @@ def benchmark_command(seconds: int, **target: object) -> None:
     """Run Apache's benchmark Producer and Consumer with only `-n` given; no send may fail."""
     console = report.console()
     directory = new_run_directory("benchmark")
-    chosen = _as_target(target)
+    chosen = replace(_as_target(target), settings=benchmark.BROKER_SETTINGS)
     with _harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery, _target(chosen, directory, nursery, console) as name_server:

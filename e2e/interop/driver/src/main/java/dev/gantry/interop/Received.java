@@ -40,7 +40,8 @@ final class Received {
         int number = content.verify(message, sent.count);
         if (number < 0) {
             altered.incrementAndGet();
-            firstFault.compareAndSet(null, "not what was sent: " + message);
+            firstFault.compareAndSet(null, "not what was sent: key " + message.getKeys() + " in queue "
+                + message.getQueueId() + " at offset " + message.getQueueOffset());
             return -1;
         }
         if (times.getAndIncrement(number) == 0) {
