@@ -102,6 +102,28 @@ async def test_the_first_byte_says_how_a_header_is_written(tmp_path: Path) -> No
         await peer.close()
 
 
+@pytest.mark.parametrize("depth", [40, 5000], ids=["deep", "too deep"])
+async def test_a_send_with_a_deep_header_harms_nobody(
+    tmp_path: Path, depth: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nesting is either skipped or breaks the protocol; no exception of ours ends a read."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        peer = await RawPeer.open(broker.port)
+        header = send_frame(5)[8:-1]
+        deep = header[:-1] + b',"more":' + b"[" * depth + b"]" * depth + b"}"
+
+        await peer.say(send_frame(4) + frame_head(4 + len(deep) + 1, len(deep)) + deep + b"x")
+
+        assert decode_command(await peer.frame()).opaque == 4
+        if depth < 100:
+            assert decode_command(await peer.frame()).opaque == 5
+        else:
+            assert await peer.is_closed_by_peer()
+        assert not [record for record in caplog.records if record.exc_info]
+        await peer.close()
+
+
 @pytest.mark.parametrize("size", [4, 7, 8], ids=["length", "all but one byte", "whole head"])
 async def test_a_stored_send_is_answered_before_a_bad_length_closes(tmp_path: Path, size: int) -> None:
     """However little of the bad frame's head has arrived with the send: stored is answered, then closed."""

@@ -91,7 +91,7 @@ class Debt:
             return False
         try:
             opaque = _decode_send(frame.header).opaque
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         self.optional[opaque] += 1
         return True

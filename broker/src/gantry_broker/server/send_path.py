@@ -165,7 +165,7 @@ class SendPath:
             if header.startswith(prefix) and type_and_header == header_bytes:
                 try:
                     request = _decode_send(header)
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     request = None
                 if request is not None:
                     fields = request.fields
