@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from gantry_broker.testing.local import GROUP, RawPeer, dialogue, frame_head, running_broker, send_ext
+from gantry_broker.testing.local import GROUP, RawPeer, dialogue, frame_head, running_broker, send_ext, wait_until
 from gantry_remoting import CommandService, Connection
 from gantry_wire import Command, Frame, RequestCode, ResponseCode
 from gantry_wire.command import decode_command
@@ -132,6 +132,24 @@ async def test_a_stored_send_is_answered_before_a_bad_length_closes(tmp_path: Pa
         peer = await RawPeer.open(broker.port)
 
         await peer.say(send_frame(5) + frame_head(0x7FFFFFFF, 1)[:size])
+
+        assert decode_command(await peer.frame()).opaque == 5
+        assert await peer.is_closed_by_peer()
+        await peer.close()
+
+
+async def test_a_stored_send_is_answered_when_a_bad_length_comes_in_pieces(tmp_path: Path) -> None:
+    """A send and the first byte of a bad length, then the rest of it in the same turn of the loop."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        listener = broker._listeners[0]
+        known = set(listener.connections)
+        peer = await RawPeer.open(broker.port)
+        await wait_until(lambda: len(listener.connections) > len(known))
+        (end,) = set(listener.connections) - known
+
+        end.data_received(send_frame(5) + b"\x7f")
+        end.data_received(b"\xff\xff\xff")
 
         assert decode_command(await peer.frame()).opaque == 5
         assert await peer.is_closed_by_peer()

@@ -212,7 +212,11 @@ class Connection(asyncio.Protocol):
         if self._pending:
             self._pending += data
             if self._needed_bytes <= 8:
-                self._needed_bytes = _needed_bytes(self._pending, self._settings.wire)
+                try:
+                    self._needed_bytes = _needed_bytes(self._pending, self._settings.wire)
+                except RemoteProtocolError:
+                    self._handle(bytes(self._pending), self)  # so that it answers what it has of this turn, and raises
+                    raise
             if len(self._pending) < self._needed_bytes:
                 return
             data = bytes(self._pending)
