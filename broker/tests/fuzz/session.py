@@ -98,6 +98,7 @@ class Peer(asyncio.Protocol):
         self._wanted = wanted
         if len(self.replies) >= wanted or self.is_closed or self.fault is not None:
             return True
+        self._changed.clear()
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._changed.wait()
@@ -171,12 +172,11 @@ class Session:
 
     async def _judge(self, peer: Peer) -> None:
         debt, tally, number = self._debt, self._tally, self.number
-        owed = debt.answers.total() - debt.held.total()
         if debt.must_close and not debt.may_stay_open:
             if not await peer.closed():
                 bad = self._frames[-1][:FRAME_BYTES_SHOWN]
                 tally.find(number, f"the connection stays open after a frame that breaks the protocol: {bad!r}")
-        elif not await peer.settled(owed):
+        elif not await self._all_answered(peer):
             tally.find(number, f"answers are missing: {self._shown(self._unanswered(peer) - debt.held)}")
         if peer.is_closed and not debt.must_close:
             unanswered = self._shown(self._unanswered(peer))
@@ -190,6 +190,15 @@ class Session:
         surplus = Counter(opaque for opaque, _ in peer.replies) - debt.answers - debt.optional
         if surplus:
             tally.find(number, f"answers that nobody asked for: {self._shown(surplus)}")
+
+    async def _all_answered(self, peer: Peer) -> bool:
+        """Wait for every answer that must come; False when one does not. A held pull may be answered before others."""
+        while missing := self._unanswered(peer) - self._debt.held:
+            if peer.is_closed or peer.fault is not None:
+                break
+            if not await peer.settled(len(peer.replies) + missing.total()):
+                return False
+        return True
 
     def _unanswered(self, peer: Peer) -> Counter[int]:
         return self._debt.answers - Counter(opaque for opaque, _ in peer.replies)
