@@ -5,7 +5,16 @@ from typing import cast
 
 import pytest
 
-from gantry_broker.testing.local import GROUP, RawPeer, dialogue, frame_head, running_broker, send_ext, wait_until
+from gantry_broker.testing.local import (
+    GROUP,
+    TOPIC,
+    RawPeer,
+    dialogue,
+    frame_head,
+    running_broker,
+    send_ext,
+    wait_until,
+)
 from gantry_remoting import CommandService, Connection
 from gantry_wire import Command, Frame, RequestCode, ResponseCode
 from gantry_wire.command import decode_command
@@ -194,3 +203,20 @@ async def test_a_message_sent_back_too_often_to_count_goes_to_the_dead_letters(t
 
         assert reply.code == 0
         assert [message.reconsume_times for message in given_up] == [(1 << 31) - 1]
+
+
+async def test_a_send_right_behind_the_deletion_of_its_topic_begins_a_new_topic(tmp_path: Path) -> None:
+    """Nothing is stored through a queue that is gone: what is acknowledged is found, from offset 0 on."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok(b"before")
+        peer = await RawPeer.open(broker.port)
+        delete = Command(code=RequestCode.DELETE_TOPIC_IN_BROKER, opaque=1, ext={"topic": TOPIC}).encode()
+
+        await peer.say(delete + send_frame(2))
+        replies = sorted([decode_command(await peer.frame()) for _ in range(2)], key=lambda reply: reply.opaque)
+        after = await client.send_ok(b"after")
+
+        assert [(reply.opaque, reply.code) for reply in replies] == [(1, 0), (2, 0)]
+        assert (replies[1].ext["queueOffset"], after["queueOffset"]) == ("0", "1")
+        assert [message.body for message in await client.read()] == [b"x", b"after"]
+        await peer.close()

@@ -1,5 +1,6 @@
 """Administration of topics."""
 
+from collections.abc import Awaitable
 from typing import Any, final
 
 import msgspec
@@ -33,7 +34,9 @@ class TopicHandlers:
             RequestCode.GET_TOPIC_CONFIG: self.config,
         }
 
-    async def create(self, command: Command, connection: Connection) -> Command:
+    # Changes are made before anything else is handled, for sends that follow go by them; only the answers wait.
+
+    def create(self, command: Command, connection: Connection) -> Awaitable[Command]:
         """Answered when the topic is on disk."""
         request = CreateTopic.read(command.ext)
         config = TopicConfig(
@@ -48,19 +51,17 @@ class TopicHandlers:
         )
         self._check(config)
         self._core.topics.put(config)
-        await self._settled()
-        return command.reply()
+        return self._when_settled(command)
 
-    async def create_list(self, command: Command, connection: Connection) -> Command:
+    def create_list(self, command: Command, connection: Connection) -> Awaitable[Command]:
         configs = read_document(command.body, TopicConfigList).topic_config_list
         for config in configs:
             self._check(config)
         for config in configs:
             self._core.topics.put(config)
-        await self._settled()
-        return command.reply()
+        return self._when_settled(command)
 
-    async def delete(self, command: Command, connection: Connection) -> Command:
+    def delete(self, command: Command, connection: Connection) -> Awaitable[Command]:
         """Forget a topic: its configuration, its offsets, its queues. Its messages go when their files do."""
         topic = TopicName.read(command.ext).topic
         self._check_name(topic)
@@ -69,8 +70,7 @@ class TopicHandlers:
         core.routes.forget(topic)
         core.offsets.forget_topic(topic)
         core.store.delete_topic(topic)
-        await self._settled()
-        return command.reply()
+        return self._when_settled(command)
 
     def all(self, command: Command, connection: Connection) -> Command:
         table = self._core.topics.document()
@@ -106,10 +106,11 @@ class TopicHandlers:
     def system(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=write_document(TopicListing(topic_list=self._core.topics.system_names)))
 
-    async def _settled(self) -> None:
+    async def _when_settled(self, command: Command) -> Command:
         """The change is on disk and in the routes: whoever asked for it may rely on both."""
         await self._core.persistence.settled("topics")
         await self._core.published()
+        return command.reply()
 
     # ------- checks
 
