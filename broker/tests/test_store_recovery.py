@@ -167,8 +167,10 @@ def tear_last_record(world: StoreWorld) -> int:
     return end
 
 
-def test_a_torn_record_ends_the_log_and_what_follows_is_cut(world: StoreWorld) -> None:
-    """Behind the durable mark the first bad record is the end; a good record after it was never promised."""
+def test_a_torn_record_ends_the_log_and_what_follows_is_cut(
+    world: StoreWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behind the durable mark the first bad record is the end, and a warning says how much went with it."""
     world.send(count=20)
     torn = tear_last_record(world)
 
@@ -176,6 +178,8 @@ def test_a_torn_record_ends_the_log_and_what_follows_is_cut(world: StoreWorld) -
 
     assert report.end == torn
     assert report.cut_bytes > 0
+    warnings = [record for record in caplog.records if "cut off" in record.getMessage()]
+    assert [vars(record)["cut_bytes"] for record in warnings] == [report.cut_bytes]
     world.forget_after(torn)
     assert_whole(world)
     data = world.files("commitlog")["commitlog/00000000000000000000"]

@@ -119,6 +119,9 @@ class Recovery:
         self._cut(result, plan, is_clean=is_clean)
         commit_log.start_at(result.end)
         self._make_durable(plan, result.end, is_clean=is_clean)
+        if report.cut_bytes or report.lost_flushed_bytes:
+            lost = {"end": result.end, "cut_bytes": report.cut_bytes, "lost_flushed_bytes": report.lost_flushed_bytes}
+            log.warning("the log's tail was damaged and has been cut off", extra=lost)
         log.info("store recovered", extra={"start": plan.start, "end": result.end, "records": self._records})
         return report
 
