@@ -1,0 +1,112 @@
+"""Our store and RocketMQ's own on the same files: each reads what the other wrote, after a clean stop and a crash."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from gantry_interop import store_tool
+
+from gantry_broker.store.settings import StoreSettings
+from gantry_broker.testing.killable_disk import KillableDisk
+from gantry_broker.testing.store_world import StoreWorld
+from gantry_wire.message import decode_records
+
+pytestmark = pytest.mark.needs_java
+
+SETTINGS = StoreSettings(
+    mapped_file_size_commit_log=store_tool.SMALL.commit_log_file_bytes,
+    mapped_file_size_consume_queue=store_tool.SMALL.consume_queue_file_bytes,
+    max_hash_slot_num=store_tool.SMALL.hash_slots,
+    max_index_num=store_tool.SMALL.index_entries,
+    is_preallocating=False,
+)
+COUNT = 3_000
+TOPICS = ("left", "right")
+QUEUES = 2
+Place = tuple[str, int]
+
+
+def sha256(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def offsets_of_key(world: StoreWorld, topic: str, key: str) -> list[int]:
+    """What our index finds for a key, without messages that only share its hash."""
+    records, _, _ = world.store.query_keys(topic, key, COUNT, 0, 1 << 60)
+    messages = [message for record in records for message in decode_records(record)]
+    return sorted(m.physical_offset for m in messages if key in m.properties.get("KEYS", "").split())
+
+
+@pytest.mark.parametrize("end", ["clean", "crash"])
+def test_java_finds_in_our_store_what_we_put_there(end: str, tmp_path: Path) -> None:
+    """RocketMQ's store opens ours: the same end of the log, the same queues, bodies and key hits; then we go on."""
+    root = tmp_path / "store"
+    world = StoreWorld(KillableDisk(), str(root), SETTINGS)
+    world.open()
+    for number in range(COUNT):
+        draft = world.draft(
+            TOPICS[number % 2],
+            number // 2 % QUEUES,
+            body=b"%d" % number * 60,
+            tag="abc"[number % 3],
+            keys=f"key-{number} shared-{number % 500}",
+        )
+        world.append([draft])
+    bodies = {(topic, queue): world.bodies(topic, queue) for topic in TOPICS for queue in range(QUEUES)}
+    hits = {
+        "left#key-100": offsets_of_key(world, "left", "key-100"),
+        "right#shared-11": offsets_of_key(world, "right", "shared-11"),
+        "left#nobody": [],
+    }
+    wrote = world.store.wrote
+    if end == "clean":
+        world.close()
+    else:
+        world.kill()
+
+    found = store_tool.read_store(root, tmp_path, shape=store_tool.SMALL, keys=list(hits), with_messages=True)
+
+    assert found.abort_was_present == (end == "crash")
+    assert found.physical_offset_max == wrote > store_tool.SMALL.commit_log_file_bytes, "the log never rolled"
+    assert {
+        (topic, queue): [message.body_sha256 for message in stored.messages]
+        for topic, queues in found.topics.items()
+        for queue, stored in queues.items()
+    } == {place: [sha256(body) for body in expected] for place, expected in bodies.items()}
+    assert len(hits["left#key-100"]) == 1 and len(hits["right#shared-11"]) == COUNT // 500
+    assert found.keys == hits
+
+    again = StoreWorld(KillableDisk(), str(root), SETTINGS)
+    again.open()
+    assert {place: again.bodies(*place) for place in bodies} == bodies
+    again.close()
+
+
+@pytest.mark.parametrize("end", ["clean", "halt"])
+def test_we_find_in_javas_store_what_java_put_there(end: store_tool.End, tmp_path: Path) -> None:
+    """Our store opens RocketMQ's: the same end of the log, the same queues, offsets, bodies and key hits."""
+    root = tmp_path / "store"
+    order = store_tool.WriteOrder(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)
+    wrote = store_tool.write_store(root, tmp_path, order, shape=store_tool.SMALL)
+    expected: dict[Place, list[tuple[int, int, str]]] = defaultdict(list)
+    for written in wrote.messages:
+        message = written.message
+        facts = (message.queue_offset, message.physical_offset, message.body_sha256)
+        expected[written.topic, written.queue].append(facts)
+
+    world = StoreWorld(KillableDisk(), str(root), SETTINGS)
+    report = world.open()
+
+    assert report.end == world.store.wrote == wrote.physical_offset_max
+    for (topic, queue), facts_of_queue in expected.items():
+        found = world.messages(topic, queue)
+        assert [(m.queue_offset, m.physical_offset, sha256(m.body)) for m in found] == sorted(facts_of_queue)
+    for topic, key in (("left", "key-0"), ("right", "shared-1")):
+        holders = [w.message for w in wrote.messages if w.topic == topic]
+        assert offsets_of_key(world, topic, key) == sorted(
+            m.physical_offset for m in holders if m.keys is not None and key in m.keys.split()
+        )
+    world.close()
