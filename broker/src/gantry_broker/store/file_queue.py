@@ -109,12 +109,6 @@ class FileQueue:
             self._remove(self.files[-1])
             self.files = self.files[:-1]
 
-    def remove_before(self, offset: int) -> None:
-        """Unlink every file that ends at ``offset`` or earlier, first one first."""
-        while self.files and self.files[0].end_offset <= offset:
-            self._remove(self.files[0])
-            self.files = self.files[1:]
-
     def _remove(self, file: MappedFile) -> None:
         file.close()
         self.disk.remove(file.path)
