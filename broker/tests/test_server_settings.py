@@ -86,10 +86,8 @@ def test_effective_settings_make_the_same_broker() -> None:
 
 
 UNSUPPORTED = [
-    ("flushDiskType", "SYNC_FLUSH", "before the disk has the message"),
     ("brokerRole", "SYNC_MASTER", "before a slave has the message"),
     ("brokerRole", "SLAVE", "before a slave has the message"),
-    ("transientStorePoolEnable", "true", "write buffer"),
     ("aclEnable", "true", "unchecked"),
     ("enablePropertyFilter", "true", "SQL92"),
     ("timerWheelEnable", "true", "delay levels work"),

@@ -16,7 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from gantry_broker.store.settings import FlushSettings, StoreSettings, parse_delay_levels
+from gantry_broker.store.settings import (
+    FlushSettings,
+    PoolSettings,
+    RetentionSettings,
+    StoreSettings,
+    parse_delay_levels,
+)
 from gantry_remoting import ListenerSettings, TlsMode, TlsSettings, split_address
 from gantry_wire import WireLimits
 
@@ -136,6 +142,9 @@ class BrokerSettings:
     tls_needs_client_certificate: bool = False
     """tlsServerNeedClientAuth: refuse clients without a certificate."""
 
+    sync_flush_timeout_ms: int = 5_000
+    """syncFlushTimeout: with SYNC_FLUSH, a send that is not on the disk by then is answered 10: stored, not promised."""
+
     store: StoreSettings = field(default_factory=StoreSettings)
     """Sizes and intervals of the store."""
 
@@ -183,8 +192,7 @@ class BrokerSettings:
         """Every setting by the name that `broker.conf` has for it. Holds no secret."""
         values: dict[str, str] = {}
         for key, (name, _) in _KEYS.items():
-            value = _lookup(self, name)
-            values[key] = _written(value)
+            values[key] = _WRITTEN.get(key, _written)(_lookup(self, name))
         return values
 
 
@@ -200,9 +208,9 @@ def _written(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, TlsMode):
         return value.value
-    if isinstance(value, tuple) and value and isinstance(value[0], int):
-        return " ".join(f"{ms // 1000}s" for ms in value)
-    return ";".join(value) if isinstance(value, tuple) else str("" if value is None else value)
+    if isinstance(value, tuple):
+        return ";".join(str(part) for part in value)
+    return str("" if value is None else value)
 
 
 def _boolean(text: str) -> bool:
@@ -219,6 +227,19 @@ def _whole(minimum: int, maximum: int = 1 << 62) -> Callable[[str], int]:
         return value
 
     return read
+
+
+def _flush_type(text: str) -> bool:
+    if text.upper() in _FLUSH_TYPES:
+        return text.upper() == _FLUSH_TYPES[True]
+    raise ValueError(f"write {_FLUSH_TYPES[False]} or {_FLUSH_TYPES[True]}")
+
+
+def _hours(text: str) -> tuple[int, ...]:
+    hours = tuple(int(part) for part in text.split(";"))
+    if not all(0 <= hour <= 23 for hour in hours):
+        raise ValueError("write hours of the day, 0 to 23, separated by semicolons")
+    return hours
 
 
 def _name(text: str) -> str:
@@ -248,6 +269,7 @@ def _tls_mode(text: str) -> TlsMode:
         raise ValueError(f"write one of {', '.join(mode.value for mode in TlsMode)}") from error
 
 
+_FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
 _PORT: Final = _whole(1, 65535)
 _POSITIVE: Final = _whole(1)
 
@@ -293,15 +315,35 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxHashSlotNum": ("store.max_hash_slot_num", _POSITIVE),
     "maxIndexNum": ("store.max_index_num", _whole(2)),
     "messageDelayLevel": ("store.delay_levels_ms", parse_delay_levels),
+    "flushDiskType": ("store.flush.is_sync", _flush_type),
+    "flushCommitLogTimed": ("store.flush.is_timed", _boolean),
+    "syncFlushTimeout": ("sync_flush_timeout_ms", _POSITIVE),
+    "transientStorePoolEnable": ("store.pool.is_enabled", _boolean),
+    "transientStorePoolSize": ("store.pool.buffers_count", _whole(1, 1024)),
+    "transientStorePoolPath": ("store.pool.path", str),
+    "commitIntervalCommitLog": ("store.pool.commit_interval_ms", _POSITIVE),
+    "commitCommitLogLeastPages": ("store.pool.commit_pages_min", _whole(0)),
+    "commitCommitLogThoroughInterval": ("store.pool.commit_thorough_interval_ms", _POSITIVE),
+    "fileReservedTime": ("store.retention.reserved_hours", _whole(1, 24 * 3660)),
+    "deleteWhen": ("store.retention.delete_hours", _hours),
+    "diskMaxUsedSpaceRatio": ("store.retention.used_percent_max", _whole(10, 95)),
+    "diskSpaceCleanForciblyRatio": ("store.retention.forced_percent", _whole(10, 99)),
+    "diskSpaceWarningLevelRatio": ("store.retention.full_percent", _whole(10, 99)),
+    "deleteUnconsumed": ("store.retention.is_unconsumed_deleted", _boolean),
+    "cleanResourceInterval": ("store.retention.interval_ms", _whole(100)),
     "flushIntervalCommitLog": ("store.flush.flush_interval_ms", _POSITIVE),
     "flushCommitLogLeastPages": ("store.flush.flush_pages_min", _whole(0)),
     "flushCommitLogThoroughInterval": ("store.flush.flush_thorough_interval_ms", _POSITIVE),
 }
 
+_WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
+    "flushDiskType": _FLUSH_TYPES.__getitem__,
+    "messageDelayLevel": lambda levels: " ".join(f"{ms // 1000}s" for ms in levels),
+}
+"""How the value of a key is written where it is not obvious from its type."""
+
 _FIXED: Final[dict[str, tuple[str, str]]] = {
-    "flushDiskType": ("ASYNC_FLUSH", "answers would be given before the disk has the message"),
     "brokerRole": ("ASYNC_MASTER", "answers would be given before a slave has the message"),
-    "transientStorePoolEnable": ("false", "the write buffer does not exist yet"),
     "aclEnable": ("false", "requests would go through unchecked"),
     "enablePropertyFilter": ("false", "SQL92 subscriptions would not be filtered"),
     "timerWheelEnable": ("false", "arbitrary delays would not be kept; delay levels work"),
@@ -311,7 +353,6 @@ _FIXED: Final[dict[str, tuple[str, str]]] = {
 """RocketMQ's switches that have one position here, and the promise at stake in the other."""
 
 _LATER: Final[dict[str, str]] = {
-    "diskMaxUsedSpaceRatio": "nothing is deleted to make room yet",
     "haMasterAddress": "there is no replication yet",
     "brokerIP2": "there is no replication yet",
     "inSyncReplicas": "there is no replication yet",
@@ -319,12 +360,6 @@ _LATER: Final[dict[str, str]] = {
     "storePathCommitLog": "the log lies in storePathRootDir/commitlog",
 }
 """Keys of RocketMQ that would be believed and not obeyed; said apart from those that nobody knows."""
-
-_NOT_ACTED_ON: Final[dict[str, str]] = {
-    "deleteWhen": "nothing is deleted yet, so the disk must have room",
-    "fileReservedTime": "nothing is deleted yet, so the disk must have room",
-}
-"""Keys of RocketMQ's own example file that change nothing yet, and do no harm: they are named in the log at start."""
 
 
 def parse_properties_file(text: str) -> dict[str, str]:
@@ -350,9 +385,6 @@ def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
         if key in _FIXED:
             _check_fixed(key, text)
             continue
-        if key in _NOT_ACTED_ON:
-            log.warning("a setting is not acted on", extra={"key": key, "reason": _NOT_ACTED_ON[key]})
-            continue
         if key in _LATER:
             raise SettingsError(f"{key}={text} has no effect in this broker ({_LATER[key]}); remove it")
         if key not in _KEYS:
@@ -375,15 +407,23 @@ def _check_fixed(key: str, text: str) -> None:
 
 
 def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
-    flush = {name.rpartition(".")[2]: value for name, value in values.items() if name.startswith("store.flush.")}
-    store = {
-        name.partition(".")[2]: value
-        for name, value in values.items()
-        if name.startswith("store.") and name.count(".") == 1
-    }
+    def part(prefix: str) -> dict[str, Any]:
+        """The values of one dataclass, by its own field names."""
+        return {
+            name.removeprefix(prefix): value
+            for name, value in values.items()
+            if name.startswith(prefix) and "." not in name.removeprefix(prefix)
+        }
+
     top = {name: value for name, value in values.items() if "." not in name}
     try:
-        return BrokerSettings(**top, store=StoreSettings(**store, flush=FlushSettings(**flush)), given=given)
+        store = StoreSettings(
+            **part("store."),
+            flush=FlushSettings(**part("store.flush.")),
+            pool=PoolSettings(**part("store.pool.")),
+            retention=RetentionSettings(**part("store.retention.")),
+        )
+        return BrokerSettings(**top, store=store, given=given)
     except ValueError as error:
         raise SettingsError(str(error)) from error
 
@@ -403,6 +443,16 @@ def _check_together(settings: BrokerSettings) -> None:
             f"maxMessageSize={settings.message_bytes_max} does not fit frameMaxLength={settings.frame_bytes_max}: "
             "such a message could not be sent"
         )
+    pool = settings.store.pool
+    if pool.path and not pool.is_enabled:
+        raise SettingsError("transientStorePoolPath names buffers, but transientStorePoolEnable is false: set it, too")
+    retention = settings.store.retention
+    if not retention.used_percent_max <= retention.forced_percent <= retention.full_percent:
+        raise SettingsError(
+            f"diskMaxUsedSpaceRatio={retention.used_percent_max}, diskSpaceCleanForciblyRatio="
+            f"{retention.forced_percent} and diskSpaceWarningLevelRatio={retention.full_percent} must not fall: "
+            "sends are refused only after deleting did not help"
+        )
     has_certificate, has_key = bool(settings.tls_certificate), bool(settings.tls_key)
     if has_certificate != has_key:
         raise SettingsError("tlsServerCertPath and tlsServerKeyPath go together: set both or neither")
@@ -418,10 +468,12 @@ def describe_settings() -> list[tuple[str, str, str]]:
         **_field_texts(BrokerSettings),
         **_field_texts(StoreSettings, "store."),
         **_field_texts(FlushSettings, "store.flush."),
+        **_field_texts(PoolSettings, "store.pool."),
+        **_field_texts(RetentionSettings, "store.retention."),
     }
     defaults = BrokerSettings(broker_name="the host's name")
     return [
-        (key, _written(_lookup(defaults, name)), re.sub(rf"^{key}\W*", "", texts.get(name, "")))
+        (key, _WRITTEN.get(key, _written)(_lookup(defaults, name)), re.sub(rf"^{key}\W*", "", texts.get(name, "")))
         for key, (name, _) in _KEYS.items()
     ]
 

@@ -27,7 +27,13 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushSettings:
-    """How often bytes go from the page cache to the disk when nobody waits for it."""
+    """When bytes go from the page cache to the disk."""
+
+    is_sync: bool = False
+    """flushDiskType: SYNC_FLUSH answers a send when it is on the disk, ASYNC_FLUSH before."""
+
+    is_timed: bool = True
+    """flushCommitLogTimed: look every interval only. False: look as soon as enough pages are dirty, too."""
 
     flush_interval_ms: int = 500
     """flushIntervalCommitLog. How often the flusher looks. Bounds what a power loss takes under load."""
@@ -43,6 +49,58 @@ class FlushSettings:
 
     checkpoint_interval_ms: int = 1_000
     """How often the checkpoint file is written, after what it describes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """The write buffer: memory that takes the appends, and is committed to the log file behind them."""
+
+    is_enabled: bool = False
+    """transientStorePoolEnable: append into buffers, so that no append ever waits for the page cache."""
+
+    buffers_count: int = 5
+    """transientStorePoolSize: buffers of the size of a log file. All of it is allocated at the start."""
+
+    path: str = ""
+    """transientStorePoolPath: a directory on hugetlbfs or tmpfs that outlives the process, for buffers that survive it.
+
+    Empty: anonymous memory, which `kill -9` takes with what was not committed yet.
+    """
+
+    commit_interval_ms: int = 200
+    """commitIntervalCommitLog: how often the buffer is committed when nobody waits and little is in it."""
+
+    commit_pages_min: int = 4
+    """commitCommitLogLeastPages: so many 4 KiB pages are committed at once."""
+
+    commit_thorough_interval_ms: int = 200
+    """commitCommitLogThoroughInterval: at least this often everything is committed, however little it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSettings:
+    """How long messages are kept, and what happens when the disk fills up."""
+
+    reserved_hours: int = 72
+    """fileReservedTime, hours: a log file whose newest message is older is deleted at the next delete hour."""
+
+    delete_hours: tuple[int, ...] = (4,)
+    """deleteWhen: hours of the local day at which expired files are deleted, separated by semicolons."""
+
+    used_percent_max: int = 75
+    """diskMaxUsedSpaceRatio: above it expired files are deleted at any hour."""
+
+    forced_percent: int = 85
+    """diskSpaceCleanForciblyRatio: above it the oldest files that every group has consumed go, expired or not."""
+
+    full_percent: int = 90
+    """diskSpaceWarningLevelRatio: above it sends are refused with code 14; reads go on, and sends come back by themselves."""
+
+    is_unconsumed_deleted: bool = False
+    """deleteUnconsumed: above the forced level delete what was not consumed, too. Off: refuse sends instead."""
+
+    interval_ms: int = 10_000
+    """cleanResourceInterval: how often expired files are looked for; the disk's space is looked at once a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +138,13 @@ class StoreSettings:
     """messageDelayLevel, parsed. Recovery computes delivery times of delayed messages with it."""
 
     flush: FlushSettings = field(default_factory=FlushSettings)
-    """When the background flush runs."""
+    """When bytes go to the disk."""
+
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    """The write buffer."""
+
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    """What is deleted, and when."""
 
     def __post_init__(self) -> None:
         if self.mapped_file_size_consume_queue % CONSUME_UNIT_BYTES:
