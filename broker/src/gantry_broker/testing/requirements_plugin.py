@@ -20,8 +20,10 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +94,44 @@ def probe_root() -> str | None:
     return None if os.geteuid() == 0 else f"running as user {os.geteuid()}"
 
 
+def probe_loop() -> str | None:
+    """A file system in a file, really made and mounted: containers often have the commands and not the right."""
+    missing = probe_root() or missing_commands("mkfs.ext4", "mount", "umount")
+    if missing:
+        return missing
+    with tempfile.TemporaryDirectory() as directory:
+        image, target = Path(directory, "image"), Path(directory, "target")
+        target.mkdir()
+        with image.open("wb") as file:
+            file.truncate(4 << 20)
+        made = command_fails("mkfs.ext4", "-q", "-F", str(image)) or command_fails(
+            "mount", "-o", "loop", str(image), str(target)
+        )
+        return made or command_fails("umount", str(target))
+
+
+def probe_strace() -> str | None:
+    """strace, and a system that lets it attach to a process that it did not start."""
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    if scope.is_file() and scope.read_text().strip() != "0" and os.geteuid() != 0:
+        return "kernel.yama.ptrace_scope lets only root attach"
+    return missing_commands("strace") or command_fails("strace", "-qq", "-o", "/dev/null", "true")
+
+
+def probe_memory_group() -> str | None:
+    """A memory control group that we may make, of either version."""
+    missing = probe_root()
+    if missing:
+        return missing
+    root = Path("/sys/fs/cgroup")
+    if (root / "memory" / "memory.limit_in_bytes").is_file():
+        return None
+    control = root / "cgroup.subtree_control"
+    if control.is_file() and "memory" in control.read_text().split() and os.access(control, os.W_OK):
+        return None
+    return "no memory controller in /sys/fs/cgroup that may be used"
+
+
 def probe_java() -> str | None:
     """A compiler, a runtime that starts, and Maven."""
     return missing_commands("java", "javac", "mvn") or command_fails("java", "-version")
@@ -143,6 +183,9 @@ NEEDS: dict[str, Need] = {
     need.name: need
     for need in (
         Need("root", probe_root, "run again with sudo"),
+        Need("loop", probe_loop, "run as root on a machine, not in a container; apt-get install e2fsprogs mount"),
+        Need("strace", probe_strace, "apt-get install strace"),
+        Need("memory_group", probe_memory_group, "run as root where cgroups are writable"),
         Need("java", probe_java, "apt-get install openjdk-17-jdk-headless maven"),
         Need("go", probe_go, "on Debian 12: apt-get install -t bookworm-backports golang-go"),
         Need("spark", probe_spark, "scripts/setup spark, and apt-get install openjdk-17-jre-headless"),

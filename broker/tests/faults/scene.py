@@ -1,0 +1,222 @@
+"""One store, one broker process over it, producers that write down what they are told, and the judgement at the end.
+
+    async with Scene(directory) as scene:
+        await scene.start()
+        async with scene.load(): await scene.acked(200); ...a fault...
+        await scene.broker.kill(); await scene.start(); lost = await scene.judge()
+
+`judge` reads every queue through the broker and the log's files without it; both must hold the same, and keep the
+history. What a mode may lose is not decided here: `judge` returns the acknowledged messages that are gone, and has
+already checked that they are a suffix of the log. It also settles the history: what is gone may never come back, and
+what is there must stay, so that a second fault is judged as strictly as the first.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, final
+
+from crash.checker import Kind, check
+from crash.history import History, Outcome, Sent
+from crash.log_walk import Queue, messages_by_queue, walk_log
+from crash.payload import Mark, read_body
+from crash.processes import HOST, ServerProcess, broker, free_port
+from crash.producer import Producer
+from crash.readback import create_topics, pull_everything
+from crash.rounds import SETTINGS
+
+from gantry_broker.store.checkpoint import decode_checkpoint
+from gantry_remoting import Channel, RemotingError
+from gantry_wire.message import StoredMessage
+
+UNDER: Final = Path(__file__).resolve().parent / "under.py"
+EVENT_TIMEOUT_S: Final = 60.0
+POLL_S: Final = 0.002
+QUICK_FLUSH: Final = {"flushIntervalCommitLog": "20", "flushCommitLogLeastPages": "0"}
+"""Async flushes that come while a short load is still running."""
+NO_FLUSH: Final = {"flushIntervalCommitLog": "3600000", "flushCommitLogThoroughInterval": "3600000"}
+"""Async flushes that never come: whatever is on the disk got there otherwise."""
+
+Queues = dict[Queue, list[StoredMessage]]
+
+
+@final
+class Scene:
+    """See the module. Owned by one event loop; the producers' numbers go on over all lives of the broker."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        store: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        producers: int = 2,
+        seed: int = 1,
+    ) -> None:
+        self.directory: Final = directory
+        self.store: Final = store or directory / "store"
+        self.history: Final = History(random.Random(f"{seed}/run").randbytes(8))
+        self._producers = [Producer(number, seed, self.history) for number in range(producers)]
+        self.port: Final = free_port()
+        self.address: Final = f"{HOST}:{self.port}"
+        self._conf = SETTINGS | {"storePathRootDir": str(self.store), "waitTimeMillsInSendQueue": "60000"}
+        self._conf |= settings or {}
+        self.broker: ServerProcess = broker(directory, self.port, free_port(), self._conf)
+        self._has_topics = False
+        self._log_start = 0
+
+    def __repr__(self) -> str:
+        return f"<Scene {self.store} {self.broker!r} {self.history!r}>"
+
+    async def __aenter__(self) -> "Scene":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """No process is left behind."""
+        await self.broker.kill()
+
+    # -- the broker ------------------------------------------------------------------------------------------------
+
+    def set(self, **settings: str) -> None:
+        """Change settings for the next start."""
+        assert not self.broker.is_running
+        self._conf |= settings
+        self.broker = broker(self.directory, self.port, free_port(), self._conf)
+
+    def put_under(self, *options: str) -> None:
+        """The next start is under a limit, or without a guard; see `under`. Nothing: as it is shipped."""
+        assert not self.broker.is_running
+        arguments = ["-m", "gantry_broker", "-c", str(self.directory / "broker.conf")]
+        if options:
+            arguments = [str(UNDER), *options, *arguments]
+        self.broker = ServerProcess("broker", arguments, "broker listening on", self.directory)
+
+    async def start(self) -> None:
+        """Start the broker and wait until it serves; the run's topics exist then."""
+        self._log_start = self.broker.log_bytes
+        await self.broker.start()
+        if not self._has_topics:
+            channel = await Channel.connect(self.address)
+            await create_topics(channel)
+            await channel.close()
+            self._has_topics = True
+
+    async def start_fails(self) -> str:
+        """Start the broker, which must end by itself with a code that is no crash; what it logged."""
+        self._log_start = self.broker.log_bytes
+        await self.broker.launch()
+        code = await self.ended()
+        assert code == 1, f"exit code {code}, expected a refusal\n{self.log}"
+        assert "Traceback" not in self.log, self.log
+        return self.log
+
+    async def ended(self) -> int:
+        """Wait until the broker process has ended by itself: its exit code, negative for a signal."""
+        process = self.broker._process
+        assert process is not None
+        async with asyncio.timeout(EVENT_TIMEOUT_S):
+            return await process.wait()
+
+    @property
+    def log(self) -> str:
+        """What the broker has logged in this life."""
+        return self.broker.logged_since(self._log_start)
+
+    # -- load ------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def load(self) -> AsyncIterator[None]:
+        """All producers send until the end of the block or of their connection; every answer is written down."""
+        work = [asyncio.ensure_future(producer.run(self.address)) for producer in self._producers]
+        try:
+            yield
+        finally:
+            for task in work:
+                task.cancel()
+            for result in await asyncio.gather(*work, return_exceptions=True):
+                if isinstance(result, Exception) and not isinstance(result, RemotingError):
+                    raise result
+
+    async def acked(self, count: int) -> None:
+        """Wait until `count` more messages are acknowledged."""
+        target = self.history.count(Outcome.ACKED) + count
+        await self.until(lambda: self.history.count(Outcome.ACKED) >= target, f"{count} acknowledgements")
+
+    async def until(self, predicate: Callable[[], bool], what: str) -> None:
+        """Wait for something that comes by itself, as long as the broker lives."""
+        deadline = time.monotonic() + EVENT_TIMEOUT_S
+        while not predicate():
+            assert self.broker.is_running, f"the broker ended before {what}\n{self.log}"
+            assert time.monotonic() < deadline, f"no {what} in {EVENT_TIMEOUT_S:.0f} s\n{self.log}"
+            await asyncio.sleep(POLL_S)
+
+    @property
+    def sealed_flushed(self) -> int:
+        """Up to where the checkpoint on the disk says that the log is durable; 0 without one."""
+        path = self.store / "checkpoint"
+        return decode_checkpoint(path.read_bytes()).flushed if path.exists() else 0
+
+    async def send_once(self, count: int) -> None:
+        """Some acknowledged messages, and an end of the load."""
+        async with self.load():
+            await self.acked(count)
+
+    # -- judgement -------------------------------------------------------------------------------------------------
+
+    async def judge(self) -> list[Sent]:
+        """The acknowledged messages that are gone; anything else that is wrong fails the test here."""
+        channel = await Channel.connect(self.address)
+        pulled = await pull_everything(channel)
+        await channel.close()
+        walked = messages_by_queue(walk_log(self.store))
+        assert pulled == walked, "the queues and the log hold different messages"
+        lost = self._lost(pulled)
+        self._settle(pulled)
+        return lost
+
+    def judge_files(self) -> list[Sent]:
+        """The same without a broker: what the log's files hold. Settles nothing."""
+        return self._lost(messages_by_queue(walk_log(self.store)))
+
+    def _lost(self, queues: Queues) -> list[Sent]:
+        faults = check(self.history, queues)
+        others = [str(fault) for fault in faults if fault.kind is not Kind.LOST]
+        assert others == [], others[:10]
+        stored = self._stored(queues)
+        lost = [sent for sent in self.history.sent.values() if _is_acked(sent) and sent.mark not in stored]
+        assert len(lost) == len(faults)
+        if lost:
+            first = min(sent.physical_offset for sent in lost)
+            later = [message.physical_offset for message in stored.values() if message.physical_offset > first]
+            assert later == [], f"lost at {first}, and {len(later)} messages behind it are there: no suffix"
+        return lost
+
+    def _stored(self, queues: Queues) -> dict[Mark, StoredMessage]:
+        stored: dict[Mark, StoredMessage] = {}
+        for messages in queues.values():
+            for message in messages:
+                mark = read_body(self.history.run, message.body)
+                assert mark is not None
+                stored[mark] = message
+        return stored
+
+    def _settle(self, queues: Queues) -> None:
+        stored = self._stored(queues)
+        for mark, sent in self.history.sent.items():
+            message = stored.get(mark)
+            if message is None:
+                sent.outcome = Outcome.REFUSED
+            else:
+                self.history.acked(mark, message.queue_offset, message.physical_offset)
+
+
+def _is_acked(sent: Sent) -> bool:
+    return sent.outcome is Outcome.ACKED
+
+
+def lowest(lost: Sequence[Sent]) -> int:
+    """The physical offset of the first lost message."""
+    return min(sent.physical_offset for sent in lost)

@@ -1,0 +1,63 @@
+"""D14: two broker processes on one store directory."""
+
+from pathlib import Path
+
+import pytest
+from crash.history import Outcome
+from faults.scene import Scene
+
+
+def second_on(scene: Scene, directory: Path) -> Scene:
+    """A broker on other ports that is told to use the same store."""
+    directory.mkdir()
+    return Scene(directory, store=scene.store, seed=2)
+
+
+async def test_a_second_broker_refuses_and_the_first_is_unharmed(tmp_path: Path) -> None:
+    """D14: whoever comes second is refused by name and changes nothing; the first goes on and loses nothing."""
+    async with Scene(tmp_path) as first, second_on(first, tmp_path / "second") as second:
+        await first.start()
+        async with first.load():
+            await first.acked(100)
+
+            refusal = await second.start_fails()
+
+            await first.acked(100)
+        await first.broker.kill()
+        await first.start()
+        assert await first.judge() == []
+
+    assert "another process uses the store" in refusal
+    assert second.history.count(Outcome.ACKED) == 0
+
+
+async def test_a_killed_broker_leaves_no_lock_behind(tmp_path: Path) -> None:
+    """D14: the lock ends with its process, so that nobody has to remove a file after a crash."""
+    async with Scene(tmp_path) as first, second_on(first, tmp_path / "second") as second:
+        await first.start()
+        await first.send_once(50)
+        await first.broker.kill()
+
+        await second.start()
+
+        assert await second.broker.stop() == 0
+
+
+@pytest.mark.slow
+async def test_without_the_lock_the_second_would_harm_the_first(tmp_path: Path) -> None:
+    """D14's twin: with the lock taken away the second starts, and one of the two loses what it has acknowledged."""
+    async with Scene(tmp_path) as first, second_on(first, tmp_path / "second") as second:
+        first.put_under("--without", "lock")
+        second.put_under("--without", "lock")
+        await first.start()
+        await first.send_once(100)
+
+        await second.start()
+        async with first.load(), second.load():
+            await first.acked(200)
+            await second.acked(200)
+        await first.broker.kill()
+        await second.broker.kill()
+
+        with pytest.raises(AssertionError):
+            assert first.judge_files() == []
