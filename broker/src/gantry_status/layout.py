@@ -1,0 +1,264 @@
+"""The bytes of a status page, and what they mean. Pure: bytes in, values out, no file and no clock.
+
+    [header 512][copy 0: 1792][copy 1: 1792]                                            4096 bytes, one page of memory
+
+The header says who publishes and never changes. A publication is a whole copy, and publications take turns between the
+two, so that a writer that is killed or stopped in the middle of one leaves the one before it intact: the last word of
+a dead broker can still be read. A copy counts when its sequence is even, and the CRC over all of it is right.
+
+The rule this file guards is about growth. Within a major version no field moves, shrinks or changes its meaning. A
+minor version may give a meaning to reserved bytes, where 0 must mean "not known", or make copies longer, as a reader
+takes their length from the header. So a reader accepts every minor version, and a phase, role or medium that it has not
+heard of is UNKNOWN. The tables below are the layout; ``broker/docs/status-page.md`` repeats them, and a test compares.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+import zlib
+from typing import Any, Final, TypeVar
+
+from gantry_status.errors import PageDamaged, PageForeign, PageTooShort, PageVersionUnknown
+from gantry_status.facts import Medium, Origin, Phase, Role, SlaveStatus, Status
+
+MAGIC: Final = b"GANTRYST"
+MAJOR: Final = 1
+MINOR: Final = 0
+UNKNOWN: Final = -1
+"""A number that is not known, or not yet. None outside this file."""
+
+HEADER_BYTES: Final = 512
+COPY_BYTES: Final = 1792
+COPY_BYTES_MAX: Final = 64 * 1024
+COPIES_COUNT: Final = 2
+SLAVES_COUNT_MAX: Final = 16
+ERROR_BYTES_MAX: Final = 255
+
+FLAG_CRASH_SAFE: Final = 1
+FLAG_SENDS_REFUSED: Final = 2
+
+HEADER_FIELDS: Final = (
+    ("magic", "8s"),
+    ("major", "H"),
+    ("minor", "H"),
+    ("copy_bytes", "I"),
+    ("boot_id", "16s"),
+    ("machine_boot_id", "16s"),
+    ("started_wall_ms", "q"),
+    ("started_boottime_ns", "q"),
+    ("pid", "q"),
+    ("broker_name", "128p"),
+    ("version", "32p"),
+    ("reserved", "276x"),
+    ("crc", "I"),
+)
+COPY_FIELDS: Final = (
+    ("sequence", "Q"),
+    ("crc", "I"),
+    ("flags", "H"),
+    ("phase", "B"),
+    ("role", "B"),
+    ("pool_medium", "B"),
+    ("reserved_1", "7x"),
+    ("published_boottime_ns", "q"),
+    ("published_wall_ms", "q"),
+    ("wrote", "q"),
+    ("committed", "q"),
+    ("flushed", "q"),
+    ("confirmed", "q"),
+    ("min_physical", "q"),
+    ("epoch", "q"),
+    ("generation", "q"),
+    ("store_uuid", "16s"),
+    ("pool_buffers_total", "q"),
+    ("pool_buffers_free", "q"),
+    ("disk_total_bytes", "q"),
+    ("disk_used_bytes", "q"),
+    ("recovery_done_bytes", "q"),
+    ("recovery_total_bytes", "q"),
+    ("connections", "q"),
+    ("queues", "q"),
+    ("parked_sends", "q"),
+    ("last_error_wall_ms", "q"),
+    ("last_error", "256p"),
+    ("slaves", "1024s"),
+    ("reserved_2", "320x"),
+)
+SLAVE_FIELDS: Final = (
+    ("is_used", "B"),
+    ("reserved_1", "7x"),
+    ("slave_id", "q"),
+    ("received", "q"),
+    ("flushed", "q"),
+    ("last_seen_boottime_ns", "q"),
+    ("reserved_2", "24x"),
+)
+
+
+def _struct(fields: tuple[tuple[str, str], ...]) -> struct.Struct:
+    return struct.Struct(">" + "".join(code for _, code in fields))
+
+
+HEADER: Final = _struct(HEADER_FIELDS)
+COPY: Final = _struct(COPY_FIELDS)
+SLAVE: Final = _struct(SLAVE_FIELDS)
+SEQUENCE: Final = struct.Struct(">Q")
+_CRC: Final = struct.Struct(">I")
+_CRC_POSITION: Final = SEQUENCE.size
+_CRC_END: Final = _CRC_POSITION + _CRC.size
+_NUMBERS: Final = tuple(name for name, code in COPY_FIELDS if code == "q")
+_NAMES: Final = tuple(name for name, code in COPY_FIELDS if not code.endswith("x"))
+_SLAVE_NUMBERS: Final = tuple(name for name, code in SLAVE_FIELDS if code == "q")
+_NO_UUID: Final = bytes(16)
+PAGE_BYTES: Final = HEADER_BYTES + COPIES_COUNT * COPY_BYTES
+
+assert HEADER.size == HEADER_BYTES
+assert COPY.size == COPY_BYTES
+assert SLAVE.size * SLAVES_COUNT_MAX == 1024
+assert PAGE_BYTES == 4096
+
+
+# -- header ------------------------------------------------------------------------------------------------------------
+
+
+def encode_header(origin: Origin) -> bytes:
+    """The first 512 bytes of a page."""
+    data = HEADER.pack(
+        MAGIC, MAJOR, origin.minor, COPY_BYTES, origin.boot_id.bytes, _uuid_bytes(origin.machine_boot_id),
+        origin.started_wall_ms, origin.started_boottime_ns, origin.pid,
+        bounded_utf8(origin.broker_name, 127), bounded_utf8(origin.version, 31), 0,
+    )  # fmt: skip
+    checked = data[: -_CRC.size]
+    return checked + _CRC.pack(zlib.crc32(checked))
+
+
+def decode_header(data: bytes) -> tuple[Origin, int]:
+    """Who publishes, and how long a copy is.
+
+    Raises ``PageTooShort``, ``PageForeign``, ``PageVersionUnknown`` or ``PageDamaged``.
+    """
+    if data[: len(MAGIC)] != MAGIC[: len(data)]:
+        raise PageForeign("it does not begin with GANTRYST")
+    if len(data) < HEADER_BYTES:
+        raise PageTooShort(f"it has {len(data)} bytes, a header alone has {HEADER_BYTES}")
+    (
+        _, major, minor, copy_bytes, boot_id, machine_boot_id, wall_ms, boottime_ns, pid, name, version, crc,
+    ) = HEADER.unpack_from(data)  # fmt: skip
+    if major != MAJOR:
+        raise PageVersionUnknown(f"it has layout {major}.{minor}, this reader knows {MAJOR}.x")
+    if zlib.crc32(data[: HEADER_BYTES - _CRC.size]) != crc:
+        raise PageDamaged("the CRC of its header is wrong")
+    if not COPY_BYTES <= copy_bytes <= COPY_BYTES_MAX:
+        raise PageDamaged(f"its copies are said to have {copy_bytes} bytes")
+    origin = Origin(
+        boot_id=uuid.UUID(bytes=boot_id),
+        machine_boot_id=_uuid(machine_boot_id),
+        started_wall_ms=wall_ms,
+        started_boottime_ns=boottime_ns,
+        pid=pid,
+        broker_name=name.decode(errors="replace"),
+        version=version.decode(errors="replace"),
+        minor=minor,
+    )
+    return origin, copy_bytes
+
+
+# -- copies ------------------------------------------------------------------------------------------------------------
+
+
+def encode_copy(sequence: int, status: Status) -> bytes:
+    """One whole copy. ``sequence`` is even: an odd one says that the copy is being written."""
+    assert sequence > 0 and sequence % 2 == 0, sequence
+    flags = FLAG_CRASH_SAFE * status.is_crash_safe | FLAG_SENDS_REFUSED * status.is_refusing_sends
+    values: dict[str, int | bytes] = {name: _number(getattr(status, name)) for name in _NUMBERS}
+    values |= {
+        "sequence": sequence,
+        "crc": 0,
+        "flags": flags,
+        "phase": status.phase,
+        "role": status.role,
+        "pool_medium": status.pool_medium,
+        "store_uuid": _uuid_bytes(status.store_uuid),
+        "last_error": bounded_utf8(status.last_error, ERROR_BYTES_MAX),
+        "slaves": b"".join(map(_encode_slave, status.slaves[:SLAVES_COUNT_MAX])),
+    }
+    data = COPY.pack(*(values[name] for name in _NAMES))
+    return data[:_CRC_POSITION] + _CRC.pack(_copy_crc(data)) + data[_CRC_END:]
+
+
+def decode_copy(data: bytes) -> Status | None:
+    """What a copy says, or None when it is not whole: never written, being written, or damaged."""
+    values = dict(zip(_NAMES, COPY.unpack_from(data), strict=True))
+    sequence = values["sequence"]
+    if sequence == 0 or sequence % 2 or values["crc"] != _copy_crc(data):
+        return None
+    numbers: dict[str, Any] = {name: _known(values[name]) for name in _NUMBERS}
+    return Status(
+        **numbers,
+        phase=_member(Phase, values["phase"]),
+        role=_member(Role, values["role"]),
+        pool_medium=_member(Medium, values["pool_medium"]),
+        is_crash_safe=bool(values["flags"] & FLAG_CRASH_SAFE),
+        is_refusing_sends=bool(values["flags"] & FLAG_SENDS_REFUSED),
+        store_uuid=_uuid(values["store_uuid"]),
+        last_error=values["last_error"].decode(errors="replace"),
+        slaves=tuple(_decode_slaves(values["slaves"])),
+    )
+
+
+def sequence_of(data: bytes) -> int:
+    """The first number of a copy."""
+    sequence: int = SEQUENCE.unpack_from(data)[0]
+    return sequence
+
+
+def _copy_crc(data: bytes) -> int:
+    return zlib.crc32(data[_CRC_END:], zlib.crc32(data[:_CRC_POSITION]))
+
+
+def _encode_slave(slave: SlaveStatus) -> bytes:
+    return SLAVE.pack(1, *(_number(getattr(slave, name)) for name in _SLAVE_NUMBERS))
+
+
+def _decode_slaves(data: bytes) -> list[SlaveStatus]:
+    slaves = []
+    for is_used, *numbers in SLAVE.iter_unpack(data):
+        if is_used:
+            named: dict[str, Any] = dict(zip(_SLAVE_NUMBERS, map(_known, numbers), strict=True))
+            slaves.append(SlaveStatus(**named))
+    return slaves
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def bounded_utf8(text: str, bytes_max: int) -> bytes:
+    """As much of ``text`` as fits, never half a character."""
+    data = text.encode(errors="replace")
+    if len(data) <= bytes_max:
+        return data
+    return data[:bytes_max].decode(errors="ignore").encode()
+
+
+def _number(value: int | None) -> int:
+    return UNKNOWN if value is None else value
+
+
+def _known(value: int) -> int | None:
+    return None if value == UNKNOWN else value
+
+
+def _uuid(data: bytes) -> uuid.UUID | None:
+    return None if data == _NO_UUID else uuid.UUID(bytes=data)
+
+
+def _uuid_bytes(value: uuid.UUID | None) -> bytes:
+    return _NO_UUID if value is None else value.bytes
+
+
+E = TypeVar("E", Phase, Role, Medium)
+
+
+def _member(kind: type[E], value: int) -> E:
+    return kind(value) if value in kind.__members__.values() else kind(0)

@@ -1,0 +1,117 @@
+"""The writing half: a new file at each start, then one publication after the other.
+
+    <path>.new: whole page, locked  --rename-->  <path>  --> copy 1 --> copy 0 --> copy 1 --> ...
+
+The rule it guards: **a reader never sees half of anything.** The file has its header and a first publication before it
+gets its name, so there is no moment at which it is short or empty, and it is never truncated. A later publication first
+makes the sequence of its copy odd, then writes the rest, then the even sequence; the other copy stays as it was.
+
+It writes with ``pwrite``, not through a map: a store to a mapped page that is being written back can wait for the disk
+as long as the disk likes, and would hold the interpreter, and with it every other thread, meanwhile. The page cache is
+the same, so readers may map the file. Nothing is ever synced: a status page that outlives its machine is worth nothing.
+
+The file is locked (``flock``) for as long as the writer lives. So a second broker cannot take a living one's path, and
+a reader knows at once that a writer was killed, without waiting for the heartbeat to age.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import uuid
+from typing import Final, final
+
+from gantry_status.errors import PageTaken
+from gantry_status.facts import Origin, Status
+from gantry_status.layout import (
+    COPIES_COUNT,
+    COPY_BYTES,
+    HEADER_BYTES,
+    MINOR,
+    PAGE_BYTES,
+    SEQUENCE,
+    encode_copy,
+    encode_header,
+)
+from gantry_status.moment import Now, machine_boot_id, now
+
+
+def new_origin(broker_name: str, version: str, *, clock: Now = now) -> Origin:
+    """Who this process is, with a fresh boot id."""
+    started = clock()
+    return Origin(
+        boot_id=uuid.uuid4(),
+        machine_boot_id=machine_boot_id(),
+        started_wall_ms=started.wall_ms,
+        started_boottime_ns=started.boottime_ns,
+        pid=os.getpid(),
+        broker_name=broker_name,
+        version=version,
+        minor=MINOR,
+    )
+
+
+@final
+class PageWriter:
+    """A page that this process publishes. One thread at a time."""
+
+    def __init__(self, path: str, origin: Origin, first: Status) -> None:
+        """Make the page and put it in place. Raises ``PageTaken``, or ``OSError`` with the path in it."""
+        self.path: Final = path
+        self.origin: Final = origin
+        self._sequence = 0
+        self._descriptor = -1
+        _refuse_if_taken(path)
+        temporary = f"{path}.new"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._write(encode_header(origin) + bytes(PAGE_BYTES - HEADER_BYTES), 0)
+            self.publish(first)
+            os.replace(temporary, path)
+        except BaseException:
+            self.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+
+    def __repr__(self) -> str:
+        return f"<PageWriter {self.path} publications={self._sequence // 2}>"
+
+    def publish(self, status: Status) -> None:
+        """Show ``status``. After an ``OSError`` the publication before it stands, and the next one may succeed."""
+        sequence = self._sequence + 2
+        copy = encode_copy(sequence, status)
+        position = HEADER_BYTES + sequence // 2 % COPIES_COUNT * COPY_BYTES
+        self._write(SEQUENCE.pack(sequence - 1), position)
+        self._write(copy[SEQUENCE.size :], position + SEQUENCE.size)
+        self._write(copy[: SEQUENCE.size], position)
+        self._sequence = sequence
+
+    def _write(self, data: bytes, position: int) -> None:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(self._descriptor, data[done:], position + done)
+
+    def close(self) -> None:
+        """Let go. The page stays, with its last publication, and is nobody's."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _refuse_if_taken(path: str) -> None:
+    """Raise ``PageTaken`` when a living writer holds the page. By a shared lock, so that readers do not matter."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise PageTaken(f"another process publishes its status at {path}") from error
+    finally:
+        os.close(descriptor)
