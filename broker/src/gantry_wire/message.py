@@ -8,6 +8,8 @@
 All integers are big-endian. A record is 91 bytes plus body, topic and properties with IPv4 hosts and a v1 magic.
 `check_record` is the gate that recovery, replication and readers share: it believes nothing about the bytes it is
 given, terminates for any input, and allocates nothing that a length field asks for.
+
+The CRC in the head covers the body only; see `seal` for the one that covers everything.
 """
 
 import ipaddress
@@ -17,9 +19,12 @@ from enum import Enum
 from typing import Final
 from zlib import crc32
 
+import msgspec
+
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
 from gantry_wire.properties import parse_properties
+from gantry_wire.seal import SEAL, SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX, has_seal, seal, sealable_properties
 
 Buffer = bytes | bytearray | memoryview
 
@@ -53,6 +58,12 @@ assert RECORD_PREFIX_V4.size == 88
 RECORD_MIDDLE: Final = struct.Struct(">iqi")
 """reconsume times, prepared offset, body length."""
 assert RECORD_MIDDLE.size == 16
+
+_RECORD_FACTS: Final = struct.Struct(">iii16xqi")
+"""Of the head, what the gate looks at: total, magic, body crc, physical offset, sys flag."""
+
+Layout = tuple[int, int, int, int, int]
+"""Start and end of the body, start and end of the topic, start of the properties."""
 
 BLANK_RECORD: Final = struct.Struct(">ii")
 BLANK_BYTES: Final = BLANK_RECORD.size
@@ -142,18 +153,24 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
     return address, port, int(LONG.unpack_from(raw, len(raw) - 8)[0])
 
 
-def encode_record(message: StoredMessage) -> bytes:
-    """The record of `message`, with its CRC. The log's own append packs batches on primitives; both must agree."""
+def encode_record(message: StoredMessage, *, is_sealed: bool = False) -> bytes:
+    """The record of `message`, with its CRC, and sealed if it `is_sealed` and has room for that.
+
+    The log's own append packs batches on primitives; both must agree.
+    """
     topic = message.topic.encode()
     body, properties = message.body, message.properties_bytes
+    seal_bytes = 0
+    if is_sealed:
+        properties, seal_bytes = sealable_properties(properties)
     if len(properties) > PROPERTIES_BYTES_MAX or not 0 < len(topic) <= 32767:
         raise LocalProtocolError(f"topic of {len(topic)} or properties of {len(properties)} bytes do not fit a record")
     sys_flag = message.sys_flag & ~(FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6)
     sys_flag |= FLAG_BORN_HOST_V6 if len(message.born_host) == 20 else 0
     sys_flag |= FLAG_STORE_HOST_V6 if len(message.store_host) == 20 else 0
-    size = record_size(len(body), len(topic), len(properties), sys_flag)
+    size = record_size(len(body), len(topic), len(properties) + seal_bytes, sys_flag)
     is_v2 = len(topic) > 127
-    return b"".join(
+    record = b"".join(
         (
             RECORD_HEAD.pack(
                 size,
@@ -173,10 +190,11 @@ def encode_record(message: StoredMessage) -> bytes:
             body,
             SHORT.pack(len(topic)) if is_v2 else bytes((len(topic),)),
             topic,
-            SHORT.pack(len(properties)),
+            SHORT.pack(len(properties) + seal_bytes),
             properties,
         )
     )
+    return record + seal(record) if seal_bytes else record
 
 
 class RecordFault(Enum):
@@ -188,10 +206,10 @@ class RecordFault(Enum):
     LENGTH = "a length that cannot be"
     OFFSET = "a record of another place"
     CRC = "a body that does not match its CRC"
+    SEAL = "a record that does not match its seal, or has none where it must"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordCheck:
+class RecordCheck(msgspec.Struct, frozen=True, gc=False):
     """What lies at a position: a good record of `size` bytes (`fault` is None), or why not."""
 
     fault: RecordFault | None
@@ -204,70 +222,81 @@ class RecordCheck:
 
 
 _END: Final = RecordCheck(RecordFault.END)
+_MAGIC: Final = RecordCheck(RecordFault.MAGIC)
+_LENGTH: Final = RecordCheck(RecordFault.LENGTH)
+_OFFSET: Final = RecordCheck(RecordFault.OFFSET)
+_CRC: Final = RecordCheck(RecordFault.CRC)
+_UNSEALED: Final = RecordCheck(RecordFault.SEAL)
 
 
 def check_record(
-    data: Buffer, position: int, *, physical_offset: int | None = None, verify_crc: bool = True
+    data: Buffer, position: int, *, physical_offset: int | None = None, verify_crc: bool = True, is_sealed: bool = False
 ) -> RecordCheck:
     """What lies at `position` of `data`, which holds nothing beyond its end.
 
-    With `physical_offset` the record must claim exactly that place in the log.
+    With `physical_offset` the record must claim exactly that place in the log. With `is_sealed` it must have a seal
+    that matches, unless its properties left no room for one; a seal where none is demanded is not looked at. Without
+    `verify_crc` only places and lengths are checked.
     """
     remaining = len(data) - position
-    if remaining < BLANK_BYTES:
-        return _END
+    if remaining < RECORD_BYTES_MIN:
+        return _END if remaining < BLANK_BYTES else _no_record(data, position, remaining)
+    size, magic, body_crc, own_offset, sys_flag = _RECORD_FACTS.unpack_from(data, position)
+    if magic != MESSAGE_MAGIC_V1 and magic != MESSAGE_MAGIC_V2:
+        return _no_record(data, position, remaining)
+    if not RECORD_BYTES_MIN <= size <= remaining:
+        return _LENGTH
+    if physical_offset is not None and own_offset != physical_offset:
+        return _OFFSET
+    end = position + size
+    layout = _layout(data, end, magic, sys_flag, position + 88)
+    if layout is None:
+        return _LENGTH
+    if verify_crc:
+        view = data if isinstance(data, memoryview) else memoryview(data)
+        properties_start, seal_start = layout[4], end - SEAL_BYTES
+        if is_sealed and (end - properties_start <= SEALED_PROPERTIES_MAX or has_seal(view, end)):
+            # As ``seal`` does it, without the call.
+            expected = (SEAL_REVERSED % (crc32(view[position:seal_start]) & CRC_MASK))[::-1]
+            if seal_start < properties_start or SEAL.unpack_from(data, seal_start)[0] != expected:
+                return _UNSEALED
+        elif crc32(view[layout[0] : layout[1]]) & CRC_MASK != body_crc:
+            return _CRC
+    return RecordCheck(None, size)
+
+
+def _no_record(data: Buffer, position: int, remaining: int) -> RecordCheck:
+    """What `check_record` says of bytes that are too few for a record, or do not begin like one."""
     size, magic = BLANK_RECORD.unpack_from(data, position)
     if size == 0 and magic == 0:
         return _END
     if magic == BLANK_MAGIC:
-        return (
-            RecordCheck(RecordFault.BLANK, size)
-            if BLANK_BYTES <= size <= remaining
-            else RecordCheck(RecordFault.LENGTH)
-        )
-    if magic not in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2):
-        return RecordCheck(RecordFault.MAGIC)
-    if not RECORD_BYTES_MIN <= size <= remaining:
-        return RecordCheck(RecordFault.LENGTH)
-    if (
-        physical_offset is not None
-        and LONG.unpack_from(data, position + PHYSICAL_OFFSET_POSITION)[0] != physical_offset
-    ):
-        return RecordCheck(RecordFault.OFFSET)
-    layout = _layout(data, position, size)
-    if layout is None:
-        return RecordCheck(RecordFault.LENGTH)
-    body_start, body_end = layout[0], layout[1]
-    if verify_crc and crc32(memoryview(data)[body_start:body_end]) & CRC_MASK != INT.unpack_from(data, position + 8)[0]:
-        return RecordCheck(RecordFault.CRC)
-    return RecordCheck(None, size)
+        return RecordCheck(RecordFault.BLANK, size) if BLANK_BYTES <= size <= remaining else _LENGTH
+    return _LENGTH if magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2) else _MAGIC
 
 
-def _layout(data: Buffer, position: int, size: int) -> tuple[int, int, int, int, int, int] | None:
-    """Half-open places of body, topic and properties inside `data`, or None where the inner lengths lie."""
-    end = position + size
-    magic = INT.unpack_from(data, position + 4)[0]
-    sys_flag = INT.unpack_from(data, position + 36)[0]
-    body_start = position + 88
+def _layout(data: Buffer, end: int, magic: int, sys_flag: int, body_start: int) -> Layout | None:
+    """Where the parts of a record lie that ends at `end`, or None where its inner lengths lie.
+
+    `body_start` is where the body begins if both hosts are IPv4.
+    """
     if sys_flag & FLAG_BORN_HOST_V6:
         body_start += 12
     if sys_flag & FLAG_STORE_HOST_V6:
         body_start += 12
     topic_length_bytes = 2 if magic == MESSAGE_MAGIC_V2 else 1
-    if body_start + topic_length_bytes + 2 > end:
+    body_end_max = end - topic_length_bytes - 2
+    if body_start > body_end_max:
         return None
     body_end = body_start + INT.unpack_from(data, body_start - 4)[0]
-    if not body_start <= body_end <= end - topic_length_bytes - 2:
+    if not body_start <= body_end <= body_end_max:
         return None
-    topic_start = body_end + topic_length_bytes
     topic_bytes = SHORT.unpack_from(data, body_end)[0] if topic_length_bytes == 2 else data[body_end]
+    topic_start = body_end + topic_length_bytes
     topic_end = topic_start + topic_bytes
-    if topic_bytes < 0 or topic_end + 2 > end:
+    if topic_bytes < 0 or topic_end + 2 > end or topic_end + 2 + SHORT.unpack_from(data, topic_end)[0] != end:
         return None
-    properties_end = topic_end + 2 + SHORT.unpack_from(data, topic_end)[0]
-    if properties_end != end:
-        return None
-    return body_start, body_end, topic_start, topic_end, topic_end + 2, properties_end
+    return body_start, body_end, topic_start, topic_end, topic_end + 2
 
 
 def decode_record(data: Buffer, position: int = 0, *, verify_crc: bool = True) -> StoredMessage:
@@ -275,10 +304,11 @@ def decode_record(data: Buffer, position: int = 0, *, verify_crc: bool = True) -
     check = check_record(data, position, verify_crc=verify_crc)
     if check.fault is not None:
         raise RemoteProtocolError(f"no message at position {position}: {check.fault.value}")
-    layout = _layout(data, position, check.size)
-    assert layout is not None, "check_record has just walked the same lengths"
-    body_start, body_end, topic_start, topic_end, properties_start, properties_end = layout
     head = RECORD_HEAD.unpack_from(data, position)
+    end = position + check.size
+    layout = _layout(data, end, head[1], head[7], position + 88)
+    assert layout is not None, "check_record has just walked the same lengths"
+    body_start, body_end, topic_start, topic_end, properties_start = layout
     born_host_bytes = 20 if head[7] & FLAG_BORN_HOST_V6 else 8
     store_host_bytes = 20 if head[7] & FLAG_STORE_HOST_V6 else 8
     store_time_start = position + RECORD_HEAD.size + born_host_bytes
@@ -298,7 +328,7 @@ def decode_record(data: Buffer, position: int = 0, *, verify_crc: bool = True) -
         store_host=bytes(data[store_host_start : store_host_start + store_host_bytes]),
         reconsume_times=reconsume_times,
         prepared_offset=prepared_offset,
-        properties_bytes=bytes(data[properties_start:properties_end]),
+        properties_bytes=bytes(data[properties_start:end]),
         body_crc=head[2],
         size=check.size,
     )

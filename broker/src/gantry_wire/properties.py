@@ -62,6 +62,11 @@ def format_properties(pairs: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
+def ended_properties(data: bytes) -> bytes:
+    """`data` with the 0x02 that its last pair may lack, if there is room for it, so that a pair can follow."""
+    return data if not data or data.endswith(b"\x02") or len(data) >= PROPERTIES_BYTES_MAX else data + b"\x02"
+
+
 def encode_properties(pairs: Mapping[str, str]) -> bytes:
     """`format_properties` as bytes, at most 32767 of them."""
     data = format_properties(pairs).encode()
