@@ -145,6 +145,11 @@ class Scene:
         target = self.history.count(Outcome.ACKED) + count
         await self.until(lambda: self.history.count(Outcome.ACKED) >= target, f"{count} acknowledgements")
 
+    async def until_refused(self) -> None:
+        """Wait until a send is answered with a refusal that was not there before."""
+        before = self.history.count(Outcome.REFUSED)
+        await self.until(lambda: self.history.count(Outcome.REFUSED) > before, "refusal")
+
     async def until(self, predicate: Callable[[], bool], what: str) -> None:
         """Wait for something that comes by itself, as long as the broker lives."""
         deadline = time.monotonic() + EVENT_TIMEOUT_S

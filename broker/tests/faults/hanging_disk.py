@@ -1,0 +1,44 @@
+"""Run a broker over a disk that hangs on demand. A program, not a module to import.
+
+    python hanging_disk.py FILE -m gantry_broker -c broker.conf
+
+While FILE exists no sync of a file or of a directory returns: what a dead volume does, without root and for exactly as
+long as a test wants. Progress of a recovery is told every ten records, so that a short log shows it, too.
+"""
+
+import os
+import runpy
+import sys
+import time
+from collections.abc import Callable
+
+from gantry_broker.ports.real_disk import RealDisk, RealFile
+from gantry_broker.store import recover
+
+POLL_S = 0.005
+
+
+def hang_while(path: str, owner: type, name: str) -> None:
+    """Have a method wait until `path` is gone before it does its work."""
+    work: Callable[..., None] = getattr(owner, name)
+
+    def hanging(*arguments: object) -> None:
+        while os.path.exists(path):
+            time.sleep(POLL_S)
+        work(*arguments)
+
+    setattr(owner, name, hanging)
+
+
+def main() -> None:
+    path, option, module = sys.argv[1:4]
+    assert option == "-m", "what runs is a module"
+    hang_while(path, RealFile, "sync")
+    hang_while(path, RealDisk, "sync_directory")
+    recover.PROGRESS_RECORDS = 10  # type: ignore[misc]  # a constant, but for this program
+    sys.argv = sys.argv[3:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""D1 and D3: the node loses its power under load, in every mode of flushing and buffering.
+
+The promise of the table: SYNC_FLUSH loses nothing that was acknowledged. ASYNC_FLUSH loses a suffix, and nothing of
+what had been flushed, whatever the buffer; what is gone never comes back.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crash.history import Outcome
+from faults.loop_disk import LoopDisk
+from faults.modes import MODES, Medium, Mode, buffer_directory
+from faults.power import lose_power
+from faults.scene import NO_FLUSH, QUICK_FLUSH, Scene, lowest
+
+pytestmark = [pytest.mark.needs_root, pytest.mark.needs_loop]
+
+MODES_TODAY = [mode for mode in MODES if mode == Mode(False, Medium.OFF)]
+ROUNDS = 5
+ACKED_PER_ROUND = 400
+
+
+@pytest.fixture
+def buffers() -> Iterator[Path]:
+    with buffer_directory() as made:
+        yield made
+
+
+async def power_round(scene: Scene, disk: LoopDisk, buffers: Path, mode: Mode, *, acked: int) -> int:
+    """Load, loss, restart, judgement: how many acknowledged messages are gone, of those that may be."""
+    before = scene.history.count(Outcome.ACKED)
+    await scene.start()
+    async with scene.load():
+        await scene.acked(acked)
+        await lose_power(scene, disk, buffers)
+    durable = scene.sealed_flushed
+    await scene.start()
+    lost = await scene.judge()
+    if mode.is_sync:
+        assert lost == [], f"SYNC_FLUSH lost {len(lost)} of {scene.history.count(Outcome.ACKED) - before}"
+    if lost:
+        assert lowest(lost) >= durable, "what the checkpoint called flushed is gone"
+    await scene.broker.kill()
+    await scene.start()
+    assert await scene.judge() == []
+    await scene.broker.kill()
+    return len(lost)
+
+
+@pytest.mark.parametrize("mode", [Mode(False, Medium.OFF)], ids=str)
+async def test_power_loss_takes_no_more_than_the_mode_allows(
+    mode: Mode, disk: LoopDisk, buffers: Path, tmp_path: Path
+) -> None:
+    """D1, one round: nothing that was flushed is lost, what is lost is a suffix, and it does not come back."""
+    settings = mode.settings(buffers) | QUICK_FLUSH
+    async with Scene(tmp_path, store=disk.path / "store", settings=settings) as scene:
+        await power_round(scene, disk, buffers, mode, acked=ACKED_PER_ROUND)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(ROUNDS), ids=lambda seed: f"seed{seed}")
+@pytest.mark.parametrize("mode", MODES_TODAY, ids=str)
+async def test_power_loss_again_and_again(mode: Mode, seed: int, disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
+    """D1, several losses of one store: each is judged as strictly as the first."""
+    settings = mode.settings(buffers) | QUICK_FLUSH
+    async with Scene(tmp_path, store=disk.path / "store", settings=settings, seed=seed) as scene:
+        for number in range(3):
+            await power_round(scene, disk, buffers, mode, acked=100 + 300 * number)
+
+
+@pytest.mark.slow
+async def test_a_power_loss_is_real(disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
+    """D1's twin: a broker that never flushes loses acknowledged messages, so the loss above was a loss."""
+    async with Scene(tmp_path, store=disk.path / "store", settings=NO_FLUSH) as scene:
+        assert await power_round(scene, disk, buffers, Mode(False, Medium.OFF), acked=ACKED_PER_ROUND) > 0
+
+
+@pytest.mark.slow
+async def test_what_was_flushed_outlives_the_power(disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
+    """D1: messages acknowledged before the checkpoint called them flushed are all there, without a window."""
+    async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH) as scene:
+        await scene.start()
+        await scene.send_once(300)
+        end = max(sent.physical_offset for sent in scene.history.sent.values())
+        await scene.until(lambda: scene.sealed_flushed > end, "flush of everything")
+
+        await lose_power(scene, disk, buffers)
+
+        await scene.start()
+        assert await scene.judge() == []
+
+
+@pytest.mark.slow
+async def test_a_disk_that_lies_about_its_syncs_is_found(disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
+    """D1's twin: with syncs that do nothing, what the checkpoint calls flushed is gone, and the judgement says so."""
+    async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH) as scene:
+        scene.put_under("--without", "syncs")
+        await scene.start()
+        await scene.send_once(300)
+        end = max(sent.physical_offset for sent in scene.history.sent.values())
+        await scene.until(lambda: scene.sealed_flushed > end, "flush that is none")
+        await lose_power(scene, disk, buffers)
+        scene.put_under()
+
+        await scene.start()
+
+        assert len(await scene.judge()) > 0

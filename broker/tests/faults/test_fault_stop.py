@@ -1,0 +1,192 @@
+"""K3: SIGTERM under load, more signals after it, SIGKILL while stopping, and a disk that hangs.
+
+A stop is clean and says so, or it is not and the next start takes the way of a crash. Either way nothing that was
+acknowledged is lost.
+"""
+
+import signal
+from pathlib import Path
+from typing import Final, final
+
+import pytest
+from crash.processes import ServerProcess
+from faults.scene import NO_FLUSH, Scene
+
+from gantry_status import PageReader, Phase, Reading
+
+HANGING: Final = Path(__file__).resolve().parent / "hanging_disk.py"
+FLUSHING: Final = "stopping: flushing"
+
+
+@final
+class StopScene:
+    """A broker over a disk that hangs on demand, and what can be seen of it from outside."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self.scene: Final = Scene(directory, settings=NO_FLUSH | settings)
+        self._hang: Final = directory / "hang"
+        arguments = [str(HANGING), str(self._hang), "-m", "gantry_broker", "-c", str(directory / "broker.conf")]
+        self.scene.broker = ServerProcess("broker", arguments, "broker listening on", directory)
+
+    def hang(self) -> None:
+        self._hang.touch()
+
+    def recover(self) -> None:
+        self._hang.unlink()
+
+    def signal(self, number: signal.Signals) -> None:
+        process = self.scene.broker._process
+        assert process is not None
+        process.send_signal(number)
+
+    async def logged(self, text: str) -> None:
+        await self.scene.until(lambda: text in self.scene.log, f"the log says {text!r}")
+
+    def page(self) -> Reading:
+        with PageReader(str(self.scene.store / "status")) as reader:
+            return reader.read()
+
+    @property
+    def has_abort_marker(self) -> bool:
+        return (self.scene.store / "abort").exists()
+
+    async def starts(self, *, is_clean: bool) -> None:
+        """The next start finds what the last stop left, and nothing acknowledged is lost."""
+        await self.scene.start()
+        assert f"the store is open is_clean={is_clean}" in self.scene.log, self.scene.log
+        assert await self.scene.judge() == []
+
+
+async def test_sigterm_under_load_is_a_clean_stop(tmp_path: Path) -> None:
+    """K3: producers that never stop sending do not keep a broker from a clean end, and lose nothing by it."""
+    async with Scene(tmp_path) as scene:
+        await scene.start()
+        async with scene.load():
+            await scene.acked(200)
+
+            assert await scene.broker.stop() == 0
+
+        assert not (scene.store / "abort").exists()
+        assert "Traceback" not in scene.log, scene.log
+        await scene.start()
+        assert "the store is open is_clean=True" in scene.log
+        assert await scene.judge() == []
+
+
+async def test_more_signals_change_nothing(tmp_path: Path) -> None:
+    """K3: a second SIGTERM, and a Ctrl-C, while everything is flushed: the stop is as clean as with one."""
+    stop = StopScene(tmp_path)
+    async with stop.scene as scene:
+        await scene.start()
+        await scene.send_once(100)
+        stop.hang()
+
+        stop.signal(signal.SIGTERM)
+        await stop.logged(FLUSHING)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            stop.signal(number)
+        await stop.logged("waited_s=1")
+        assert stop.page().status.phase is Phase.DRAINING
+        assert stop.has_abort_marker
+        stop.recover()
+
+        assert await scene.ended() == 0
+        assert not stop.has_abort_marker
+        assert stop.page().status.phase is Phase.STOPPED
+        await stop.starts(is_clean=True)
+
+
+async def test_sigkill_while_stopping_is_a_crash(tmp_path: Path) -> None:
+    """K3: killed before everything was flushed, the marker stays, and the next start takes the way of a crash."""
+    stop = StopScene(tmp_path)
+    async with stop.scene as scene:
+        await scene.start()
+        await scene.send_once(100)
+        stop.hang()
+        stop.signal(signal.SIGTERM)
+        await stop.logged(FLUSHING)
+
+        await scene.broker.kill()
+
+        assert stop.has_abort_marker
+        last = stop.page()
+        assert (last.status.phase, last.is_writer_alive, last.is_stale()) == (Phase.DRAINING, False, True)
+        stop.recover()
+        await stop.starts(is_clean=False)
+
+
+async def test_a_stop_that_takes_too_long_says_what_is_not_flushed(tmp_path: Path) -> None:
+    """K3: when `shutdownTimeout` is over the process names the bytes, leaves the marker, and ends with code 1."""
+    stop = StopScene(tmp_path, shutdownTimeout="2500")
+    async with stop.scene as scene:
+        await scene.start()
+        await scene.send_once(100)
+        before = stop.page().status
+        stop.hang()
+
+        stop.signal(signal.SIGTERM)
+
+        assert await scene.ended() == 1
+        assert stop.has_abort_marker
+        last = stop.page()
+        assert last.status.wrote is not None and last.status.flushed is not None
+        assert before.flushed == last.status.flushed < last.status.wrote, "the disk hung, so nothing was flushed"
+        unflushed = f"[{last.status.flushed}, {last.status.wrote})"
+        left_bytes = last.status.wrote - last.status.flushed
+        lines = [line for line in scene.log.splitlines() if FLUSHING in line]
+        assert len(lines) >= 2, "said once a second"
+        assert all(f"left_bytes={left_bytes}" in line and unflushed in line for line in lines)
+        [verdict] = [line for line in scene.log.splitlines() if "not everything is flushed" in line]
+        assert "CRITICAL" in verdict and unflushed in verdict and f"left_bytes={left_bytes}" in verdict
+        assert "Traceback" not in scene.log, scene.log
+        assert last.status.phase is Phase.FAILED and unflushed in last.status.last_error
+        stop.recover()
+        await stop.starts(is_clean=False)
+
+
+async def test_a_signal_while_recovering_ends_the_start(tmp_path: Path) -> None:
+    """K3: nobody waits for a long recovery to end before the broker stops; the next start does it again."""
+    stop = StopScene(tmp_path)
+    async with stop.scene as scene:
+        await scene.start()
+        await scene.send_once(100)
+        await scene.broker.kill()
+        stop.hang()
+        start = scene.broker.log_bytes
+        await scene.broker.launch()
+        await scene.broker.wait_logged("starting", start)
+
+        stop.signal(signal.SIGTERM)
+        stop.recover()
+
+        assert await scene.ended() == 1
+        log = scene.broker.logged_since(start)
+        assert "cannot start reason='a signal came while recovering" in log, log
+        assert "Traceback" not in log, log
+        assert stop.has_abort_marker
+        assert stop.page().status.phase is Phase.FAILED
+        await stop.starts(is_clean=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+async def test_a_hail_of_signals_ends_with_code_zero(tmp_path: Path, number: signal.Signals) -> None:
+    """K3: signals that come until the very last moment of the process do not spoil its exit code."""
+    async with Scene(tmp_path) as scene:
+        await scene.start()
+        await scene.send_once(20)
+
+        process = scene.broker._process
+        assert process is not None
+        while process.returncode is None:
+            process.send_signal(number)
+            await scene_tick()
+
+        assert process.returncode == 0, scene.log
+        assert not (scene.store / "abort").exists()
+
+
+async def scene_tick() -> None:
+    """Let the loop look whether the process has ended."""
+    import asyncio
+
+    await asyncio.sleep(0.0005)

@@ -1,0 +1,106 @@
+"""D4: the n-th fdatasync, or the n-th write of the log, fails with EIO while a broker serves.
+
+A failed sync is final. What it covered is not acknowledged where the mode promises it, `flushed` stays where it was,
+the process ends with a non-zero code, and the next start trusts nothing that the page cache says of that range.
+"""
+
+from pathlib import Path
+
+import pytest
+from crash.history import Outcome
+from faults.modes import Medium, Mode
+from faults.scene import QUICK_FLUSH, Scene
+from faults.strace import injected
+
+pytestmark = pytest.mark.needs_strace
+
+MODES_TODAY = [Mode(False, Medium.OFF)]
+
+
+def scene_in(mode: Mode, directory: Path) -> Scene:
+    return Scene(directory, settings=mode.settings(directory) | QUICK_FLUSH)
+
+
+async def fail_one(scene: Scene, calls: str, fault: str, trace: Path) -> int:
+    """Have one call of a loaded broker fail, wait until it has ended by itself; its exit code."""
+    await scene.start()
+    async with scene.load():
+        await scene.acked(50)
+        async with injected(scene.broker.pid, calls, fault, trace) as injection:
+            code = await scene.ended()
+            assert injection.hits() != [], "no call failed"
+    return code
+
+
+@pytest.mark.parametrize("mode", MODES_TODAY, ids=str)
+@pytest.mark.parametrize(
+    "number",
+    [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 7, 20))],
+    ids=lambda number: f"number{number}",
+)
+async def test_a_failed_sync_is_the_end(mode: Mode, number: int, tmp_path: Path) -> None:
+    """D4: after the n-th fdatasync has failed the process exits non-zero and says so; the next start loses nothing."""
+    async with scene_in(mode, tmp_path) as scene:
+        code = await fail_one(scene, "fdatasync", f"error=EIO:when={number}", tmp_path / "trace")
+        flushed = scene.sealed_flushed
+
+        assert code == 1
+        assert "a flush failed" in scene.log and "Input/output error" in scene.log
+        assert (scene.store / "abort").exists()
+        end = max(sent.physical_offset for sent in scene.history.sent.values())
+        assert flushed <= end, "the checkpoint covers what was never synced"
+
+        await scene.start()
+        assert await scene.judge() == []
+        await scene.send_once(50)
+        await scene.broker.stop()
+        await scene.start()
+        assert await scene.judge() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES_TODAY, ids=str)
+@pytest.mark.parametrize("number", [1, 2, 5, 40], ids=lambda number: f"number{number}")
+async def test_a_failed_write_of_the_log_ends_acknowledgements(mode: Mode, number: int, tmp_path: Path) -> None:
+    """D4: after the n-th pwrite has failed nothing more is acknowledged, and what was acknowledged before is there."""
+    async with scene_in(mode, tmp_path) as scene:
+        await scene.start()
+        async with scene.load():
+            await scene.acked(50)
+            async with injected(
+                scene.broker.pid, "pwrite64", f"error=EIO:when={number}", tmp_path / "trace"
+            ) as injection:
+                await scene.until(lambda: injection.hits() != [], "failed write")
+                await scene.until_refused()
+            acked = scene.history.count(Outcome.ACKED)
+            await scene.until_refused()
+            assert scene.history.count(Outcome.ACKED) == acked, "acknowledged after a refusal that is for good"
+        await scene.broker.stop()
+
+        await scene.start()
+        assert await scene.judge() == []
+
+
+@pytest.mark.xfail(strict=True, reason="the log turns read-only without a word in the broker's log")
+async def test_a_failed_write_of_the_log_is_said(tmp_path: Path) -> None:
+    """D4: a log that turns read-only says so where an operator looks, with the reason."""
+    async with scene_in(Mode(False, Medium.OFF), tmp_path) as scene:
+        await scene.start()
+        async with scene.load(), injected(scene.broker.pid, "pwrite64", "error=EIO:when=1", tmp_path / "trace"):
+            await scene.until_refused()
+
+        assert "Input/output error" in scene.log
+
+
+@pytest.mark.slow
+async def test_a_forgiven_sync_error_is_found(tmp_path: Path) -> None:
+    """D4's twin: a broker that takes a failed sync for a good one goes on acknowledging, and does not end."""
+    async with scene_in(Mode(False, Medium.OFF), tmp_path) as scene:
+        scene.put_under("--without", "sync-errors")
+        await scene.start()
+        async with scene.load():
+            await scene.acked(50)
+            async with injected(scene.broker.pid, "fdatasync", "error=EIO:when=1+", tmp_path / "trace") as injection:
+                await scene.until(lambda: len(injection.hits()) > 3, "failed syncs")
+                await scene.acked(200)
+        assert scene.broker.is_running

@@ -1,0 +1,95 @@
+"""D2: torn and reordered writes. The first bad record ends the log, and what follows it is never served.
+
+A failure names its seed: `pytest broker/tests/faults/test_fault_torn.py --slow -k "from25-"` repeats its group.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+from faults.loop_disk import LoopDisk, loop_disk
+from faults.torn import Torn, in_memory, on_disk, torn_life
+
+from gantry_broker.store import recovery
+from gantry_broker.store.recovery import scan_log
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import RecordCheck, check_record
+
+GROUP = 25
+GROUPS = range(0, 200, GROUP)
+
+
+@pytest.fixture(scope="module")
+def torn_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopDisk]:
+    """One disk for all seeds; each has a store of its own on it."""
+    with loop_disk(tmp_path_factory.mktemp("torn")) as disk:
+        yield disk
+
+
+def all_of(lives: Callable[[int], Torn], seeds: range) -> list[Torn]:
+    """Every seed's life; a failure says which seed it was."""
+    found = []
+    for seed in seeds:
+        try:
+            found.append(lives(seed))
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+    return found
+
+
+def expect_holes(lives: list[Torn]) -> None:
+    """Among many losses some must have left whole records behind a hole, or nothing was shown."""
+    assert sum(1 for life in lives if life.cut) > len(lives) / 3
+    assert sum(life.behind for life in lives) > 0
+
+
+@pytest.mark.parametrize("first", (0, 25), ids=lambda first: f"from{first}-")
+def test_a_torn_tail_is_cut_at_the_first_bad_record(first: int) -> None:
+    """D2, in memory: for any subset of the unsynced sectors the log is a prefix of what was sent."""
+    expect_holes(all_of(lambda seed: torn_life(in_memory(), seed), range(first, first + GROUP)))
+
+
+@pytest.mark.slow
+@pytest.mark.needs_root
+@pytest.mark.needs_loop
+@pytest.mark.parametrize("first", GROUPS, ids=lambda first: f"from{first}-")
+def test_a_torn_tail_on_ext4_is_cut_at_the_first_bad_record(torn_disk: LoopDisk, first: int) -> None:
+    """D2, 200 seeds on a real file system: whichever dirty pages are missing, the log is a prefix."""
+
+    def life(seed: int) -> Torn:
+        name = f"store{seed}"
+        world = on_disk(torn_disk, name)
+        try:
+            return torn_life(world, seed, torn_disk)
+        finally:
+            world.disk.kill()
+            shutil.rmtree(torn_disk.path / name)
+
+    expect_holes(all_of(life, range(first, first + GROUP)))
+
+
+@pytest.mark.slow
+def test_a_recovery_that_jumps_over_holes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D2's twin: a scan that takes every hole for rot and steps over it serves what lies behind, and is caught."""
+
+    def jumping(files: object, start: int, mark: int, found: object, **options: object) -> object:
+        return scan_log(files, start, recovery.INFINITE, found, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("gantry_broker.store.recover.scan_log", jumping)
+
+    with pytest.raises(AssertionError):
+        all_of(lambda seed: torn_life(in_memory(), seed), range(50))
+
+
+@pytest.mark.slow
+def test_a_recovery_that_believes_every_body_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D2's twin: without checksums a half record passes for a whole one, and is caught."""
+
+    def believing(*arguments: object, **options: object) -> RecordCheck:
+        return check_record(*arguments, **(options | {"verify_crc": False}))  # type: ignore[arg-type]
+
+    monkeypatch.setattr("gantry_broker.store.recovery.check_record", believing)
+
+    with pytest.raises((AssertionError, RemoteProtocolError)):
+        all_of(lambda seed: torn_life(in_memory(), seed), range(50))
