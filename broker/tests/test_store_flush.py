@@ -11,7 +11,7 @@ import pytest
 
 from gantry_broker.errors import FlushFailed, LogReadOnly
 from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint, encode_checkpoint
-from gantry_broker.store.flusher import Due, due
+from gantry_broker.store.flusher import is_flush_due
 from gantry_broker.store.settings import FlushSettings
 from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
 
@@ -31,7 +31,7 @@ def world(tmp_path: Path) -> StoreWorld:
 )
 def test_the_log_is_flushed_when_enough_is_dirty_or_it_has_been_long(dirty: int, age: int, expected: bool) -> None:
     """Four pages, or ten seconds."""
-    assert due(SETTINGS, dirty, age, 0, 0) == Due(flush=expected, point=False, checkpoint=False)
+    assert is_flush_due(SETTINGS, dirty, age) == expected
 
 
 def test_flushed_moves_only_when_the_disk_has_said_so(world: StoreWorld) -> None:
@@ -149,9 +149,9 @@ def test_a_checkpoint_has_rocketmqs_layout_and_our_seal() -> None:
     assert data[:40] == b"".join(number.to_bytes(8, "big") for number in range(1, 6))
     assert decode_checkpoint(data) == facts
     touched = data[:32] + (7).to_bytes(8, "big") + data[40:]
-    assert decode_checkpoint(touched) == facts._replace(confirmed=7, flushed=0)
-    assert decode_checkpoint(data[:24]) == CheckpointFacts(1, 2, 3, 0, 0, 0)
-    assert decode_checkpoint(b"") == CheckpointFacts()
+    assert decode_checkpoint(touched) == facts._replace(confirmed=7, flushed=0, is_ours=False)
+    assert decode_checkpoint(data[:24]) == CheckpointFacts(1, 2, 3, 0, 0, 0, is_ours=False)
+    assert decode_checkpoint(b"") == CheckpointFacts(is_ours=False)
 
 
 def test_a_recovery_point_is_true_at_every_moment_of_a_concurrent_append(tmp_path: Path) -> None:
@@ -172,6 +172,7 @@ def test_a_recovery_point_is_true_at_every_moment_of_a_concurrent_append(tmp_pat
         for i in range(150):
             world.append([world.draft("orders", (i + j) % 4) for j in range(7)])
         store._flusher.stop()
+        store._points.stop()
         world.kill()
 
     report = world.open()

@@ -130,7 +130,7 @@ def test_only_whole_checked_records_are_given_out_by_offset(world: StoreWorld) -
     assert world.store.message_at(second.physical_offset) is not None
     for offset in (-1, 1, second.physical_offset - 1, second.physical_offset + 1, world.store.wrote, 1 << 50):
         assert world.store.message_at(offset) is None
-    world.store._log.view[first.physical_offset + 90] ^= 1
+    world.store._log.files.files[0].view[first.physical_offset + 90] ^= 1
     assert world.store.message_at(first.physical_offset) is None
 
 

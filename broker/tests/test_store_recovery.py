@@ -318,7 +318,7 @@ def test_rot_after_a_clean_stop_cuts_nothing(world: StoreWorld) -> None:
 def test_rot_found_by_a_reader_is_passed_over(world: StoreWorld) -> None:
     """A record whose head has rotted is lost; the consumer gets its neighbours and goes on."""
     world.send(count=10)
-    view = world.store._log.view
+    view = world.store._log.files.files[0].view
     view[world.sent[3][0] + 28] ^= 0x40
 
     bodies = world.sent_bodies()

@@ -27,6 +27,15 @@ class StoreFull(StoreError):
 
 
 @final
+class PoolExhausted(StoreError):
+    """Every write buffer is full of bytes that are not committed yet.
+
+    Nothing of the refused batch was stored. Answer "busy" and let the client try again: the pool drains by itself, at
+    the speed of the disk.
+    """
+
+
+@final
 class LogReadOnly(StoreError):
     """The log takes no more bytes, since a flush failed or the store is closing or closed.
 

@@ -143,7 +143,19 @@ class BrokerSettings:
     """tlsServerNeedClientAuth: refuse clients without a certificate."""
 
     sync_flush_timeout_ms: int = 5_000
-    """syncFlushTimeout: with SYNC_FLUSH, a send that is not on the disk by then is answered 10: stored, not promised."""
+    """syncFlushTimeout: with SYNC_FLUSH, a send that is not on the disk by then is answered 10: not promised."""
+
+    status_page_path: str = ""
+    """statusPagePath: the file that the broker publishes its state in; empty: `status` in storePathRootDir.
+
+    Best on a tmpfs that whoever watches the broker mounts, too.
+    """
+
+    shutdown_timeout_ms: int = 60_000
+    """shutdownTimeout: a stop that has not flushed everything by then ends with code 1, and the next start recovers.
+
+    Less than the time that whoever stops the broker gives it before a `kill -9`.
+    """
 
     store: StoreSettings = field(default_factory=StoreSettings)
     """Sizes and intervals of the store."""
@@ -155,6 +167,11 @@ class BrokerSettings:
     def address(self) -> str:
         """What clients connect to."""
         return f"{self.broker_ip}:{self.listen_port}"
+
+    @property
+    def status_page(self) -> str:
+        """The path of the status page."""
+        return self.status_page_path or f"{self.store_path}/status"
 
     @property
     def ha_address(self) -> str:
@@ -284,6 +301,8 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "haListenPort": ("ha_port", _whole(1, 65535)),
     "namesrvAddr": ("name_servers", _addresses),
     "storePathRootDir": ("store_path", str),
+    "statusPagePath": ("status_page_path", str),
+    "shutdownTimeout": ("shutdown_timeout_ms", _whole(100)),
     "registerNameServerPeriod": ("register_period_ms", _whole(10_000, 60_000)),
     "autoCreateTopicEnable": ("auto_create_topics", _boolean),
     "autoCreateSubscriptionGroup": ("auto_create_groups", _boolean),

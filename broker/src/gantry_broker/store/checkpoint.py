@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, final
 from zlib import crc32
 
 from gantry_broker.ports.disk import Disk, DiskFile, write_fully
+from gantry_broker.store import points
 
 CHECKPOINT_BYTES: Final = 4096
 FACTS: Final = struct.Struct(">qqqqq")
@@ -32,6 +33,8 @@ class CheckpointFacts(NamedTuple):
     master_flushed: int = 0
     confirmed: int = 0
     flushed: int = 0
+    is_ours: bool = True
+    """False when somebody else has written the file since we did. True without any file."""
 
 
 def encode_checkpoint(facts: CheckpointFacts) -> bytes:
@@ -47,7 +50,7 @@ def decode_checkpoint(data: bytes) -> CheckpointFacts:
     log_ms, queues_ms, index_ms, master_flushed, confirmed = (max(0, number) for number in FACTS.unpack_from(padded))
     mark, flushed, crc = SEAL.unpack_from(padded, SEAL_POSITION)
     is_ours = mark == SEAL_MARK and crc == _seal_crc(padded[: FACTS.size], flushed)
-    return CheckpointFacts(log_ms, queues_ms, index_ms, master_flushed, confirmed, flushed if is_ours else 0)
+    return CheckpointFacts(log_ms, queues_ms, index_ms, master_flushed, confirmed, flushed if is_ours else 0, is_ours)
 
 
 def _seal_crc(head: bytes, flushed: int) -> int:
@@ -78,6 +81,7 @@ class Checkpoint:
         if self._file is None:
             self._file = self._open()
         write_fully(self._file, encode_checkpoint(facts), 0)
+        points.reached(points.MID_CHECKPOINT)
         self._file.sync()
         self._written = facts
 

@@ -1,10 +1,15 @@
 """The commit log: every message of every topic, in the order of arrival, in consecutive files.
 
-    [min_physical ...... flushed ...... committed = wrote ...... end of the last file)
+    [min_physical ...... flushed ...... committed ...... wrote ...... end of the last file)
+                                             `- only in write buffers -'
 
-Bytes go in through ``view`` of the last used file, at ``position``; ``wrote`` moves after them. A record is never
-split: when one does not fit with 8 bytes to spare, a blank record closes the file and the next file takes it. The next
-file is made in a helper thread when the current one is half full, and has all its blocks before it is mapped.
+A record is never split: when one does not fit with 8 bytes to spare, a blank record closes the file and the next file
+takes it. The next file is made in a helper thread when the current one is half full, has all its blocks before it is
+mapped, and its first pages in memory, so that a roll costs nothing.
+
+Without a pool bytes go into the page cache at once, and what is written is committed. With one they go into the
+buffer that the file has borrowed; ``commit`` writes them into the file, behind everybody's back, and a file that is
+full and committed gives its buffer back. ``sync`` covers what is committed.
 
 What it refuses to know: queues, keys, who may see what. Those read ``wrote`` and ask for bytes.
 """
@@ -12,18 +17,29 @@ What it refuses to know: queues, keys, who may see what. Those read ``wrote`` an
 from __future__ import annotations
 
 import errno
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, final
 
-from gantry_broker.errors import LogReadOnly, StoreFull
+from gantry_broker.errors import LogReadOnly, PoolExhausted, StoreFull
 from gantry_broker.ports.clock import Clock
-from gantry_broker.ports.disk import Disk
+from gantry_broker.ports.disk import Disk, write_fully
+from gantry_broker.store import points
 from gantry_broker.store.file_queue import FileQueue
-from gantry_broker.store.mapped_file import MappedFile, full_disk_is_store_full
+from gantry_broker.store.mapped_file import Extent, MappedFile, full_disk_is_store_full
 from gantry_broker.store.settings import StoreSettings
+from gantry_broker.store.write_buffer import WriteBuffer
+from gantry_broker.store.write_pool import WritePool
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
 
-_EMPTY_VIEW: Final = memoryview(bytearray(0))
+COMMIT_CHUNK_BYTES: Final = 1 << 20
+PREFAULT_BYTES: Final = 64 << 20
+"""How much of a new file is brought into memory ahead; more would push out what consumers read."""
+PREFAULT_CHUNK_BYTES: Final = 1 << 20
+
+Span = tuple[MappedFile, int, bytes]
+"""Bytes for one log file: the file, the position, the bytes."""
 
 
 def blank_record(remaining: int) -> bytes:
@@ -35,35 +51,40 @@ def blank_record(remaining: int) -> bytes:
 class CommitLog:
     """The log of one store.
 
-    Owned by the loop's thread, except: ``flushed`` is written by the flush thread, ``is_read_only`` by either, once.
-    The helper thread only makes files, and hands them over through a future.
+    Owned by the loop's thread, except: ``committed`` is written under the commit lock, ``flushed`` under the sync lock,
+    by whichever thread holds it; ``is_read_only`` by any, once. The helper thread only makes files, and hands them over
+    through a future.
     """
 
     def __init__(self, disk: Disk, directory: str, settings: StoreSettings, clock: Clock) -> None:
         self.files = FileQueue(disk, directory, settings.mapped_file_size_commit_log)
         self.file_size: Final = settings.mapped_file_size_commit_log
         self.wrote = 0
+        self.committed = 0
+        """What is in the page cache of the files. Follows ``wrote`` at once where there is no buffer."""
         self.flushed = 0
         self.last_timestamp_ms = 0
         self.is_read_only = False
         self.file: MappedFile | None = None
-        self.view = _EMPTY_VIEW
         self.base_offset = 0
         self.position = 0
+        self.pool: WritePool | None = None
+        self.pool_drained: Callable[[], None] = lambda: None
+        """Called when a buffer is wanted and none is free: commit now."""
+        self.returned: Callable[[WriteBuffer], None] = lambda buffer: None
+        """Takes the buffers that files have done with."""
         self.preallocate_at = self.file_size // 2
         self._clock = clock
         self._space_retry_interval_ms: Final = settings.space_retry_interval_ms
         self._space_retry_at_ms: int | None = None
         self._next: Future[MappedFile] | None = None
+        self._next_buffer: WriteBuffer | None = None
         self._allocator = ThreadPoolExecutor(1, "gantry-allocate") if settings.is_preallocating else None
+        self._commit_lock: Final = threading.Lock()
+        self._sync_lock: Final = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<CommitLog min={self.min_physical} wrote={self.wrote} flushed={self.flushed} {self.files!r}>"
-
-    @property
-    def committed(self) -> int:
-        """What is in the page cache: everything, as long as appends go straight into the map."""
-        return self.wrote
 
     @property
     def min_physical(self) -> int:
@@ -78,15 +99,22 @@ class CommitLog:
 
     def start_at(self, offset: int) -> None:
         """Append from ``offset`` on. The file that holds it is created if need be. Raises ``StoreFull``."""
-        file = self.files.at(offset)
-        if file is None:
-            file = self._create(offset - offset % self.file_size)
-            self.files.adopt(file)
-            self.files.is_directory_dirty = False
-        self.wrote = offset
+        file = self.open_file(offset - offset % self.file_size)
+        self.wrote = self.committed = offset
+        if self.pool is not None and file.buffer is None:
+            self._attach(file, offset)
         self.use(file, offset - file.base_offset)
 
-    def refuse_after(self, error: OSError) -> StoreFull | LogReadOnly:
+    def open_file(self, base_offset: int) -> MappedFile:
+        """The file that begins there, created if need be. Raises ``StoreFull``."""
+        file = self.files.at(base_offset)
+        if file is None:
+            file = self._create(base_offset)
+            self.files.adopt(file)
+            self.files.is_directory_dirty = False
+        return file
+
+    def _refuse_after(self, error: OSError) -> StoreFull | LogReadOnly:
         """A write failed: no space may come back, anything else ends writing for good."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return StoreFull(f"no space on the disk: {error}")
@@ -96,7 +124,6 @@ class CommitLog:
     def use(self, file: MappedFile, position: int) -> None:
         """Make ``file`` the one that is written."""
         self.file = file
-        self.view = file.view
         self.base_offset = file.base_offset
         self.position = position
         self.preallocate_at = self.file_size // 2
@@ -112,6 +139,8 @@ class CommitLog:
         if self._allocator is None or self._next is not None or self.files.at(base) is not None:
             return
         self._next = self._allocator.submit(self._create, base)
+        if self.pool is not None and self._next_buffer is None:
+            self._next_buffer = self.pool.borrow(base, base)
 
     def _create(self, base_offset: int) -> MappedFile:
         file = self.files.create(base_offset, reserve=self.file_size)
@@ -124,14 +153,41 @@ class CommitLog:
             file.close()
             self.files.disk.remove(file.path)
             raise
+        if self._allocator is not None:
+            self._prefault(file)
         return file
 
+    def _prefault(self, file: MappedFile) -> None:
+        """Have the first pages of a new file in memory: reading what has blocks and no bytes yet costs no disk."""
+        end = min(file.size, PREFAULT_BYTES)
+        for position in range(0, end, PREFAULT_CHUNK_BYTES):
+            file.file.pread(min(PREFAULT_CHUNK_BYTES, end - position), position)
+
     def file_after(self, base_offset: int) -> MappedFile:
-        """The file behind the one that begins at ``base_offset``, made now if it is not there. Raises ``StoreFull``."""
+        """The file behind the one that begins at ``base_offset``, made now if it is not there, with its buffer.
+
+        Raises ``StoreFull`` or ``PoolExhausted``.
+        """
         base = base_offset + self.file_size
         file = self.files.at(base)
-        if file is not None:
-            return file
+        if file is None:
+            file = self._adopt_next(base)
+        if self.pool is not None and file.buffer is None:
+            self._attach(file, base)
+        return file
+
+    def _attach(self, file: MappedFile, start: int) -> None:
+        assert self.pool is not None, "without a pool there is nothing to attach"
+        buffer, self._next_buffer = self._next_buffer, None
+        if buffer is None:
+            buffer = self.pool.borrow(file.base_offset, start)
+        if buffer is None:
+            self.return_buffers()
+            self.pool_drained()
+            raise PoolExhausted("every write buffer is full of bytes that are not committed yet")
+        file.attach(buffer)
+
+    def _adopt_next(self, base: int) -> MappedFile:
         self._refuse_while_full()
         future, self._next = self._next, None
         try:
@@ -151,28 +207,111 @@ class CommitLog:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
+    def at(self, offset: int) -> Extent | None:
+        """Where the bytes at ``offset`` can be read now, or None. Not to be kept: a buffer may go to somebody else."""
+        file = self.files.at(offset)
+        return None if file is None else file.extent(offset)
+
     def slice(self, offset: int, size: int) -> memoryview | None:
-        """``size`` bytes at ``offset``, not copied, or None unless all of them are written and in one file."""
+        """``size`` bytes at ``offset``, not copied, or None unless all of them are written and in one extent."""
         if size < 0 or offset + size > self.wrote:
             return None
-        file = self.files.at(offset)
-        if file is None or offset + size > file.end_offset:
+        extent = self.at(offset)
+        if extent is None or offset + size > extent.end_offset:
             return None
-        position = offset - file.base_offset
-        return file.view[position : position + size]
+        position = offset - extent.base_offset
+        return extent.view[position : position + size]
 
     # -- durability ----------------------------------------------------------------------------------------------------
 
-    def sync(self) -> int:
-        """Make everything written so far durable and say up to where. An ``OSError`` here is final."""
-        end = self.wrote
-        flushed = self.flushed
-        if end > flushed:
+    def write_all(self, spans: Sequence[Span]) -> None:
+        """Put bytes into files or their buffers. Raises ``StoreFull`` or ``LogReadOnly``; then nothing of it is there.
+
+        What a failed write leaves behind is made zero again: it would be whole records behind shorter ones later.
+        """
+        for number, (file, position, data) in enumerate(spans):
+            if number:
+                points.reached(points.MID_ROLL)
+            buffer = file.buffer
+            if buffer is not None:
+                buffer.view[position : position + len(data)] = data
+                continue
+            try:
+                written = file.file.pwrite(data, position)
+                if written < len(data):
+                    write_fully(file.file, memoryview(data)[written:], position + written)
+            except OSError as exc:
+                self._take_back(spans[: number + 1])
+                raise self._refuse_after(exc) from exc
+
+    def _take_back(self, spans: Sequence[Span]) -> None:
+        try:
+            for file, position, data in spans:
+                file.file.zero(position, position + len(data))
+        except OSError:
+            self.is_read_only = True
+
+    def advance(self, wrote: int) -> None:
+        """What was put before ``wrote`` counts now."""
+        self.wrote = wrote
+        if self.pool is None:
+            self.committed = wrote
+
+    def commit(self) -> int:
+        """Write what is in buffers only into the files and say up to where. Any thread; an ``OSError`` is final."""
+        if self.pool is None:
+            return self.committed
+        with self._commit_lock:
+            end = self.wrote
             for file in self.files.files:
-                if file.end_offset > flushed and file.base_offset < end:
-                    file.file.sync()
-            self.flushed = end
-        return end
+                if file.end_offset > self.committed and file.base_offset < end:
+                    self._commit_file(file, self.committed, min(end, file.end_offset))
+            return self.committed
+
+    def _commit_file(self, file: MappedFile, start: int, end: int) -> None:
+        buffer = file.buffer
+        assert buffer is not None and buffer.start <= start, (file, start)
+        for offset in range(start, end, COMMIT_CHUNK_BYTES):
+            position = offset - file.base_offset
+            with buffer.view[position : position + min(COMMIT_CHUNK_BYTES, end - offset)] as chunk:
+                write_fully(file.file, chunk, position)
+            points.reached(points.MID_COMMIT)
+        self.committed = end
+        buffer.note_committed(end)
+
+    @property
+    def has_returnable(self) -> bool:
+        """Whether a file that is full and committed still has a buffer. Any thread may ask."""
+        return any(file.buffer is not None and file.end_offset <= self.committed for file in self.files.files)
+
+    def return_buffers(self) -> None:
+        """Let files that are full and committed give their buffers back. Only while no slice of them is in use."""
+        for file in self.files.files:
+            if file.buffer is not None and file.end_offset <= self.committed and file is not self.file:
+                self.returned(file.detach())
+
+    def return_all(self) -> None:
+        """Take all buffers from their files, since everything is committed and nothing more is written."""
+        assert self.committed == self.wrote, self
+        for file in self.files.files:
+            if file.buffer is not None:
+                self.returned(file.detach())
+        if self._next_buffer is not None:
+            self.returned(self._next_buffer)
+            self._next_buffer = None
+
+    def sync(self) -> int:
+        """Make everything committed so far durable and say up to where. Any thread; an ``OSError`` is final."""
+        with self._sync_lock:
+            end = self.committed
+            flushed = self.flushed
+            if end > flushed:
+                for file in self.files.files:
+                    if file.end_offset > flushed and file.base_offset < end:
+                        file.file.sync()
+                points.reached(points.AFTER_SYNC)
+                self.flushed = end
+            return end
 
     def close(self) -> None:
         """Close all files. A file made ahead stays on disk, where the next start finds it."""
@@ -181,5 +320,4 @@ class CommitLog:
             self._allocator.shutdown(wait=True)
         if future is not None and future.exception() is None:
             future.result().close()
-        self.view = _EMPTY_VIEW
         self.files.close()

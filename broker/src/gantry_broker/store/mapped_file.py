@@ -4,16 +4,23 @@
 
 The file knows nothing of what is in it and keeps no positions of its own: where a log or a queue ends is known once,
 by the log or the queue. What it guards is that a name is its base offset and that errors of the disk arrive as ours.
+
+A log file may have a write buffer, which then holds what was written from its start on, while the file may still lack
+it. Readers ask for the *extent* that holds an offset and read from its view, wherever that is:
+
+    file     [base ...... start ...... end)        without a buffer: one extent, the file itself
+              `- file's map -'`- buffer -'         with one from the middle on: two
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import final
+from typing import NamedTuple, final
 
 from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk, DiskFile
+from gantry_broker.store.write_buffer import WriteBuffer
 
 NAME_DIGITS = 20
 
@@ -39,11 +46,19 @@ def full_disk_is_store_full(what: str) -> Iterator[None]:
         raise StoreFull(f"no room for {what}: {exc.strerror}") from exc
 
 
+class Extent(NamedTuple):
+    """A range of a log and where its bytes can be read: at ``offset - base_offset`` of ``view``."""
+
+    base_offset: int
+    end_offset: int
+    view: memoryview
+
+
 @final
 class MappedFile:
     """An open file of a log. Written by the loop's thread through ``view``, synced by the flush thread."""
 
-    __slots__ = ("base_offset", "end_offset", "file", "size", "view")
+    __slots__ = ("_head", "_tail", "base_offset", "buffer", "end_offset", "file", "size", "view")
 
     def __init__(self, file: DiskFile, base_offset: int) -> None:
         self.file = file
@@ -51,6 +66,9 @@ class MappedFile:
         self.size = file.size
         self.end_offset = base_offset + file.size
         self.view = file.view
+        """All bytes of the file itself."""
+        self.buffer: WriteBuffer | None = None
+        self._head = self._tail = Extent(base_offset, self.end_offset, self.view)
 
     def __repr__(self) -> str:
         return f"<MappedFile {file_name(self.base_offset)} size={self.size} reserved={self.file.reserved}>"
@@ -72,5 +90,29 @@ class MappedFile:
             with full_disk_is_store_full(self.file.path):
                 self.file.reserve(end)
 
+    def extent(self, offset: int) -> Extent:
+        """Where the bytes at ``offset`` can be read."""
+        tail = self._tail
+        return tail if offset >= tail.base_offset else self._head
+
+    def attach(self, buffer: WriteBuffer) -> None:
+        """From the buffer's start on, this file is written and read in the buffer."""
+        assert self.buffer is None and buffer.base_offset == self.base_offset and buffer.start < self.end_offset, self
+        split = buffer.start - self.base_offset
+        self.buffer = buffer
+        self._head = Extent(self.base_offset, buffer.start, self.view[:split])
+        self._tail = Extent(buffer.start, self.end_offset, buffer.view[split:])
+
+    def detach(self) -> WriteBuffer:
+        """Everything is in the file: read it there. No slice of the buffer may be in use."""
+        buffer, self.buffer = self.buffer, None
+        assert buffer is not None, self
+        tail = self._tail
+        self._head = self._tail = Extent(self.base_offset, self.end_offset, self.view)
+        tail.view.release()
+        return buffer
+
     def close(self) -> None:
+        if self.buffer is not None:
+            self.detach()
         self.file.close()

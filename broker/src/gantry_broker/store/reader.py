@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from gantry_broker.errors import StoreCorrupt
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
-from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.mapped_file import Extent
 from gantry_wire.message import check_record
 
 log = logging.getLogger(__name__)
@@ -83,12 +83,12 @@ def read_messages(
         assert refusal is not None
         return refusal
     accepts = accept.__contains__ if isinstance(accept, frozenset) else accept
-    at, min_physical = commit_log.files.at, commit_log.min_physical
+    at, min_physical = commit_log.at, commit_log.min_physical
     parts: list[memoryview] = []
     total = count = 0
     status = ReadStatus.NO_MATCHED_MESSAGE
     next_offset = offset
-    file: MappedFile | None = None
+    file: Extent | None = None
     base = file_end = run_start = run_end = 0
     for physical, size, tags_code in queue.units(offset, offset + max(UNITS_SCANNED_MIN, count_max)):
         if count >= count_max or (count and total + size > bytes_max):
@@ -134,7 +134,7 @@ def read_messages(
 
 def _refuse_or_pass(commit_log: CommitLog, queue: ConsumeQueue, offset: int, physical: int) -> None:
     """A unit and its record disagree. Raise when the queue is wrong; log and let it pass when the record is rotten."""
-    file = commit_log.files.at(physical)
+    file = commit_log.at(physical)
     if file is not None and physical < commit_log.wrote:
         check = check_record(file.view, physical - file.base_offset, physical_offset=physical)
         if not check.is_good:

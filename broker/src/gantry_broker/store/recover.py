@@ -1,6 +1,7 @@
 """Recovery, the doing half: open the files, read the log, cut the torn tail, bring queues and index up to its end.
 
-The order is the promise. The abort marker is set before anything changes. The tail is cut durably (zeroed from the cut
+The order is the promise. The abort marker is set before anything changes. What write buffers of a dead process hold is
+put behind the end of the log and synced, before anybody may void a buffer. The tail is cut durably (zeroed from the cut
 to the end of its file, later files unlinked, file and directory synced) before a byte is accepted there: overwriting
 only the first header would let old records rise again behind new ones of the same size. What was not known to be
 flushed is rewritten before it is synced, since after a failed flush the page cache shows bytes that are on no disk.
@@ -10,11 +11,12 @@ Only then does ``flushed`` count, and last of all a new recovery point is writte
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
 from gantry_broker.ports.disk import Disk
+from gantry_broker.store import points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
@@ -22,8 +24,19 @@ from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import RecordFacts, record_facts
-from gantry_broker.store.recovery import ScanResult, StartFacts, StartPlan, plan_start, scan_log
+from gantry_broker.store.recovery import (
+    INFINITE,
+    ScanResult,
+    Seals,
+    StartFacts,
+    StartPlan,
+    no_seals,
+    plan_start,
+    scan_log,
+)
 from gantry_broker.store.recovery_point import RecoveryPoint
+from gantry_broker.store.replay import Expected, FoundBuffer, plan_replay
+from gantry_broker.store.replay_execute import execute_step, set_aside
 from gantry_broker.store.scrub import last_used, rewrite
 from gantry_broker.store.settings import StoreSettings
 from gantry_wire.message import RECORD_BYTES_MIN, check_record
@@ -62,8 +75,31 @@ class RecoveryReport:
 
     queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
     is_index_rebuilt: bool = False
+    replayed_bytes: int = 0
+    """Bytes that were in write buffers only, and are in the log now."""
+
+    replayed_records: int = 0
+    set_aside: list[str] = field(default_factory=list)
+    """Where the content of write buffers was put that does not belong into this log."""
+
     unknown_topics: int = 0
     """Records of topics whose names cannot name a directory; they are in the log only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundStore:
+    """Everything that was found beside the log's files before recovery begins."""
+
+    root: str
+    point: RecoveryPoint | None
+    is_clean: bool
+    sealed_flushed: int
+    failed_flushed: int | None = None
+    buffers: Sequence[FoundBuffer] = ()
+    expected: Expected | None = None
+    """What a buffer must say; None for a store that has no identity yet."""
+
+    seals: Seals = no_seals
 
 
 @final
@@ -86,21 +122,21 @@ class Recovery:
         self._report = RecoveryReport(is_clean=True, start=0)
         self.tail = -1
 
-    def run(
-        self, point: RecoveryPoint | None, *, is_clean: bool, sealed_flushed: int, progress: Progress | None
-    ) -> RecoveryReport:
+    def run(self, found: FoundStore, progress: Progress | None) -> RecoveryReport:
         """Recover, and say what happened."""
         if progress is not None:
             self._progress = progress
+        point, is_clean = found.point, found.is_clean
         self._deleted = dict(point.deleted) if point is not None else {}
         commit_log = self._log
         facts = StartFacts(
             is_clean=is_clean,
             min_physical=commit_log.min_physical,
             files_end=commit_log.files.end_offset,
-            sealed_flushed=sealed_flushed,
+            sealed_flushed=found.sealed_flushed,
             point_through=point.through if point is not None else None,
             is_point_proved=self._prove(point),
+            failed_flushed=found.failed_flushed,
         )
         plan = plan_start(facts)
         trusted = point if point is not None and not plan.is_full else None
@@ -111,18 +147,23 @@ class Recovery:
         rebuilt = self._load_queues(plan, trusted)
         is_index_usable = self._load_index(trusted, is_clean=is_clean)
         self._read_before(plan, rebuilt, is_index_usable=is_index_usable)
-        result = scan_log(commit_log.files.files, plan.start, plan.durable_mark, self._found)
-        report.end, report.records = result.end, self._records
+        result = scan_log(commit_log.files.files, plan.start, plan.durable_mark, self._found, seals=found.seals)
         report.damaged = sorted(report.damaged + result.damaged)
+        if found.buffers and found.expected is not None:
+            result = self._replay(result, plan, found)
+        report.end, report.records = result.end, self._records
         report.lost_flushed_bytes = result.lost_flushed
         self._restore_ends(trusted)
         self._cut(result, plan, is_clean=is_clean)
-        commit_log.start_at(result.end)
-        self._make_durable(plan, result.end, is_clean=is_clean)
+        self._make_durable(plan, found, result.end)
+        points.reached(points.MID_RECOVERY)
         if report.cut_bytes or report.lost_flushed_bytes:
             lost = {"end": result.end, "cut_bytes": report.cut_bytes, "lost_flushed_bytes": report.lost_flushed_bytes}
             log.warning("the log's tail was damaged and has been cut off", extra=lost)
-        log.info("store recovered", extra={"start": plan.start, "end": result.end, "records": self._records})
+        facts_read = {"start": plan.start, "end": result.end, "records": self._records}
+        if report.replayed_bytes:
+            facts_read |= {"replayed_bytes": report.replayed_bytes, "replayed_records": report.replayed_records}
+        log.info("store recovered", extra=facts_read)
         return report
 
     # -- before the log is read ----------------------------------------------------------------------------------------
@@ -259,6 +300,37 @@ class Recovery:
             return
         queue.put(offset, physical, size, facts.tags_code)
 
+    # -- write buffers -------------------------------------------------------------------------------------------------
+
+    def _replay(self, result: ScanResult, plan: StartPlan, found: FoundStore) -> ScanResult:
+        """Put what only write buffers hold behind the end of the log, durably, and read it."""
+        assert found.expected is not None, "without an identity no buffer is believed"
+        replay = plan_replay(result.end, found.buffers, found.expected, self._file_bytes)
+        for step in replay.steps:
+            execute_step(self._log, step)
+        for aside in replay.set_aside:
+            path = set_aside(self._disk, found.root, aside)
+            self._report.set_aside.append(path)
+            log.error(
+                "a write buffer does not belong into this log and was set aside",
+                extra={"buffer": aside.buffer.name, "path": path, "reason": aside.reason},
+            )
+        self._report.replayed_bytes, self._report.replayed_records = replay.replayed_bytes, replay.replayed_records
+        points.reached(points.AFTER_REPLAY)
+        if not replay.steps:
+            return result
+        again = scan_log(self._log.files.files, result.end, 0, self._found, seals=found.seals)
+        assert again.end == replay.end, (again, replay)
+        again.lost_flushed = max(0, plan.durable_mark - again.end) if plan.durable_mark != INFINITE else 0
+        return again
+
+    def _file_bytes(self, offset: int, size: int) -> memoryview | None:
+        file = self._log.files.at(offset)
+        if file is None:
+            return None
+        position = offset - file.base_offset
+        return file.view[position : position + size]
+
     # -- after the log is read -----------------------------------------------------------------------------------------
 
     def _restore_ends(self, point: RecoveryPoint | None) -> None:
@@ -279,17 +351,20 @@ class Recovery:
             position = result.end - file.base_offset
             self._report.cut_bytes = last_used(file.file, position) - position
             file.file.zero(position, file.size)
+            points.reached(points.MID_TRUNCATION)
             file.file.sync()
         files.remove_from(result.end + 1 if file is not None else result.end)
         files.sync_directory()
 
-    def _make_durable(self, plan: StartPlan, end: int, *, is_clean: bool) -> None:
+    def _make_durable(self, plan: StartPlan, found: FoundStore, end: int) -> None:
         """Let ``flushed`` say the truth: rewrite what may be in the page cache only, then sync."""
-        files = self._log.files
+        files, is_clean = self._log.files, found.is_clean
         rewrite_from = sync_from = min(plan.durable_mark, end)
         if plan.is_full:
             # Nothing says what was flushed. All of it is synced; rewriting is for what can have been written last.
             rewrite_from, sync_from = max(end - files.file_size, files.base_offset), files.base_offset
+            if found.failed_flushed is not None:
+                rewrite_from = min(rewrite_from, found.failed_flushed)
         for file in files.files:
             if not is_clean:
                 rewrite(file.file, max(rewrite_from - file.base_offset, 0), min(end - file.base_offset, file.size))

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from gantry_broker.store.identity import LOG_END_MAX, Stretch
 from gantry_wire.message import (
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
@@ -29,6 +30,15 @@ from gantry_wire.message import (
 INFINITE: Final = 1 << 62
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
 _MAGIC_POSITION: Final = 4
+
+
+Seals = Callable[[int], Stretch]
+"""For an offset: whether records must be sealed there, and up to where that holds. See ``identity``."""
+
+
+def no_seals(_offset: int) -> Stretch:
+    """Nothing was written by us."""
+    return Stretch(False, LOG_END_MAX)
 
 
 class LogFile(Protocol):
@@ -60,6 +70,9 @@ class StartFacts:
     is_point_proved: bool
     """Whether a whole record ends at ``point_through``, or it is where the log begins."""
 
+    failed_flushed: int | None = None
+    """Up to where the log was flushed when a flush failed, if one has."""
+
 
 @dataclass(frozen=True, slots=True)
 class StartPlan:
@@ -77,6 +90,8 @@ def plan_start(facts: StartFacts) -> StartPlan:
     is_point_usable = through is not None and facts.is_point_proved and facts.min_physical <= through <= facts.files_end
     start = through if is_point_usable and through is not None else facts.min_physical
     mark = INFINITE if facts.is_clean else max(facts.sealed_flushed, start if is_point_usable else 0)
+    if facts.failed_flushed is not None:
+        mark = min(mark, max(facts.failed_flushed, start if is_point_usable else 0))
     return StartPlan(start, mark, not is_point_usable)
 
 
@@ -102,16 +117,24 @@ def scan_log(
     found: Callable[[memoryview, int, int, int], None],
     *,
     verify_crc: bool = True,
+    seals: Seals = no_seals,
 ) -> ScanResult:
     """Read records from ``start`` to the end of the log; ``found(view, position, physical offset, size)`` for each."""
     result = ScanResult(end=start)
     offset = start
+    is_sealed, sealed_end = seals(start)
+    is_sealed = is_sealed and verify_crc
     for index, file in enumerate(files):
         if file.end_offset <= offset:
             continue
         view, base, end = file.view, file.base_offset, file.end_offset
         while offset < end:
-            check = check_record(view, offset - base, physical_offset=offset, verify_crc=verify_crc)
+            if offset >= sealed_end:
+                is_sealed, sealed_end = seals(offset)
+                is_sealed = is_sealed and verify_crc
+            check = check_record(
+                view, offset - base, physical_offset=offset, verify_crc=verify_crc, is_sealed=is_sealed
+            )
             if check.is_good:
                 found(view, offset - base, offset, check.size)
                 result.records += 1
@@ -120,7 +143,7 @@ def scan_log(
             if check.fault is RecordFault.BLANK and offset + check.size == end:
                 offset = end
                 continue
-            after = _next_record(files[index:], offset, durable_mark) if offset < durable_mark else None
+            after = _next_record(files[index:], offset, durable_mark, seals) if offset < durable_mark else None
             if after is None:
                 result.end = offset
                 if durable_mark != INFINITE:
@@ -132,13 +155,14 @@ def scan_log(
     return result
 
 
-def _next_record(files: tuple[LogFile, ...], damaged: int, durable_mark: int) -> int | None:
+def _next_record(files: tuple[LogFile, ...], damaged: int, durable_mark: int, seals: Seals) -> int | None:
     """Where the first whole record after ``damaged`` begins, if that is not behind the durable mark."""
     for file in files:
         for offset in _candidates(file, max(damaged + 1, file.base_offset)):
             if offset > durable_mark:
                 return None
-            if check_record(file.view, offset - file.base_offset, physical_offset=offset).is_good:
+            position, is_sealed = offset - file.base_offset, seals(offset).is_ours
+            if check_record(file.view, position, physical_offset=offset, is_sealed=is_sealed).is_good:
                 return offset
     return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+PAGE_BYTES: Final = 4096
 CONSUME_UNIT_BYTES: Final = 20
 INDEX_HEADER_BYTES: Final = 40
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -59,7 +60,7 @@ class PoolSettings:
     """transientStorePoolEnable: append into buffers, so that no append ever waits for the page cache."""
 
     buffers_count: int = 5
-    """transientStorePoolSize: buffers of the size of a log file. All of it is allocated at the start."""
+    """transientStorePoolSize: buffers of the size of a log file, at least 2. All are allocated at the start."""
 
     path: str = ""
     """transientStorePoolPath: a directory on hugetlbfs or tmpfs that outlives the process, for buffers that survive it.
@@ -75,6 +76,10 @@ class PoolSettings:
 
     commit_thorough_interval_ms: int = 200
     """commitCommitLogThoroughInterval: at least this often everything is committed, however little it is."""
+
+    def __post_init__(self) -> None:
+        if self.is_enabled and self.buffers_count < 2:
+            raise ValueError("transientStorePoolSize must be at least 2: a roll needs one while another is committed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +99,7 @@ class RetentionSettings:
     """diskSpaceCleanForciblyRatio: above it the oldest files that every group has consumed go, expired or not."""
 
     full_percent: int = 90
-    """diskSpaceWarningLevelRatio: above it sends are refused with code 14; reads go on, and sends come back by themselves."""
+    """diskSpaceWarningLevelRatio: above it sends are refused with code 14, and come back by themselves. Reads go on."""
 
     is_unconsumed_deleted: bool = False
     """deleteUnconsumed: above the forced level delete what was not consumed, too. Off: refuse sends instead."""

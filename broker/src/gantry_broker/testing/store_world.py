@@ -19,6 +19,7 @@ from gantry_broker.store.recover import RecoveryReport
 from gantry_broker.store.settings import StoreSettings
 from gantry_broker.testing.fake_clock import FakeClock
 from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.faulty_volume import FaultyVolume
 from gantry_broker.testing.killable_disk import KillableDisk
 from gantry_wire.hashing import tags_code
 from gantry_wire.message import StoredMessage, decode_records, encode_host
@@ -41,8 +42,16 @@ TINY: Final = StoreSettings(
 class StoreWorld:
     """See the module."""
 
-    def __init__(self, disk: FaultyDisk | KillableDisk, root: str, settings: StoreSettings = TINY) -> None:
+    def __init__(
+        self,
+        disk: FaultyDisk | KillableDisk,
+        root: str,
+        settings: StoreSettings = TINY,
+        volume: FaultyVolume | None = None,
+    ) -> None:
         self.disk: Final = disk
+        self.volume: Final = volume if volume is not None else FaultyVolume()
+        """Where the write buffers are, if the settings have any."""
         self.root: Final = root
         self.settings = settings
         self.clock: Final = FakeClock()
@@ -73,6 +82,7 @@ class StoreWorld:
             clock=self.clock,
             store_host=STORE_HOST,
             on_fatal=on_fatal if on_fatal is not None else self.fatal.append,
+            open_volume=lambda _: self.volume,
         )
 
     def open(self) -> RecoveryReport:
@@ -94,6 +104,7 @@ class StoreWorld:
     def kill(self) -> None:
         """End the process at once; the page cache stays."""
         self.disk.kill()
+        self.volume.kill()
         self._store = None
 
     def lose_power(self, seed: int | None = None) -> None:
@@ -102,6 +113,7 @@ class StoreWorld:
             self.faulty_disk.lose_unsynced()
         else:
             self.faulty_disk.tear(seed)
+        self.volume.lose_power()
         self._store = None
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -146,9 +158,8 @@ class StoreWorld:
         for draft, start, offset in zip(drafts, physical, offsets, strict=True):
             self.records[start] = store.message_at(start) or b""
             if not draft.sys_flag & 0x4:
-                size = draft.queue.record_overhead + len(draft.body) + len(draft.properties)
-                size += len(draft.born_host) - 8
-                self.sent.append((start + size, draft.queue.topic, draft.queue.queue_id, offset, bytes(draft.body)))
+                end = start + draft.record_bytes(len(STORE_HOST))
+                self.sent.append((end, draft.queue.topic, draft.queue.queue_id, offset, bytes(draft.body)))
         return physical, offsets
 
     def send(self, topic: str = "orders", count: int = 1, *, queue_id: int = 0) -> None:

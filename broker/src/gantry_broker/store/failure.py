@@ -1,0 +1,79 @@
+"""The end of a store: the first failed write or sync of the log is the last thing it does.
+
+After a failed sync the kernel may call pages clean that are on no disk, so nothing that happens later proves anything:
+the log turns read-only, ``flushed`` never moves again, and ``on_fatal`` is told, once, in the thread in which it
+happened. How far the log was flushed is written down, if the disk still takes it: the next start rewrites everything
+behind that, and never believes the page cache about it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, final
+from zlib import crc32
+
+from gantry_broker.errors import FlushFailed
+from gantry_broker.ports.disk import Disk
+from gantry_broker.store.commit_log import CommitLog
+
+log = logging.getLogger(__name__)
+
+
+@final
+class FailureRecord:
+    """``<root>/flush-failed``: up to where the log was flushed when a flush failed."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self._disk: Final = disk
+        self._root: Final = root
+        self._path: Final = f"{root}/flush-failed"
+
+    def read(self) -> int | None:
+        """The offset, 0 for a record that cannot be read, or None when no flush has failed."""
+        if not self._disk.exists(self._path):
+            return None
+        text, _, crc = self._disk.read_file(self._path).partition(b" ")
+        try:
+            return int(text) if int(crc, 16) == crc32(text) else 0
+        except ValueError:
+            return 0
+
+    def write(self, flushed: int) -> None:
+        text = str(flushed).encode()
+        self._disk.write_file(self._path, b"%b %08x\n" % (text, crc32(text)))
+
+    def remove(self) -> None:
+        """What it was about has been rewritten and synced."""
+        if self._disk.exists(self._path):
+            self._disk.remove(self._path)
+            self._disk.sync_directory(self._root)
+
+
+@final
+class StoreFailure:
+    """Whether the store has failed, and why. Any thread may ask and report."""
+
+    def __init__(self, commit_log: CommitLog, record: FailureRecord, on_fatal: Callable[[Exception], None]) -> None:
+        self.error: FlushFailed | None = None
+        self._log: Final = commit_log
+        self._record: Final = record
+        self._on_fatal: Final = on_fatal
+        self._lock: Final = threading.Lock()
+
+    def report(self, what: str, cause: OSError) -> FlushFailed:
+        """``what`` failed. The first report counts; the answer is the error to raise."""
+        with self._lock:
+            if self.error is not None:
+                return self.error
+            self._log.is_read_only = True
+            error = FlushFailed(f"{what} failed: {cause}")
+            error.__cause__ = cause
+            self.error = error
+        with suppress(OSError):
+            self._record.write(self._log.flushed)
+        log.critical("the log is read-only now", extra={"reason": str(error), "flushed": self._log.flushed})
+        self._on_fatal(error)
+        return error

@@ -1,0 +1,155 @@
+"""What a start has to know before it reads the log: whose bytes are where, and which write buffers there may be.
+
+Buffers are looked for where the settings say and where the last start had them: whoever switches the buffer off, or
+moves it, must not lose what the old one holds. Such old buffers are replayed and then removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os.path
+from collections.abc import Callable
+from typing import Final, final
+
+import msgspec
+
+from gantry_broker.errors import StoreUnusable
+from gantry_broker.ports.buffers import BufferVolume
+from gantry_broker.store.checkpoint import CheckpointFacts
+from gantry_broker.store.identity import LOG_END_MAX, IdentityFile, StoreIdentity
+from gantry_broker.store.recovery import Seals, no_seals
+from gantry_broker.store.recovery_point import RecoveryPoint
+from gantry_broker.store.replay import Expected, FoundBuffer
+from gantry_broker.store.settings import PoolSettings
+from gantry_broker.store.write_buffer import WriteBuffer
+from gantry_broker.store.write_pool import NO_POOL, PoolStatus, WritePool
+
+log = logging.getLogger(__name__)
+
+
+def written_by_others_from(
+    checkpoint: CheckpointFacts, point: RecoveryPoint | None, min_physical: int
+) -> int | None:
+    """From where somebody else may have written, since the checkpoint is not as we left it; None if nobody has."""
+    if checkpoint.is_ours:
+        return None
+    return point.through if point is not None else min_physical
+
+
+def seals_of(identity: StoreIdentity | None, others_from: int | None) -> Seals:
+    """Where records must be sealed."""
+    if identity is None:
+        return no_seals
+    if others_from is not None:
+        identity = identity.started(LOG_END_MAX, written_by_others_from=others_from)
+    return identity.ours_from
+
+
+def write_or_keep(file: IdentityFile, identity: StoreIdentity, started: StoreIdentity) -> StoreIdentity:
+    """Write the next generation and answer it; on a full disk go on with the last one, if it says nothing wrong.
+
+    A generation tells buffers of this start from older ones, and all of those are void by now. What must not go
+    unwritten is who wrote the log from here on, and where its buffers are.
+    """
+    try:
+        file.write(started)
+    except OSError as exc:
+        is_same = (identity.epochs, identity.pool_path) == (started.epochs, started.pool_path)
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT) or not is_same or identity.generation == 0:
+            raise
+        log.warning("the disk is too full to count this start", extra={"reason": str(exc)})
+        return identity
+    return started
+
+
+@final
+class OpenPools:
+    """The pool in use, and one that an earlier start has left elsewhere."""
+
+    def __init__(self, settings: PoolSettings, open_volume: Callable[[str], BufferVolume], *, file_size: int) -> None:
+        self.pool: WritePool | None = None
+        self._settings: Final = settings
+        self._open_volume: Final = open_volume
+        self._file_size: Final = file_size
+        self._path: Final = os.path.abspath(settings.path) if settings.is_enabled and settings.path else ""
+        self._previous: WritePool | None = None
+
+    @property
+    def status(self) -> PoolStatus:
+        return NO_POOL if self.pool is None else self.pool.status
+
+    def open(self, identity: StoreIdentity | None) -> None:
+        """Open both. Raises ``StoreUnusable`` or ``StoreLocked``."""
+        if self._settings.is_enabled:
+            self.pool = self._make(self._path, self._settings.buffers_count)
+            self.pool.open()
+        previous = identity.pool_path if identity is not None else ""
+        if not previous or previous == self._path:
+            return
+        try:
+            pool = self._make(previous, 0)
+        except StoreUnusable as exc:
+            log.warning("the write buffers of the last start are not there any more", extra={"reason": str(exc)})
+            return
+        pool.open()
+        self._previous = pool
+
+    def _make(self, path: str, count: int) -> WritePool:
+        try:
+            volume = self._open_volume(path)
+        except (OSError, ValueError) as exc:
+            raise StoreUnusable(f"write buffers cannot be used in {path}: {exc}") from exc
+        return WritePool(volume, count=count, file_size=self._file_size)
+
+    def found(self) -> list[FoundBuffer]:
+        """What dead processes have left."""
+        return [
+            describe_buffer(buffer)
+            for pool in (self._previous, self.pool)
+            if pool is not None
+            for buffer in pool.found()
+        ]
+
+    def expected(self, identity: StoreIdentity | None, *, is_clean: bool) -> Expected:
+        """What a buffer must say to be replayed."""
+        if identity is None:
+            return Expected("", 0, 0, self._file_size, is_clean)
+        return Expected(identity.uuid, identity.generation, identity.epoch, self._file_size, is_clean)
+
+    def moved(self, identity: StoreIdentity) -> StoreIdentity:
+        """The identity, with the place of the pool that is used now. Buffers found elsewhere are void before that."""
+        for pool in (self._previous, self.pool):
+            if pool is not None:
+                pool.void_found()
+        return msgspec.structs.replace(identity, pool_path=self._path)
+
+    def prepare(self, identity: StoreIdentity) -> None:
+        """Everything found is in the log or set aside, and void: be ready to lend, in the name of ``identity``."""
+        if self._previous is not None:
+            self._previous.prepare(identity)
+            self._previous.close()
+            self._previous = None
+        if self.pool is not None:
+            self.pool.prepare(identity)
+            if not self.pool.is_crash_safe:
+                log.warning(
+                    "the write buffer is anonymous memory, which does not survive this process",
+                    extra={"crash_safe": False, "remedy": "set transientStorePoolPath"},
+                )
+
+    def close(self) -> None:
+        for pool in (self._previous, self.pool):
+            if pool is not None:
+                pool.close()
+        self._previous = None
+
+
+def describe_buffer(buffer: WriteBuffer) -> FoundBuffer:
+    """A live buffer in the words of the plan."""
+    facts = buffer.facts
+    assert facts is not None, "a live buffer has a whole header"
+    return FoundBuffer(
+        buffer.piece.name, facts.store, facts.generation, facts.epoch, facts.base_offset, facts.start, facts.file_size,
+        buffer.view,
+    )  # fmt: skip

@@ -1,0 +1,172 @@
+"""The thread that writes down how far everything is on the disk, so that a start need not read the whole log.
+
+    log flushed -> queues and index synced -> recovery point          checkpoint, after what it describes
+
+Syncing thousands of queue files takes its time, so it has a thread of its own: nobody who waits for ``flushed`` waits
+behind it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import Final, final
+
+from gantry_broker.errors import FlushFailed
+from gantry_broker.ports.clock import Clock
+from gantry_broker.store import points
+from gantry_broker.store.checkpoint import Checkpoint, CheckpointFacts
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.dispatcher import Dispatcher
+from gantry_broker.store.failure import StoreFailure
+from gantry_broker.store.flusher import Flusher
+from gantry_broker.store.key_index import KeyIndex
+from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
+from gantry_broker.store.settings import FlushSettings
+from gantry_broker.store.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+@final
+class PointWriter:
+    """``gantry-point``.
+
+    The thread owns the ages, the checkpoint and the recovery point file. The loop's thread calls ``start``,
+    ``request_point`` and ``stop``.
+    """
+
+    def __init__(
+        self,
+        settings: FlushSettings,
+        clock: Clock,
+        commit_log: CommitLog,
+        dispatcher: Dispatcher,
+        queues: QueueTable,
+        index: KeyIndex | None,
+        checkpoint: Checkpoint,
+        point_file: RecoveryPointFile,
+        flusher: Flusher,
+        failure: StoreFailure,
+    ) -> None:
+        self.deleted: dict[str, int] = {}
+        self._settings: Final = settings
+        self._clock: Final = clock
+        self._log: Final = commit_log
+        self._dispatcher: Final = dispatcher
+        self._queues: Final = queues
+        self._index: Final = index
+        self._checkpoint: Final = checkpoint
+        self._point_file: Final = point_file
+        self._flusher: Final = flusher
+        self._failure: Final = failure
+        self._worker: Final = Worker("gantry-point", settings.checkpoint_interval_ms, self.step)
+        self._is_point_requested = False
+        self._is_point_refused = False
+        self._point_at_ms = self._checkpoint_at_ms = clock.monotonic_ms()
+        self._point: RecoveryPoint | None = None
+        self._index_timestamp_ms = 0
+        self.start: Final = self._worker.start
+        self.stop: Final = self._worker.stop
+
+    def request_point(self) -> None:
+        """Write a recovery point soon."""
+        self._is_point_requested = True
+        self._worker.wake()
+
+    def step(self) -> bool:
+        """One round: whatever is due. False after a failure."""
+        if self._failure.error is not None:
+            return False
+        now_ms = self._clock.monotonic_ms()
+        is_requested, self._is_point_requested = self._is_point_requested, False
+        is_point_due = now_ms - self._point_at_ms >= self._settings.recovery_point_interval_ms
+        try:
+            if is_point_due or is_requested:
+                self._point_at_ms = now_ms
+                self._write_point()
+            if is_requested or now_ms - self._checkpoint_at_ms >= self._settings.checkpoint_interval_ms:
+                self._checkpoint_at_ms = now_ms
+                self._write_checkpoint()
+        except FlushFailed:
+            return False
+        except OSError as exc:
+            self._failure.report("writing the recovery point or the checkpoint", exc)
+            return False
+        return True
+
+    def finish(self) -> bool:
+        """Flush everything there is, for a clean stop, after the threads have ended. False if the stop is not clean."""
+        if self._failure.error is not None:
+            return False
+        try:
+            self._write_point()
+            self._write_checkpoint()
+        except FlushFailed:
+            return False
+        except OSError as exc:
+            self._failure.report("writing the recovery point or the checkpoint", exc)
+            return False
+        return not self._is_point_refused
+
+    # -- the steps -----------------------------------------------------------------------------------------------------
+
+    def _write_point(self) -> None:
+        # The order of these reads is what makes the point true while the loop goes on appending. Queue ends are read
+        # before the tail, so they are never beyond it; the index's header after it, so it never lags behind it.
+        ends = [(queue, queue.readable_end) for queue in self._queues if queue.readable_end]
+        damaged = [(queue.topic, queue.queue_id) for queue in self._queues if queue.is_corrupt]
+        through, tail, timestamp_ms = self._dispatcher.tail
+        if self._dispatcher.is_held:
+            # Then parts of a batch may be shown, and the tail is at the end of the batch before.
+            ends = [(queue, queue.end_before(through)) for queue, _ in ends]
+        queues: dict[str, dict[str, int]] = {}
+        for queue, end in ends:
+            queues.setdefault(queue.topic, {})[str(queue.queue_id)] = end
+        index_point = self._index.point() if self._index is not None else None
+        is_indexed = self._index is not None and not self._index.is_behind
+        deleted = {topic: end for topic, end in self.deleted.items() if end > self._log.min_physical}
+        self._flusher.flush()
+        self._queues.sync()
+        if self._index is not None:
+            self._index.sync()
+        points.reached(points.MID_POINT)
+        point = RecoveryPoint(
+            through=through, tail=tail, timestamp_ms=timestamp_ms, queues=queues, is_indexed=is_indexed,
+            index=index_point, deleted=deleted, damaged=damaged,
+        )  # fmt: skip
+        if point != self._point and self._replace_point(point):
+            self._point = point
+            if index_point is not None:
+                self._index_timestamp_ms = index_point.header.end_timestamp_ms
+
+    def _replace_point(self, point: RecoveryPoint) -> bool:
+        """Write the point. False when the disk is full: the one before stays true, and a recovery reads more.
+
+        Everything that the point describes is durable by now, so a full disk is no failed flush.
+        """
+        try:
+            self._point_file.write(point)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            if not self._is_point_refused:
+                log.warning("the disk is too full for a recovery point", extra={"reason": str(exc)})
+            self._is_point_refused = True
+            return False
+        self._is_point_refused = False
+        return True
+
+    def _write_checkpoint(self) -> None:
+        timestamp_ms = self._flusher.flushed_timestamp_ms
+        flushed = self._log.flushed
+        self._checkpoint.write(
+            CheckpointFacts(
+                log_timestamp_ms=timestamp_ms,
+                queues_timestamp_ms=self._point.timestamp_ms if self._point is not None else 0,
+                index_timestamp_ms=self._index_timestamp_ms,
+                confirmed=flushed,
+                flushed=flushed,
+            )
+        )

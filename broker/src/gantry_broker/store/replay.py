@@ -1,0 +1,174 @@
+"""What the write buffers of a dead process hold that the log's files lack: a pure plan.
+
+    files    [......................... end)                 the log's end as the files have it
+    buffer              [start ................... stop)     whole records, each at its own place
+    replay                              [end ..... stop)     only onto bytes that are zero, or these already
+
+A buffer is believed only when it says that it is of this store, of the start before this one, of the current epoch, and
+when what it holds before the log's end is what the files hold: then it is the same history, and its records follow
+without a gap. Anything else that the files do not have already is *set aside*: copied where an operator finds it, with
+the reason, and never put into the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from gantry_wire.message import RecordFault, check_record
+
+CHUNK_BYTES: Final = 1 << 20
+
+FileBytes = Callable[[int, int], memoryview | None]
+"""The bytes of the log's file at (offset, size), or None when there is no such file yet."""
+
+
+class FoundBuffer(NamedTuple):
+    """A live buffer as it was found."""
+
+    name: str
+    store: str
+    generation: int
+    epoch: int
+    base_offset: int
+    start: int
+    file_size: int
+    view: memoryview
+    """Position 0 is ``base_offset``."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.file_size
+
+
+class Expected(NamedTuple):
+    """What a buffer must say to be believed."""
+
+    store: str
+    generation: int
+    epoch: int
+    file_size: int
+    is_clean: bool
+    """Whether the last stop was clean: then there is nothing left to replay."""
+
+
+class ReplayStep(NamedTuple):
+    """``[start, end)`` of the log is to be written from the buffer."""
+
+    buffer: FoundBuffer
+    start: int
+    end: int
+    records: int
+
+
+class SetAside(NamedTuple):
+    """A buffer that holds what the log does not, and why it is not replayed."""
+
+    buffer: FoundBuffer
+    end: int
+    """Behind its last whole record."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class ReplayPlan:
+    """What to do with all buffers; those named nowhere hold nothing that the log lacks."""
+
+    end: int
+    """Where the log ends after it."""
+
+    steps: list[ReplayStep] = field(default_factory=list)
+    set_aside: list[SetAside] = field(default_factory=list)
+
+    @property
+    def replayed_bytes(self) -> int:
+        return sum(step.end - step.start for step in self.steps)
+
+    @property
+    def replayed_records(self) -> int:
+        return sum(step.records for step in self.steps)
+
+
+def plan_replay(end: int, buffers: Sequence[FoundBuffer], expected: Expected, file_bytes: FileBytes) -> ReplayPlan:
+    """What to do with ``buffers`` when the files' log ends at ``end``."""
+    plan = ReplayPlan(end)
+    for buffer in sorted(buffers, key=lambda one: (one.base_offset, one.name)):
+        reason = _contradiction(buffer, expected)
+        if reason is None and buffer.start > plan.end:
+            reason = f"it begins at {buffer.start}, but the log ends at {plan.end}"
+        if reason is None and not _is_same(buffer, buffer.start, min(plan.end, buffer.end_offset), file_bytes):
+            reason = "the log holds other bytes where it was committed"
+        if reason is None and plan.end < buffer.end_offset:
+            stop, records = whole_records(buffer, plan.end)
+            if stop == plan.end:
+                continue
+            if _is_zero_or_same(buffer, plan.end, stop, file_bytes):
+                plan.steps.append(ReplayStep(buffer, plan.end, stop, records))
+                plan.end = stop
+                continue
+            reason = "the log's file holds other bytes behind the end of the log"
+        if reason is not None:
+            stop, _ = whole_records(buffer, buffer.start)
+            if not _is_same(buffer, buffer.start, stop, file_bytes):
+                plan.set_aside.append(SetAside(buffer, stop, reason))
+    return plan
+
+
+def _contradiction(buffer: FoundBuffer, expected: Expected) -> str | None:
+    if buffer.store != expected.store:
+        return f"it belongs to another store, {buffer.store}"
+    if buffer.file_size != expected.file_size:
+        return f"it is for log files of {buffer.file_size} bytes, not {expected.file_size}"
+    if buffer.generation != expected.generation:
+        return f"it was written by start {buffer.generation} of the store, and the last one was {expected.generation}"
+    if buffer.epoch != expected.epoch:
+        return f"it was written in epoch {buffer.epoch}, and the log is in epoch {expected.epoch}"
+    if expected.is_clean:
+        return "the store was stopped cleanly after it was written"
+    return None
+
+
+def whole_records(buffer: FoundBuffer, start: int) -> tuple[int, int]:
+    """Where the whole records that begin at ``start`` of a buffer end, and how many there are.
+
+    A blank record that closes the file counts as its end.
+    """
+    view, base, end = buffer.view, buffer.base_offset, buffer.end_offset
+    offset, records = start, 0
+    while offset < end:
+        check = check_record(view, offset - base, physical_offset=offset, is_sealed=True)
+        if check.is_good:
+            offset += check.size
+            records += 1
+        elif check.fault is RecordFault.BLANK and offset + check.size == end:
+            return end, records
+        else:
+            break
+    return offset, records
+
+
+def _is_same(buffer: FoundBuffer, start: int, end: int, file_bytes: FileBytes) -> bool:
+    """Whether the log's files hold what the buffer holds in ``[start, end)``."""
+    return all(data is not None and mine == data for mine, data in _chunks(buffer, start, end, file_bytes))
+
+
+def _is_zero_or_same(buffer: FoundBuffer, start: int, end: int, file_bytes: FileBytes) -> bool:
+    """Whether each byte of the files in ``[start, end)`` is zero or the buffer's."""
+    for mine, data in _chunks(buffer, start, end, file_bytes):
+        if data is None or data == mine or data.count(0) == len(data):
+            continue
+        if not all(there in (0, here) for there, here in zip(data, mine, strict=True)):
+            return False
+    return True
+
+
+def _chunks(
+    buffer: FoundBuffer, start: int, end: int, file_bytes: FileBytes
+) -> Iterator[tuple[bytes, bytes | None]]:
+    for offset in range(start, end, CHUNK_BYTES):
+        size = min(CHUNK_BYTES, end - offset)
+        position = offset - buffer.base_offset
+        data = file_bytes(offset, size)
+        yield bytes(buffer.view[position : position + size]), None if data is None else bytes(data)

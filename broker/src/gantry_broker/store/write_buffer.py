@@ -1,0 +1,158 @@
+"""A write buffer: memory that stands for one file of the log until its bytes are committed.
+
+    | header, one page | position 0 of the file ............................................ file size |
+                                 [start ...... committed ...... wrote ...... zeros)
+
+The header says durably, as far as the memory is durable, whose bytes these are: the store, the start of the store's
+process, the epoch, the file, and the offset from which the buffer holds what was written. How far it holds is not said:
+the records say it themselves, by their own offsets and checksums, so that an append touches nothing but its bytes.
+
+    FREE   all of it is zero                     LIVE   the header is valid, bytes may be in it
+    VOID   nothing in it counts, not zero yet
+
+    FREE -> LIVE (borrow) -> VOID (give back, first of all) -> FREE (zeroed)
+
+Zeroing matters: records that are cut from a log and refilled with others of the same size would otherwise stand
+behind the new ones, valid in every respect, at the next crash.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple, final
+from zlib import crc32
+
+from gantry_broker.ports.buffers import BufferPiece
+
+MAGIC: Final = b"GANTRYWB"
+VERSION: Final = 1
+_STATE: Final = struct.Struct(">I")
+_FACTS: Final = struct.Struct(">8sI16sQQQQQQ")
+"""Magic, version, store, generation, epoch, base offset, start offset, file size, header bytes."""
+_CRC: Final = struct.Struct(">I")
+_COMMITTED: Final = struct.Struct(">Q")
+STATE_POSITION: Final = 0
+FACTS_POSITION: Final = 8
+CRC_POSITION: Final = FACTS_POSITION + _FACTS.size
+COMMITTED_POSITION: Final = CRC_POSITION + 8
+assert COMMITTED_POSITION + _COMMITTED.size <= 4096
+
+
+class BufferState(IntEnum):
+    """See the module."""
+
+    FREE = 0
+    LIVE = 1
+    VOID = 2
+
+
+class BufferFacts(NamedTuple):
+    """What a live buffer says of itself."""
+
+    store: str
+    """The store's uuid, 32 hex digits."""
+
+    generation: int
+    epoch: int
+    base_offset: int
+    start: int
+    file_size: int
+    header_bytes: int
+
+
+def header_bytes(page_bytes: int) -> int:
+    """The header takes a page of its own, so that the data begins on one."""
+    return page_bytes
+
+
+def piece_bytes(file_size: int, page_bytes: int) -> int:
+    """The size of the piece that a buffer for files of ``file_size`` needs."""
+    return header_bytes(page_bytes) + -(-file_size // page_bytes) * page_bytes
+
+
+def read_state(view: memoryview) -> BufferState:
+    """The state of a buffer. A live one whose header is not whole was never given a byte: void."""
+    if len(view) < COMMITTED_POSITION + _COMMITTED.size:
+        return BufferState.VOID
+    (state,) = _STATE.unpack_from(view, STATE_POSITION)
+    if state == BufferState.FREE:
+        return BufferState.FREE
+    return BufferState.LIVE if state == BufferState.LIVE and read_facts(view) is not None else BufferState.VOID
+
+
+def read_facts(view: memoryview) -> BufferFacts | None:
+    """What the header says, or None when it is not whole."""
+    magic, version, store, *numbers = _FACTS.unpack_from(view, FACTS_POSITION)
+    (crc,) = _CRC.unpack_from(view, CRC_POSITION)
+    if magic != MAGIC or version != VERSION or crc != crc32(view[FACTS_POSITION:CRC_POSITION]):
+        return None
+    facts = BufferFacts(store.hex(), *numbers)
+    fits = facts.header_bytes + facts.file_size <= len(view)
+    return facts if fits and facts.base_offset <= facts.start <= facts.base_offset + facts.file_size else None
+
+
+def read_committed(view: memoryview) -> int:
+    """How far the buffer was committed, as its process last said: a hint, and nothing that recovery believes."""
+    return int(_COMMITTED.unpack_from(view, COMMITTED_POSITION)[0])
+
+
+@final
+class WriteBuffer:
+    """One buffer of the pool.
+
+    The loop's thread writes ``view`` and borrows, or the helper thread that makes files ahead; the commit thread
+    reads ``view`` and gives back.
+    """
+
+    def __init__(self, piece: BufferPiece, *, file_size: int, page_bytes: int) -> None:
+        self.piece: Final = piece
+        self.file_size: Final = file_size
+        self._header: Final = piece.view
+        self._header_bytes: Final = header_bytes(page_bytes)
+        self.view: Final = piece.view[self._header_bytes : self._header_bytes + file_size]
+        self.base_offset = 0
+        self.start = 0
+
+    def __repr__(self) -> str:
+        return f"<WriteBuffer {self.piece.name} {self.state.name} base={self.base_offset} start={self.start}>"
+
+    @property
+    def state(self) -> BufferState:
+        return read_state(self._header)
+
+    @property
+    def facts(self) -> BufferFacts | None:
+        """What the header says."""
+        return read_facts(self._header)
+
+    def borrow(self, *, store: str, generation: int, epoch: int, base_offset: int, start: int) -> None:
+        """Let it stand for the file at ``base_offset``, from the offset ``start`` on."""
+        assert self.state is BufferState.FREE, self
+        self.base_offset, self.start = base_offset, start
+        _FACTS.pack_into(
+            self._header, FACTS_POSITION, MAGIC, VERSION, bytes.fromhex(store), generation, epoch, base_offset, start,
+            self.file_size, self._header_bytes,
+        )  # fmt: skip
+        _CRC.pack_into(self._header, CRC_POSITION, crc32(self._header[FACTS_POSITION:CRC_POSITION]))
+        self.note_committed(start)
+        _STATE.pack_into(self._header, STATE_POSITION, BufferState.LIVE)
+
+    def note_committed(self, offset: int) -> None:
+        """For whoever looks at the buffer from outside."""
+        _COMMITTED.pack_into(self._header, COMMITTED_POSITION, offset)
+
+    def void(self) -> None:
+        """Nothing in it counts any more."""
+        _STATE.pack_into(self._header, STATE_POSITION, BufferState.VOID)
+
+    def clean(self) -> None:
+        """Make all of a void buffer zero, and free at last."""
+        assert self.state is BufferState.VOID, self
+        self.piece.zero(self._header_bytes, self.piece.size)
+        self.piece.zero(FACTS_POSITION, self._header_bytes)
+        _STATE.pack_into(self._header, STATE_POSITION, BufferState.FREE)
+
+    def close(self) -> None:
+        self.view.release()
+        self.piece.close()

@@ -1,0 +1,186 @@
+"""The pool of write buffers: N pieces of memory, allocated once, borrowed and given back.
+
+    free --borrow--> attached to a log file --committed to its end--> returned --voided, zeroed--> free
+
+Who borrows gets a buffer at once or none: nobody waits here. An empty pool means that the disk is slower than the
+senders, and is said to them; it drains by itself. Buffers are used again in place, over restarts, too: a new piece
+beside an old one may find no memory.
+
+What crashed processes left is handed to recovery by ``found`` before anything is borrowed, and comes back voided.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import deque
+from typing import Final, NamedTuple, final
+
+from gantry_broker.errors import StoreLocked, StoreUnusable
+from gantry_broker.ports.buffers import BufferVolume
+from gantry_broker.store import points
+from gantry_broker.store.identity import StoreIdentity
+from gantry_broker.store.write_buffer import BufferState, WriteBuffer, piece_bytes, read_facts
+
+log = logging.getLogger(__name__)
+
+NAME_PREFIX: Final = "buffer-"
+
+
+class PoolStatus(NamedTuple):
+    """The pool in one look."""
+
+    medium: str
+    """``hugetlbfs``, ``tmpfs``, ``anonymous``, or ``none``."""
+
+    total: int
+    free: int
+    is_crash_safe: bool
+    """Whether what is written survives the process: true without a pool, too."""
+
+
+NO_POOL: Final = PoolStatus("none", 0, 0, True)
+
+
+@final
+class WritePool:
+    """Owned by the thread that opens until ``prepare`` is over.
+
+    After that ``borrow`` belongs to the loop's thread, and ``give_back`` to the commit thread.
+    """
+
+    def __init__(self, volume: BufferVolume, *, count: int, file_size: int) -> None:
+        self._volume: Final = volume
+        self._count: Final = count
+        self._file_size: Final = file_size
+        self._piece_bytes: Final = piece_bytes(file_size, volume.page_bytes)
+        self._free: Final[deque[WriteBuffer]] = deque()
+        self._buffers: list[WriteBuffer] = []
+        self._identity: StoreIdentity | None = None
+
+    def __repr__(self) -> str:
+        return f"<WritePool {self._volume.medium} buffers={len(self._buffers)} free={len(self._free)}>"
+
+    @property
+    def status(self) -> PoolStatus:
+        return PoolStatus(self._volume.medium, len(self._buffers), len(self._free), self._volume.is_crash_safe)
+
+    @property
+    def is_crash_safe(self) -> bool:
+        return self._volume.is_crash_safe
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take the volume and open what is in it. Raises ``StoreLocked`` or ``StoreUnusable``."""
+        try:
+            self._volume.acquire()
+        except BlockingIOError as exc:
+            raise StoreLocked(f"another process uses the write buffers in {self._volume!r}") from exc
+        except OSError as exc:
+            raise StoreUnusable(f"the write buffers in {self._volume!r} cannot be locked: {exc}") from exc
+        for name in self._volume.names():
+            try:
+                piece = self._volume.open(name)
+            except OSError as exc:
+                if exc.errno != errno.EINVAL:
+                    raise StoreUnusable(f"the write buffer {name} in {self._volume!r} cannot be opened: {exc}") from exc
+                self._volume.remove(name)  # it was being allocated when its process died
+                continue
+            facts = read_facts(piece.view) if piece.size >= self._volume.page_bytes else None
+            size = facts.file_size if facts is not None else self._file_size
+            if piece.size < piece_bytes(size, self._volume.page_bytes):
+                piece.close()
+                self._volume.remove(name)
+                continue
+            buffer = WriteBuffer(piece, file_size=size, page_bytes=self._volume.page_bytes)
+            if facts is not None:
+                buffer.base_offset, buffer.start = facts.base_offset, facts.start
+            self._buffers.append(buffer)
+
+    def found(self) -> list[WriteBuffer]:
+        """The live buffers that an earlier process left, in the order of their files."""
+        live = (buffer for buffer in self._buffers if buffer.state is BufferState.LIVE)
+        return sorted(live, key=lambda buffer: (buffer.base_offset, buffer.piece.name))
+
+    def void_found(self) -> None:
+        """After recovery: nothing that was found counts any more."""
+        for buffer in self.found():
+            buffer.void()
+
+    def prepare(self, identity: StoreIdentity) -> None:
+        """Bring the pool to its size, every byte of it zero and present.
+
+        Raises ``StoreUnusable`` when the memory is not there.
+        """
+        self._identity = identity
+        kept: list[WriteBuffer] = []
+        for buffer in self._buffers:
+            assert buffer.state is not BufferState.LIVE, buffer
+            if len(kept) >= self._count or buffer.piece.size != self._piece_bytes:
+                name = buffer.piece.name
+                buffer.close()
+                self._volume.remove(name)
+                continue
+            if buffer.file_size != self._file_size:
+                buffer.view.release()
+                buffer = WriteBuffer(buffer.piece, file_size=self._file_size, page_bytes=self._volume.page_bytes)
+            if buffer.state is BufferState.VOID:
+                buffer.clean()
+            kept.append(buffer)
+        self._buffers = kept
+        self._grow()
+        self._free.extend(self._buffers)
+
+    def _grow(self) -> None:
+        names = {buffer.piece.name for buffer in self._buffers}
+        number = 0
+        while len(self._buffers) < self._count:
+            name = f"{NAME_PREFIX}{number:03d}"
+            number += 1
+            if name in names:
+                continue
+            try:
+                piece = self._volume.create(name, self._piece_bytes)
+            except OSError as exc:
+                raise StoreUnusable(
+                    f"no memory for write buffer {len(self._buffers) + 1} of {self._count} ({self._piece_bytes} bytes "
+                    f"of {self._volume.medium} each): {exc.strerror}; lower transientStorePoolSize or make room"
+                ) from exc
+            self._buffers.append(
+                WriteBuffer(piece, file_size=self._file_size, page_bytes=self._volume.page_bytes)
+            )
+
+    # -- borrowing -----------------------------------------------------------------------------------------------------
+
+    def borrow(self, base_offset: int, start: int) -> WriteBuffer | None:
+        """A buffer for the file at ``base_offset`` whose bytes from ``start`` on it will hold; None if all are out."""
+        identity = self._identity
+        assert identity is not None, "prepare() comes first"
+        try:
+            buffer = self._free.popleft()
+        except IndexError:
+            return None
+        buffer.borrow(
+            store=identity.uuid,
+            generation=identity.generation,
+            epoch=identity.epoch,
+            base_offset=base_offset,
+            start=start,
+        )
+        return buffer
+
+    def give_back(self, buffer: WriteBuffer) -> None:
+        """Everything in it is in the page cache of its file, and nobody reads it any more."""
+        buffer.void()
+        points.reached(points.MID_RETURN)
+        buffer.clean()
+        self._free.append(buffer)
+
+    def close(self) -> None:
+        """Let go of all memory; what is live stays live."""
+        self._free.clear()
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers = []
+        self._volume.release()
