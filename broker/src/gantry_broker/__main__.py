@@ -1,12 +1,20 @@
-"""`python -m gantry_broker -c broker.conf`: one broker until a signal stops it."""
+"""`python -m gantry_broker -c broker.conf`: one broker until a signal stops it.
+
+SIGTERM and SIGINT ask for a clean stop, from the first line of `main` to the last, however often they come: a second
+one is no order to hurry. Whoever is in a hurry sends SIGKILL, and the next start recovers.
+"""
 
 import argparse
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn, final
 
 import uvloop
 
@@ -14,6 +22,7 @@ from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError
 from gantry_broker.logs import set_up_logs
 from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.server.stopping import StopTimeout
 from gantry_broker.settings import (
     BrokerSettings,
     SettingsError,
@@ -21,6 +30,7 @@ from gantry_broker.settings import (
     describe_settings,
     parse_properties_file,
 )
+from gantry_status import PageWriter
 
 log = logging.getLogger("gantry_broker")
 
@@ -66,17 +76,56 @@ def raise_file_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def show_progress(done: int, total: int) -> None:
-    log.info("recovering", extra={"checked_bytes": done, "total_bytes": total})
+@final
+class StoppedWhileRecovering(BrokerError):
+    """A signal came before the store was open. Nothing was lost; the next start recovers from the beginning."""
 
 
-async def run(settings: BrokerSettings) -> int:
+@final
+class StopSignals:
+    """SIGTERM and SIGINT. Handlers of Python's own, which stay when the event loop is gone, unlike the loop's."""
+
+    def __init__(self) -> None:
+        self.are_here = False
+        self._tell: Callable[[], None] | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._came)
+
+    def _came(self, _number: int, _frame: FrameType | None) -> None:
+        self.are_here = True
+        if self._tell is not None:
+            self._tell()
+
+    def tell(self, loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+        """An event of ``loop`` that is set when one has come."""
+        event = asyncio.Event()
+
+        def tell() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+        self._tell = tell
+        if self.are_here:
+            event.set()
+        return event
+
+    @staticmethod
+    def ignore() -> None:
+        """What still comes is too late to mean anything, and must not spoil the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+
+
+async def run(settings: BrokerSettings, signals: StopSignals) -> int:
     """Until SIGTERM or SIGINT, or until the store fails."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    broker = Broker(settings, disk=RealDisk(), clock=SystemClock())
+    stop = signals.tell(asyncio.get_running_loop())
+
+    def show_progress(done: int, total: int) -> None:
+        log.info("recovering", extra={"checked_bytes": done, "total_bytes": total})
+        if signals.are_here:
+            raise StoppedWhileRecovering("a signal came while recovering; nothing is lost, the next start begins again")
+
+    broker = Broker(settings, disk=RealDisk(), clock=SystemClock(), open_page=PageWriter)
     try:
         await broker.start(show_progress)
     except (OSError, BrokerError) as error:
@@ -90,13 +139,36 @@ async def run(settings: BrokerSettings) -> int:
     await asyncio.wait([failed, stopped], return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     if failed.done():
-        log.critical("the broker cannot go on and exits", extra={"reason": str(failed.exception())})
-        return EXIT_FAILED
+        await _give_up(broker, failed.exception())
     failed.cancel()
+    return await _stop(broker)
+
+
+async def _stop(broker: Broker) -> int:
     log.info("stopping")
-    await broker.close()
+    try:
+        is_clean = await broker.close()
+    except StopTimeout as error:
+        log.critical("the stop took too long; the next start recovers", extra={"reason": str(error)})
+        end_now()
+    if not is_clean:
+        log.error("stopped, and the store is not clean; the next start recovers")
+        return EXIT_FAILED
     log.info("stopped")
     return 0
+
+
+async def _give_up(broker: Broker, error: BaseException | None) -> NoReturn:
+    log.critical("the broker cannot go on and exits", extra={"reason": str(error)})
+    await broker.give_up(error or RuntimeError("nobody knows why"))
+    end_now()
+
+
+def end_now() -> NoReturn:
+    """End without waiting for threads: one of them may hang in a call to the disk."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(EXIT_FAILED)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -109,6 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not __debug__:
         print("gantry broker: do not run with -O: assertions guard the store", file=sys.stderr)
         return EXIT_SETTINGS
+    signals = StopSignals()
     try:
         settings = read_settings(options)
     except SettingsError as error:
@@ -116,7 +189,10 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_SETTINGS
     raise_file_limit()
     log.info("starting", extra=dict(settings.given))
-    return uvloop.run(run(settings))
+    try:
+        return uvloop.run(run(settings, signals))
+    finally:
+        signals.ignore()
 
 
 if __name__ == "__main__":

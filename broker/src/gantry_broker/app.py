@@ -3,7 +3,8 @@
     store open -> tables loaded -> services -> ports -> name servers          and the same backwards
 
 Nothing is listened on before recovery is over, and no name server hears of us before the ports answer. A failed flush
-ends the process with a non-zero code: what was acknowledged before it stands, nothing is acknowledged after it.
+ends the process with a non-zero code: what was acknowledged before it stands, nothing is acknowledged after it. A stop
+has a bound, of which half belongs to the network: whoever hangs there must not cost the disk its time.
 """
 
 import asyncio
@@ -32,19 +33,25 @@ from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
 from gantry_broker.server.handlers.topics import TopicHandlers
 from gantry_broker.server.offsets import ConsumerOffsets, DelayOffsetDocument, OffsetDocument
+from gantry_broker.server.parked import ParkedReplies
 from gantry_broker.server.persist import Persistence, TableFile
 from gantry_broker.server.queue_locks import QueueLocks
 from gantry_broker.server.send_path import SendPath
 from gantry_broker.server.send_routes import SendRoutes
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
 from gantry_broker.server.stats import SAMPLE_INTERVAL_S, BrokerStats
+from gantry_broker.server.status import ServerFacts, StatusPublisher
+from gantry_broker.server.status_thread import OpenPage
+from gantry_broker.server.stopping import StopTimeout, close_within
 from gantry_broker.server.topics import TopicTable, system_topics
 from gantry_broker.settings import BrokerSettings
+from gantry_broker.store.abort_marker import AbortMarker
 from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection, Listener
+from gantry_status import Phase
 from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.limits import WireLimits
 from gantry_wire.message import encode_host
@@ -62,7 +69,10 @@ CLIENT_SCAN_S: Final = 10.0
 class Broker:
     """A broker in this process. Everything but the store's helper threads belongs to the event loop."""
 
-    def __init__(self, settings: BrokerSettings, *, disk: Disk, clock: Clock) -> None:
+    def __init__(
+        self, settings: BrokerSettings, *, disk: Disk, clock: Clock, open_page: OpenPage | None = None
+    ) -> None:
+        """Without ``open_page`` there is no status page."""
         self.settings = settings
         self._disk = disk
         self._clock = clock
@@ -73,6 +83,11 @@ class Broker:
         self._services: list[BrokerService] = []
         self._files: dict[str, ConfigFile] = {}
         self._is_open = False
+        self._is_advance_scheduled = False
+        self._is_store_owned = False
+        """Whether the store is the loop's: not while another thread opens or closes it."""
+        self._progress: Callable[[int, int], None] = lambda done, total: None
+        self.status = StatusPublisher(settings.status_page, settings.broker_name, open_page=open_page)
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.settings.address} {'open' if self._is_open else 'closed'}>"
@@ -80,18 +95,17 @@ class Broker:
     # ------- life
 
     async def start(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Recover, listen, register. Raises what the store raises, and OSError for a port that is taken."""
-        self._build()
-        await asyncio.to_thread(self.store.open, progress)
+        """Recover, listen, register. Raises what the store raises, and OSError for a port that is taken.
+
+        ``progress`` is called by the thread that recovers; what it raises ends the start.
+        """
+        self._progress = progress or self._progress
+        self.status.start(lambda: self._disk.space(self.settings.store_path), self._task_ended)
         try:
-            self._load_tables()
-            self.core.stats.start_at(self.store.wrote)
-            await self._listen()
-        except BaseException:
-            for listener in self._listeners:
-                await listener.close()
-            await self.core.persistence.finish()  # and no more: a table that could not be read must stay as it is
-            await asyncio.to_thread(self.store.close)
+            self._build()
+            await self._open_store()
+        except BaseException as error:
+            await self.status.finish(Phase.FAILED, f"cannot start: {error}")
             raise
         self.flow.start()
         self.pulls.hold.start()
@@ -105,30 +119,104 @@ class Broker:
             task.add_done_callback(self._task_ended)
         self.registration.start()
         self._is_open = True
+        self.status.enter(Phase.SERVING)
+
+    async def _open_store(self) -> None:
+        """Recover, load the tables, listen. After an error nothing is open."""
+        report = await asyncio.to_thread(self.store.open, self._recovering, on_locked=self.status.opened)
+        log.info(
+            "the store is open",
+            extra={
+                "is_clean": report.is_clean,
+                "read_from": report.start,
+                "end": report.end,
+                "records": report.records,
+                "cut_bytes": report.cut_bytes,
+            },
+        )
+        self.status.store = self.store
+        self._is_store_owned = True
+        try:
+            self._load_tables()
+            self.core.stats.start_at(self.store.wrote)
+            await self._listen()
+        except BaseException:
+            for listener in self._listeners:
+                await listener.close()
+            await self.core.persistence.finish()  # and no more: a table that could not be read must stay as it is
+            await asyncio.to_thread(self.store.close)
+            raise
+        self.status.server = self._server_facts
+
+    def _recovering(self, done: int, total: int) -> None:
+        """Called by the thread that recovers."""
+        self.status.recovering(done, total)
+        self._progress(done, total)
 
     async def failed(self) -> None:
         """Wait until the broker cannot go on; raises why."""
         await asyncio.shield(self._failed)
 
-    async def close(self) -> None:
-        """Stop cleanly: out of the routes first, then the ports, then the disk."""
+    async def give_up(self, error: BaseException) -> None:
+        """The store has failed: say so, where somebody looks, and touch nothing more."""
+        await self.status.finish(Phase.FAILED, str(error))
+
+    async def close(self) -> bool:
+        """Stop: out of the routes first, then the ports, then the disk. Whether the store is left clean.
+
+        Raises ``StopTimeout`` when `shutdownTimeout` is over first. Then the store stays as after a crash.
+        """
         if not self._is_open:
-            return
+            return True
         self._is_open = False
+        self.status.enter(Phase.DRAINING)
+        timeout_s = self.settings.shutdown_timeout_ms / 1000
+        end = self._loop.time() + timeout_s
+        leaving = asyncio.ensure_future(self._leave())
+        # Never cancelled: a table that is being written must not be written by a second thread.
+        await asyncio.wait([leaving], timeout=timeout_s / 2)
+        if leaving.done():
+            leaving.result()
+        else:
+            log.warning("stopping: somebody does not let go, and is left behind", extra={"waited_s": timeout_s / 2})
+        self.flow.stop()
+        self.store.on_appended.clear()  # nobody is there to be told, and closing the store shows what was held back
+        try:
+            await self._save(end)
+        except BaseException as error:
+            await self.status.finish(Phase.FAILED, f"cannot stop cleanly: {error}")
+            raise
+        is_clean = not await asyncio.to_thread(AbortMarker(self._disk, self.settings.store_path).is_present)
+        await self.status.finish(*(Phase.STOPPED,) if is_clean else (Phase.FAILED, "the store was not left clean"))
+        return is_clean
+
+    async def _leave(self) -> None:
+        """Out of the routes, answer what is under way, close the ports."""
         await self.registration.close()
         self.pulls.hold.stop()
         for service in self._services:
             await service.drain()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.wait(self._tasks)
         for listener in self._listeners:
             await listener.close()
-        self.flow.stop()
-        try:
-            await self.core.persistence.close()
-        finally:
-            await asyncio.to_thread(self.store.close)
+
+    async def _save(self, end: float) -> None:
+        """Tables and log to the disk until loop time ``end``, side by side."""
+        tables = asyncio.ensure_future(self.core.persistence.close())
+        await close_within(self.store.close, self.store, end - self._loop.time())
+        await asyncio.wait([tables], timeout=max(0.0, end - self._loop.time()))
+        if not tables.done():
+            raise StopTimeout("the log is on the disk, but the tables could not be written in time")
+        tables.result()
+
+    def _server_facts(self) -> ServerFacts:
+        return ServerFacts(
+            connections=self._connections(),
+            queues=self.store.queue_count,
+            is_refusing_sends=not self.store.is_writable,
+        )
 
     @property
     def port(self) -> int:
@@ -148,6 +236,7 @@ class Broker:
             clock=clock,
             store_host=store_host,
             on_fatal=self._fatal,
+            on_progress=self._progressed,
         )
         stats = BrokerStats()
         routes = SendRoutes(self.store, store_host=store_host, cluster=settings.cluster_name, region=settings.region)
@@ -172,6 +261,8 @@ class Broker:
             self._loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms
         )
         limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
+        parked = ParkedReplies(self.store, self._loop, timeout_ms=settings.sync_flush_timeout_ms)
+        self.parked = parked if settings.store.flush.is_sync else None
         self.path = SendPath(
             self.store,
             routes,
@@ -180,10 +271,12 @@ class Broker:
             limits=limits,
             body_bytes_max=settings.message_bytes_max,
             loop=self._loop,
+            parked=self.parked,
         )
         self.sends = SendHandlers(self.core, self.path)
         self.pulls = PullHandlers(self.core, self._loop)
         self.store.on_appended.append(self._appended)
+        self.store.is_awaited = lambda: self.pulls.hold.count > 0
         identity = BrokerIdentity(
             settings.cluster_name,
             settings.broker_name,
@@ -299,6 +392,19 @@ class Broker:
     def _disconnected(self, connection: Connection) -> None:
         self.pulls.hold.forget(connection)
         self.core.clients.disconnected(connection)
+
+    def _progressed(self) -> None:
+        """The store's threads have got somewhere. Called by them, more often than the loop can act on it."""
+        if not self._is_advance_scheduled:
+            self._is_advance_scheduled = True
+            self._loop.call_soon_threadsafe(self._advance)
+
+    def _advance(self) -> None:
+        self._is_advance_scheduled = False
+        if self._is_store_owned:
+            self.store.advance()
+            if self.parked is not None:
+                self.parked.release()
 
     def _fatal(self, error: Exception) -> None:
         """The store cannot go on. May be called from its threads."""

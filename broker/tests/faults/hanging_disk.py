@@ -3,9 +3,11 @@
     python hanging_disk.py FILE -m gantry_broker -c broker.conf
 
 While FILE exists no sync of a file or of a directory returns: what a dead volume does, without root and for exactly as
-long as a test wants. Progress of a recovery is told every ten records, so that a short log shows it, too.
+long as a test wants. While it holds the word "fail" they fail at once. Progress of a recovery is told every ten
+records, so that a short log shows it, too.
 """
 
+import errno
 import os
 import runpy
 import sys
@@ -24,6 +26,9 @@ def hang_while(path: str, owner: type, name: str) -> None:
 
     def hanging(*arguments: object) -> None:
         while os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                if file.read() == "fail":
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
             time.sleep(POLL_S)
         work(*arguments)
 

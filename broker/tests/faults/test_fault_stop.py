@@ -4,6 +4,7 @@ A stop is clean and says so, or it is not and the next start takes the way of a 
 acknowledged is lost.
 """
 
+import asyncio
 import signal
 from pathlib import Path
 from typing import Final, final
@@ -31,6 +32,9 @@ class StopScene:
     def hang(self) -> None:
         self._hang.touch()
 
+    def fail(self) -> None:
+        self._hang.write_text("fail")
+
     def recover(self) -> None:
         self._hang.unlink()
 
@@ -46,7 +50,6 @@ class StopScene:
         with PageReader(str(self.scene.store / "status")) as reader:
             return reader.read()
 
-    @property
     def has_abort_marker(self) -> bool:
         return (self.scene.store / "abort").exists()
 
@@ -87,11 +90,11 @@ async def test_more_signals_change_nothing(tmp_path: Path) -> None:
             stop.signal(number)
         await stop.logged("waited_s=1")
         assert stop.page().status.phase is Phase.DRAINING
-        assert stop.has_abort_marker
+        assert stop.has_abort_marker()
         stop.recover()
 
         assert await scene.ended() == 0
-        assert not stop.has_abort_marker
+        assert not stop.has_abort_marker()
         assert stop.page().status.phase is Phase.STOPPED
         await stop.starts(is_clean=True)
 
@@ -108,7 +111,7 @@ async def test_sigkill_while_stopping_is_a_crash(tmp_path: Path) -> None:
 
         await scene.broker.kill()
 
-        assert stop.has_abort_marker
+        assert stop.has_abort_marker()
         last = stop.page()
         assert (last.status.phase, last.is_writer_alive, last.is_stale()) == (Phase.DRAINING, False, True)
         stop.recover()
@@ -127,7 +130,7 @@ async def test_a_stop_that_takes_too_long_says_what_is_not_flushed(tmp_path: Pat
         stop.signal(signal.SIGTERM)
 
         assert await scene.ended() == 1
-        assert stop.has_abort_marker
+        assert stop.has_abort_marker()
         last = stop.page()
         assert last.status.wrote is not None and last.status.flushed is not None
         assert before.flushed == last.status.flushed < last.status.wrote, "the disk hung, so nothing was flushed"
@@ -140,6 +143,24 @@ async def test_a_stop_that_takes_too_long_says_what_is_not_flushed(tmp_path: Pat
         assert "CRITICAL" in verdict and unflushed in verdict and f"left_bytes={left_bytes}" in verdict
         assert "Traceback" not in scene.log, scene.log
         assert last.status.phase is Phase.FAILED and unflushed in last.status.last_error
+        stop.recover()
+        await stop.starts(is_clean=False)
+
+
+async def test_a_stop_whose_flush_fails_is_not_clean(tmp_path: Path) -> None:
+    """K3: a disk that refuses the last flush leaves the marker and a code that is not 0, and the page says why."""
+    stop = StopScene(tmp_path)
+    async with stop.scene as scene:
+        await scene.start()
+        await scene.send_once(100)
+        stop.fail()
+
+        assert await scene.broker.stop() == 1
+
+        assert stop.has_abort_marker()
+        last = stop.page().status
+        assert last.phase is Phase.FAILED and last.last_error != ""
+        assert "stopped, and the store is not clean" in scene.log, scene.log
         stop.recover()
         await stop.starts(is_clean=False)
 
@@ -163,7 +184,7 @@ async def test_a_signal_while_recovering_ends_the_start(tmp_path: Path) -> None:
         log = scene.broker.logged_since(start)
         assert "cannot start reason='a signal came while recovering" in log, log
         assert "Traceback" not in log, log
-        assert stop.has_abort_marker
+        assert stop.has_abort_marker()
         assert stop.page().status.phase is Phase.FAILED
         await stop.starts(is_clean=False)
 
@@ -179,14 +200,7 @@ async def test_a_hail_of_signals_ends_with_code_zero(tmp_path: Path, number: sig
         assert process is not None
         while process.returncode is None:
             process.send_signal(number)
-            await scene_tick()
+            await asyncio.sleep(0.0005)
 
         assert process.returncode == 0, scene.log
         assert not (scene.store / "abort").exists()
-
-
-async def scene_tick() -> None:
-    """Let the loop look whether the process has ended."""
-    import asyncio
-
-    await asyncio.sleep(0.0005)

@@ -1,0 +1,208 @@
+"""What the broker says about itself, put on its status page ten times a second.
+
+    event loop: look, stamp  -->  one slot, the newest wins  -->  gantry-status: pwrite
+
+The rule it guards: **the page's age is the event loop's.** The loop looks and stamps, and the thread only writes, so a
+loop that stands still lets the page grow old however well the thread does.
+
+The page is made when the store's directory is ours and not before, so that a second broker on the same store, which
+will be refused, does not touch the page of the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol, final
+
+from gantry_broker.ports.disk import DiskSpace
+from gantry_broker.server.status_thread import LastError, OpenPage, PageThread
+from gantry_status import PUBLISH_INTERVAL_MS, Medium, PageWriter, Phase, Role, Status, new_origin, now
+
+DISTRIBUTION: Final = "gantry-mq"
+DISK_INTERVAL_S: Final = 1.0
+FINISH_TIMEOUT_S: Final = 1.0
+
+
+class PoolFacts(Protocol):
+    """The write buffers in one look."""
+
+    @property
+    def medium(self) -> str: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def free(self) -> int: ...
+    @property
+    def is_crash_safe(self) -> bool: ...
+
+
+class IdentityFacts(Protocol):
+    """Who the store is."""
+
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+
+
+class StoreFacts(Protocol):
+    """What the page says about a store that is open."""
+
+    @property
+    def wrote(self) -> int: ...
+    @property
+    def committed(self) -> int: ...
+    @property
+    def flushed(self) -> int: ...
+    @property
+    def confirmed(self) -> int: ...
+    @property
+    def min_physical(self) -> int: ...
+    @property
+    def pool_status(self) -> PoolFacts: ...
+    @property
+    def identity(self) -> IdentityFacts: ...
+
+
+class ServerFacts(NamedTuple):
+    """What the page says about the server."""
+
+    connections: int = 0
+    queues: int = 0
+    parked_sends: int = 0
+    is_refusing_sends: bool = False
+
+
+def version() -> str:
+    """The broker's version."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@final
+class StatusPublisher:
+    """The loop's half. The thread that recovers calls ``opened`` and ``recovering``, the event loop everything else."""
+
+    def __init__(self, path: str, broker_name: str, *, open_page: OpenPage | None = PageWriter) -> None:
+        """Without ``open_page`` nothing is published."""
+        self.phase = Phase.STARTING
+        self.store: StoreFacts | None = None
+        """Set when it is open; what it says before is not true yet."""
+        self.server: Callable[[], ServerFacts] = ServerFacts
+        self._last_error: Final = LastError()
+        self._recovery: tuple[int, int] | None = None
+        self._space: DiskSpace | None = None
+        self._min_physical: int | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._thread = None if open_page is None else PageThread(path, new_origin(broker_name, version()), open_page)
+
+    def __repr__(self) -> str:
+        return f"<StatusPublisher {self.phase.name}>"
+
+    def start(self, space: Callable[[], DiskSpace], ended: Callable[[asyncio.Task[None]], None]) -> None:
+        """Begin to publish, as soon as there is a page. ``space`` may wait for the disk.
+
+        ``ended`` is told when the publishing ends, which it does by itself only for a bug.
+        """
+        if self._thread is not None:
+            logging.getLogger().addHandler(self._last_error)
+            self._task = asyncio.ensure_future(self._run(space))
+            self._task.add_done_callback(ended)
+
+    def opened(self) -> None:
+        """The store's directory is ours, and so is the page. Raises ``PageUnusable``."""
+        if self._thread is not None:
+            self._thread.open(self.look())
+
+    def recovering(self, done: int, total: int) -> None:
+        """So many bytes of the log are read."""
+        self.phase = Phase.RECOVERING
+        self._recovery = (done, total)
+
+    def enter(self, phase: Phase) -> None:
+        """Publish a change at once."""
+        self.phase = phase
+        self._put()
+
+    async def finish(self, phase: Phase, error: str = "") -> None:
+        """The last word. Said once."""
+        if self._thread is None or self.phase.is_final:
+            return
+        if error:
+            self._last_error.note(error)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.enter(phase)
+        await asyncio.to_thread(self._thread.end, FINISH_TIMEOUT_S)
+        logging.getLogger().removeHandler(self._last_error)
+
+    async def _run(self, space: Callable[[], DiskSpace]) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._measure(space))
+            while True:
+                self._put()
+                await asyncio.sleep(PUBLISH_INTERVAL_MS / 1000)
+
+    async def _measure(self, space: Callable[[], DiskSpace]) -> None:
+        while True:
+            try:
+                self._space = await asyncio.to_thread(space)
+            except OSError:
+                self._space = None  # a store that is not there yet, or a disk that is in trouble: not known
+            await asyncio.sleep(DISK_INTERVAL_S if self._space is not None else PUBLISH_INTERVAL_MS / 1000)
+
+    def _put(self) -> None:
+        if self._thread is not None:
+            self._thread.put(self.look())
+
+    def look(self) -> Status:
+        """A snapshot of this moment."""
+        moment, server, store = now(), self.server(), self.store
+        done, total = self._recovery or (None, None)
+        common = Status(
+            published_boottime_ns=moment.boottime_ns,
+            published_wall_ms=moment.wall_ms,
+            phase=self.phase,
+            role=Role.MASTER,
+            disk_total_bytes=None if self._space is None else self._space.total,
+            disk_used_bytes=None if self._space is None else self._space.used,
+            is_refusing_sends=server.is_refusing_sends or self.phase is not Phase.SERVING,
+            recovery_done_bytes=done,
+            recovery_total_bytes=total,
+            connections=server.connections,
+            queues=server.queues,
+            parked_sends=server.parked_sends,
+            last_error=self._last_error.text,
+            last_error_wall_ms=self._last_error.wall_ms,
+        )
+        return common if store is None else self._with_store(common, store)
+
+    def _with_store(self, status: Status, store: StoreFacts) -> Status:
+        if self.phase is Phase.SERVING:
+            self._min_physical = store.min_physical  # a store that closes has no files any more
+        pool, identity = store.pool_status, store.identity
+        return replace(
+            status,
+            wrote=store.wrote,
+            committed=store.committed,
+            flushed=store.flushed,
+            confirmed=store.confirmed,
+            min_physical=self._min_physical,
+            epoch=identity.epoch,
+            generation=identity.generation,
+            store_uuid=uuid.UUID(identity.uuid),
+            pool_medium=Medium.__members__.get(pool.medium.upper(), Medium.UNKNOWN),
+            pool_buffers_total=pool.total,
+            pool_buffers_free=pool.free,
+            is_crash_safe=pool.is_crash_safe,
+        )

@@ -1,0 +1,138 @@
+"""The thread that writes the status page, and the handler that remembers the newest error.
+
+The loop puts a snapshot into one slot, the newest wins, and never waits: a write to a file may wait for the disk. So
+while the disk hangs snapshots are dropped, not queued, and the page gets old, which is the truth.
+
+A page is never worth a broker: one that cannot be written is said once and tried again. Only at the start is a path
+that can never work an error, since whoever set it should hear of it then.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Protocol, final
+
+from gantry_broker.errors import BrokerError
+from gantry_broker.logs import FactFormatter
+from gantry_status import Origin, PageTaken, Status
+
+log = logging.getLogger(__name__)
+
+RETRY_INTERVAL_S: Final = 1.0
+
+
+@final
+class PageUnusable(BrokerError):
+    """The status page cannot be made where `statusPagePath` says. Mend what the text names and start again."""
+
+
+class Page(Protocol):
+    """A page in place."""
+
+    def publish(self, status: Status) -> None: ...
+    def close(self) -> None: ...
+
+
+OpenPage = Callable[[str, Origin, Status], Page]
+"""Makes a page and puts it in place. Raises ``OSError`` or ``PageTaken``."""
+
+
+@final
+class PageThread:
+    """``gantry-status``. ``open`` may be called once by any thread, everything else belongs to the loop's."""
+
+    def __init__(self, path: str, origin: Origin, open_page: OpenPage) -> None:
+        self._path: Final = path
+        self._origin: Final = origin
+        self._open_page: Final = open_page
+        self._page: Page | None = None
+        self._thread: threading.Thread | None = None
+        self._wake: Final = threading.Condition()
+        self._next: Status | None = None
+        self._is_ending = False
+        self._is_failing = False
+
+    def open(self, first: Status) -> None:
+        """Put the page in place. Raises ``PageUnusable``, but not for a full disk: that may pass."""
+        try:
+            self._page = self._open_page(self._path, self._origin, first)
+        except PageTaken as error:
+            raise PageUnusable(f"statusPagePath: {error}") from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise PageUnusable(f"statusPagePath: {self._path} cannot be made: {error.strerror}") from error
+            self._failed(error)
+        self._thread = threading.Thread(target=self._run, name="gantry-status", daemon=True)
+        self._thread.start()
+
+    def put(self, status: Status) -> None:
+        """Write this one next, in place of one that is not written yet."""
+        if self._thread is not None:
+            with self._wake:
+                self._next = status
+                self._wake.notify()
+
+    def end(self, timeout_s: float) -> None:
+        """Write what is in the slot, let go of the page. Waits, but not for a disk that hangs."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            with self._wake:
+                self._is_ending = True
+                self._wake.notify()
+            thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while self._next is None and not self._is_ending:
+                    self._wake.wait()
+                status, self._next = self._next, None
+                is_ending = self._is_ending
+            if status is not None:
+                self._write(status)
+            if is_ending:
+                if self._page is not None:
+                    self._page.close()
+                return
+
+    def _write(self, status: Status) -> None:
+        try:
+            if self._page is None:
+                self._page = self._open_page(self._path, self._origin, status)
+            else:
+                self._page.publish(status)
+        except OSError as error:
+            self._failed(error)
+            if not self._is_ending:
+                time.sleep(RETRY_INTERVAL_S)
+        else:
+            if self._is_failing:
+                log.info("the status page can be written again", extra={"path": self._path})
+            self._is_failing = False
+
+    def _failed(self, error: OSError) -> None:
+        if not self._is_failing:
+            reason = error.strerror or str(error)
+            log.warning("the status page cannot be written", extra={"path": self._path, "reason": reason})
+        self._is_failing = True
+
+
+@final
+class LastError(logging.Handler):
+    """The newest line of the log that is an error, with its time. Any thread may log."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.setFormatter(FactFormatter("%(message)s"))
+        self.text = ""
+        self.wall_ms: int | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.note(self.format(record).partition("\n")[0])
+
+    def note(self, text: str) -> None:
+        self.text, self.wall_ms = text, time.time_ns() // 1_000_000
