@@ -28,6 +28,7 @@ from gantry_broker.ports.disk import Disk, write_fully
 from gantry_broker.store import points
 from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import Extent, MappedFile, full_disk_is_store_full
+from gantry_broker.store.retention import has_room_for
 from gantry_broker.store.settings import StoreSettings
 from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_broker.store.write_pool import WritePool
@@ -136,11 +137,25 @@ class CommitLog:
         """Have the file after the current one made by the helper thread. No error ever: a roll will meet it."""
         self.preallocate_at = self.file_size + 1
         base = self.base_offset + self.file_size
-        if self._allocator is None or self._next is not None or self.files.at(base) is not None:
+        if self._allocator is None or not self.is_next_file_wanted:
             return
-        self._next = self._allocator.submit(self._create, base)
+        self._next = self._allocator.submit(self._create_next, base)
         if self.pool is not None and self._next_buffer is None:
             self._next_buffer = self.pool.borrow(base, base)
+
+    @property
+    def is_next_file_wanted(self) -> bool:
+        """Whether the current file is half full and there is none after it, nor is one being made."""
+        if self.position < self.file_size // 2 or self.files.at(self.base_offset + self.file_size) is not None:
+            return False
+        future = self._next
+        return future is None or (future.done() and future.exception() is not None)
+
+    def _create_next(self, base_offset: int) -> MappedFile:
+        """The next file, unless it would take the last room of the disk: that is for queues, index and tables."""
+        if not has_room_for(self.files.disk.space(self.files.directory), self.file_size):
+            raise StoreFull("the next file of the commit log would take the last room of the disk")
+        return self._create(base_offset)
 
     def _create(self, base_offset: int) -> MappedFile:
         file = self.files.create(base_offset, reserve=self.file_size)
@@ -192,7 +207,7 @@ class CommitLog:
         future, self._next = self._next, None
         try:
             made_ahead = future is not None and future.exception() is None
-            file = future.result() if future is not None and made_ahead else self._create(base)
+            file = future.result() if future is not None and made_ahead else self._create_next(base)
         except StoreFull:
             self._space_retry_at_ms = self._clock.monotonic_ms() + self._space_retry_interval_ms
             raise

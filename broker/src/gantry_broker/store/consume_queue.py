@@ -116,8 +116,11 @@ class ConsumeQueue:
         The general path, for dispatch from the log; the append loop does the same inline.
         """
         if self.files.files:
+            is_first = self.min_offset == self.readable_end
             while self.readable_end < offset:
                 self._put_next(FILLER_UNIT)
+            if is_first:
+                self.min_offset = offset
         elif offset != self.readable_end:
             self.start_at(offset)
         self._put_next(UNIT.pack(physical_offset, size, tags_code))
@@ -167,6 +170,10 @@ class ConsumeQueue:
             first, end, lambda physical, size: size == FILLER_SIZE or physical < min_physical
         )
         self.end = self.readable_end = self.flushed_end = end
+        for file in self.files.retire_before(self.min_offset * CONSUME_UNIT_BYTES):
+            # A crash came between the deletion of log files and this.
+            file.close()
+            self.files.unlink(file)
         self.files.remove_from(end * CONSUME_UNIT_BYTES + 1)
         for file in self.files.files:
             used = min(max(end * CONSUME_UNIT_BYTES - file.base_offset, 0), file.size)
@@ -183,12 +190,33 @@ class ConsumeQueue:
         """The end that the queue had when the log ended at ``physical_offset``. The flush thread may ask."""
         return self._partition(self.min_offset, self.readable_end, lambda physical, _: physical < physical_offset)
 
+    def min_offset_at(self, min_physical: int) -> int:
+        """What ``min_offset`` becomes when the log begins at ``min_physical``. Any thread may ask."""
+        first, last = self.min_offset, self.readable_end
+        return self._partition(first, last, lambda physical, size: size == FILLER_SIZE or physical < min_physical)
+
+    def trim(self, min_offset: int) -> tuple[MappedFile, ...]:
+        """Let the queue begin at ``min_offset``; the files that hold nothing from there on, out of the list.
+
+        The last file stays even if everything in it has expired: it is what keeps the next offset over a restart.
+        """
+        if min_offset <= self.min_offset:
+            return ()
+        assert min_offset <= self.readable_end, (self, min_offset)
+        self.min_offset = min_offset
+        return self.files.retire_before(min_offset * CONSUME_UNIT_BYTES)
+
     def _partition(self, first: int, last: int, holds: Callable[[int, int], bool]) -> int:
-        """The first queue offset in ``[first, last)`` whose (physical offset, size) does not hold, by bisection."""
+        """The first queue offset in ``[first, last)`` whose (physical offset, size) does not hold, by bisection.
+
+        Other threads ask while the loop's thread trims, so all of it is about one list of files.
+        """
+        files = self.files.files
+        base = files[0].base_offset if files else 0
+        first = max(first, base // CONSUME_UNIT_BYTES)
         while first < last:
             middle = (first + last) // 2
-            file = self.files.at(middle * CONSUME_UNIT_BYTES)
-            assert file is not None, (self, middle)
+            file = files[(middle * CONSUME_UNIT_BYTES - base) // self.files.file_size]
             raw = file.file.pread(CONSUME_UNIT_BYTES, middle * CONSUME_UNIT_BYTES - file.base_offset)
             physical, size, _ = UNIT.unpack(raw)
             if holds(physical, size):

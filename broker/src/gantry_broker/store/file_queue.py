@@ -109,6 +109,31 @@ class FileQueue:
             self._remove(self.files[-1])
             self.files = self.files[:-1]
 
+    def retire_before(self, offset: int) -> tuple[MappedFile, ...]:
+        """Take the files that end at or before ``offset`` out of the list, oldest first; the last one always stays.
+
+        They are still open and have their names: the caller unlinks them in this order, and somebody closes them when
+        no thread can be at work on them any more.
+        """
+        files = self.files
+        count = 0
+        while count < len(files) - 1 and files[count].end_offset <= offset:
+            count += 1
+        self.files = files[count:]
+        return files[:count]
+
+    def unlink(self, file: MappedFile) -> None:
+        """Take away the name of a retired file, durably. Any thread, but one file after the other.
+
+        Each name is gone for good before the next one goes: a power loss then never leaves an older file without the
+        one behind it, which would look like a loss in the middle.
+        """
+        # The name or the whole directory may be gone: its topic was deleted meanwhile.
+        with suppress(FileNotFoundError):
+            self.disk.remove(file.path)
+        with suppress(FileNotFoundError):
+            self.disk.sync_directory(self.directory)
+
     def _remove(self, file: MappedFile) -> None:
         file.close()
         self.disk.remove(file.path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import StoreFull
@@ -55,6 +56,7 @@ class KeyIndex:
         self.files: tuple[IndexFile, ...] = ()
         self.is_directory_dirty = False
         self.is_behind = False
+        self._retired: list[IndexFile] = []
         self._disk: Final = disk
         self._clock: Final = clock
         self._settings: Final = settings
@@ -119,6 +121,24 @@ class KeyIndex:
         if self._disk.exists(self.directory):
             self._disk.remove_tree(self.directory)
             self._disk.sync_directory(self.directory.rpartition("/")[0])
+
+    def retire_before(self, min_physical: int) -> tuple[IndexFile, ...]:
+        """Take the files out of the list whose messages all lie before ``min_physical``; the newest always stays.
+
+        The caller unlinks them, ``gantry-point`` closes them.
+        """
+        count = 0
+        while count < len(self.files) - 1 and self.files[count].header.end_physical < min_physical:
+            count += 1
+        retired, self.files = self.files[:count], self.files[count:]
+        self._retired.extend(retired)
+        return retired
+
+    def unlink(self, file: IndexFile) -> None:
+        """Take away the name of a retired file. Any thread."""
+        with suppress(FileNotFoundError):
+            self._disk.remove(file.file.path)
+        self.is_directory_dirty = True
 
     def _next_name(self) -> str:
         now_ms = self._clock.wall_ms()
@@ -224,7 +244,9 @@ class KeyIndex:
     # -- durability ----------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Make all entries and names durable. Called by the flush thread."""
+        """Make all entries and names durable. Called by ``gantry-point``."""
+        while self._retired:
+            self._retired.pop().file.close()
         for file in self.files:
             file.sync()
         if self.is_directory_dirty:
@@ -232,6 +254,7 @@ class KeyIndex:
             self._disk.sync_directory(self.directory)
 
     def close(self) -> None:
-        for file in self.files:
+        for file in (*self.files, *self._retired):
             file.file.close()
         self.files = ()
+        self._retired.clear()

@@ -41,6 +41,7 @@ from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, read_messages
 from gantry_broker.store.recover import FoundStore, Progress, Recovery, RecoveryReport
 from gantry_broker.store.recovery_point import RecoveryPointFile
+from gantry_broker.store.removal import HeadRemoval
 from gantry_broker.store.settings import PAGE_BYTES, StoreSettings
 from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
 from gantry_broker.store.write_pool import PoolStatus
@@ -100,6 +101,10 @@ class MessageStore:
         self._commit_wake_bytes: Final = max(settings.pool.commit_pages_min, 1) * PAGE_BYTES
         self._flush_wake_bytes = 1 if settings.flush.is_sync else settings.flush.flush_pages_min * PAGE_BYTES
         self._is_flush_woken: Final = settings.flush.is_sync or not settings.flush.is_timed
+        self.removal: Final = HeadRemoval(
+            self._log, self._dispatcher, self._queues, self._index, self._points.request_point
+        )
+        """How the oldest files are deleted, for whoever decides it."""
         self._lock: DiskLock | None = None
         self._is_open = False
 
@@ -223,6 +228,7 @@ class MessageStore:
             self._committer.give_back()
 
     def _release(self) -> None:
+        self.removal.close()
         self._checkpoint.close()
         self._queues.close()
         if self._index is not None:
@@ -289,6 +295,15 @@ class MessageStore:
     def last_timestamp_ms(self) -> int:
         """The store time of the newest message."""
         return self._log.last_timestamp_ms
+
+    @property
+    def is_next_file_wanted(self) -> bool:
+        """Whether the log's current file is half full and the next one could not be made."""
+        return self._log.is_next_file_wanted
+
+    def make_next_file(self) -> None:
+        """Have the log's next file made in the background, since there is room again."""
+        self._log.preallocate()
 
     @property
     def is_writable(self) -> bool:

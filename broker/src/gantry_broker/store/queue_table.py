@@ -13,6 +13,7 @@ from typing import Final, final
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.file_queue import FileQueue
+from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.settings import StoreSettings
 from gantry_wire.names import path_component, topic_fault
 
@@ -29,7 +30,7 @@ class QueueTable:
         self._file_size: Final = settings.mapped_file_size_consume_queue
         self._stride: Final = settings.consume_queue_reserve_bytes
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self._retired: list[ConsumeQueue] = []
+        self._retired: list[ConsumeQueue | MappedFile] = []
         self._is_directory_dirty = False
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -77,10 +78,20 @@ class QueueTable:
             # The flush thread may be syncing its files right now, so it is left to close them.
             self._retired.append(queue)
         directory = f"{self.directory}/{path_component(topic)}"
-        if self._disk.exists(directory):
-            self._disk.remove_tree(directory)
+        while self._disk.exists(directory):
+            # Retention may be unlinking files in there at the same time.
+            with suppress(FileNotFoundError):
+                self._disk.remove_tree(directory)
             self._is_directory_dirty = True
         return bool(queues)
+
+    def trim(self, queue: ConsumeQueue, min_offset: int) -> tuple[MappedFile, ...]:
+        """Let ``queue`` begin at ``min_offset``; the files to unlink for it. None of a queue that is gone."""
+        if self._queues.get((queue.topic, queue.queue_id)) is not queue:
+            return ()
+        files = queue.trim(min_offset)
+        self._retired.extend(files)
+        return files
 
     def sync(self) -> None:
         """Make every queue durable, names included. Called by the flush thread."""

@@ -1,0 +1,141 @@
+"""Retention, the doing half: the head of the log goes, and what is derived of it follows.
+
+    helper thread   facts      how old are the oldest files
+    loop            (the plan)
+    helper thread   measure    where does every queue begin when the log begins there
+    loop            retire     min_offset of the queues and min_physical move; the files are in no list any more
+    helper thread   unlink     log files, then queue files, then index files, oldest first, each name durably
+
+The order is the promise. Readers are the loop's, so between two of their reads they see all of it or nothing: an
+offset that is gone is answered with the one to go on from. Names of log files go first: whatever a crash leaves undone
+behind them is derived, and the next start trims queues to where the log begins. One name is gone for good before the
+next one goes, so that a power loss leaves no gap. A name that cannot be taken away stays first in line.
+
+Open files: a log file is closed by whoever unlinks it, because no thread touches one that ends at or before
+``flushed``; files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``, closes
+them. Mappings live as long as their last reader.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.dispatcher import Dispatcher
+from gantry_broker.store.file_age import newest_store_time
+from gantry_broker.store.file_queue import FileQueue
+from gantry_broker.store.index_file import IndexFile
+from gantry_broker.store.key_index import KeyIndex
+from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.retention import FILES_PER_ROUND_MAX, FileFacts
+
+Trims = Mapping[ConsumeQueue, int]
+"""Queues whose beginning moves, and where to."""
+
+
+@final
+class HeadRemoval:
+    """Deletes the head of one store. One round at a time; the methods say which thread may call them."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        dispatcher: Dispatcher,
+        queues: QueueTable,
+        index: KeyIndex | None,
+        retired: Callable[[], None],
+    ) -> None:
+        """``retired`` is called when files wait for ``gantry-point`` to close them."""
+        self._log: Final = commit_log
+        self._dispatcher: Final = dispatcher
+        self._queues: Final = queues
+        self._index: Final = index
+        self._has_retired: Final = retired
+        self._newest_ms: dict[int, int] = {}
+        self._log_files: Final[deque[MappedFile]] = deque()
+        self._queue_files: Final[deque[tuple[FileQueue, MappedFile]]] = deque()
+        self._index_files: Final[deque[IndexFile]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<HeadRemoval {self._log!r} waiting={self.waiting_count}>"
+
+    @property
+    def waiting_count(self) -> int:
+        """How many retired files still have their names."""
+        return len(self._log_files) + len(self._queue_files) + len(self._index_files)
+
+    def _keep_from(self) -> int:
+        """No file that ends behind this may go. Each part only grows, so any thread may ask."""
+        commit_log = self._log
+        return min(commit_log.base_offset, commit_log.flushed, self._dispatcher.dispatched)
+
+    def facts(self) -> tuple[FileFacts, ...]:
+        """The oldest files, as many as a round may take. Helper thread: reads the disk for files it has not seen."""
+        commit_log, keep_from = self._log, self._keep_from()
+        files = commit_log.files.files
+        known = self._newest_ms
+        self._newest_ms = {}
+        facts = []
+        for number, file in enumerate(files[:FILES_PER_ROUND_MAX]):
+            is_removable = file.end_offset <= keep_from and file.buffer is None
+            newest_ms = commit_log.last_timestamp_ms
+            if is_removable:
+                found = known.get(file.base_offset)
+                newest_ms = newest_store_time(files, number, log_newest_ms=newest_ms) if found is None else found
+                self._newest_ms[file.base_offset] = newest_ms
+            facts.append(FileFacts(file.base_offset, file.end_offset, newest_ms, is_removable))
+        return tuple(facts)
+
+    def measure(self, offset: int) -> Trims:
+        """Where every queue begins when the log begins at ``offset``. Helper thread: reads the disk."""
+        trims: dict[ConsumeQueue, int] = {}
+        for queue in self._queues:
+            try:
+                min_offset = queue.min_offset_at(offset)
+            except OSError:
+                if self._queues.get(queue.topic, queue.queue_id) is queue:
+                    raise
+                continue  # its topic was deleted meanwhile, and the flush thread has closed it
+            if min_offset > queue.min_offset:
+                trims[queue] = min_offset
+        return trims
+
+    def retire(self, offset: int, trims: Trims) -> int:
+        """Let the log begin at ``offset``, which is the end of a file; how many log files go. Loop's thread."""
+        commit_log = self._log
+        assert offset <= max(self._keep_from(), commit_log.min_physical), (offset, self)
+        for queue, min_offset in trims.items():
+            self._queue_files.extend((queue.files, file) for file in self._queues.trim(queue, min_offset))
+        if self._index is not None:
+            self._index_files.extend(self._index.retire_before(offset))
+        files = commit_log.files.retire_before(offset)
+        assert all(file.buffer is None for file in files), files
+        self._log_files.extend(files)
+        return len(files)
+
+    def unlink(self) -> None:
+        """Take away the names of everything that was retired. Helper thread. After an ``OSError``: call it again."""
+        while self._log_files:
+            file = self._log_files[0]
+            self._log.files.unlink(file)
+            self._log_files.popleft().close()
+        is_flush_needed = bool(self._queue_files or self._index_files)
+        while self._queue_files:
+            files, file = self._queue_files[0]
+            files.unlink(file)
+            self._queue_files.popleft()
+        while self._index_files:
+            assert self._index is not None, "without an index it has no files"
+            self._index.unlink(self._index_files[0])
+            self._index_files.popleft()
+        if is_flush_needed:
+            self._has_retired()
+
+    def close(self) -> None:
+        """Let go of log files that are still open. After the last call of anything else."""
+        while self._log_files:
+            self._log_files.popleft().close()

@@ -1,0 +1,487 @@
+"""Deleting the head of the log: queues and index follow, readers are never hurt, and a crash anywhere converges."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.ports import RealDisk
+from gantry_broker.store.file_age import newest_store_time
+from gantry_broker.store.reader import ReadStatus
+from gantry_broker.testing.head import remove_before, remove_files, write_point
+from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+from gantry_wire.message import decode_records
+
+FILE_BYTES = TINY.mapped_file_size_commit_log
+
+
+@pytest.fixture(params=["real", "faulty"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
+    made = make_world(request.param, tmp_path)
+    made.open()
+    return made
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> StoreWorld:
+    made = make_world("faulty", tmp_path)
+    made.open()
+    return made
+
+
+def fill(world: StoreWorld, files: int) -> None:
+    """Messages of three queues until so many files are full; everything is flushed."""
+    number = 0
+    while world.store.wrote < files * FILE_BYTES + FILE_BYTES // 4:
+        world.send("orders", queue_id=number % 2)
+        world.send("bills")
+        number += 1
+    world.store.flush()
+
+
+def survivors(world: StoreWorld, topic: str, queue_id: int) -> list[bytes]:
+    """What was sent to a queue and does not lie before the log's beginning."""
+    return [
+        body
+        for end, sent_topic, sent_queue, _, body in world.sent
+        if (sent_topic, sent_queue) == (topic, queue_id) and end > world.store.min_physical
+    ]
+
+
+def assert_rest_is_whole(world: StoreWorld) -> None:
+    """Every queue begins with the first message that the log still has, and misses none from there on."""
+    for topic, queue_id in (("orders", 0), ("orders", 1), ("bills", 0)):
+        messages = world.messages(topic, queue_id)
+        expected = survivors(world, topic, queue_id)
+        queue = world.store.find_queue(topic, queue_id)
+        assert queue is not None
+        assert [message.body for message in messages] == expected
+        assert [message.queue_offset for message in messages] == list(range(queue.min_offset, queue.end))
+        assert queue.end == len(world.sent_bodies(topic, queue_id))
+
+
+def assert_no_idle_files(world: StoreWorld) -> None:
+    """No queue keeps a file of nothing but expired units, but for its last."""
+    for topic, queue_ids in world.store.topics().items():
+        for queue_id in queue_ids:
+            queue = world.store.find_queue(topic, queue_id)
+            assert queue is not None
+            names = [int(name) for name in world.disk.list(queue.files.directory)]
+            assert names == [file.base_offset for file in queue.files.files]
+            assert all(file.end_offset > queue.min_offset * 20 for file in queue.files.files[:-1])
+
+
+def log_names(world: StoreWorld) -> list[int]:
+    return [int(name) for name in world.disk.list(world.path("commitlog"))]
+
+
+# -- what goes and what stays ----------------------------------------------------------------------------------------
+
+
+def test_the_head_goes_and_everything_follows(world: StoreWorld) -> None:
+    """Log files, the units of their messages and whole queue files go; the rest is served as before."""
+    fill(world, 5)
+
+    begin = remove_files(world.store, 3)
+
+    assert begin == world.store.min_physical == 3 * FILE_BYTES
+    assert log_names(world)[0] == begin
+    assert_rest_is_whole(world)
+    assert_no_idle_files(world)
+    queue = world.store.find_queue("bills", 0)
+    assert queue is not None
+    assert queue.files.base_offset > 0
+
+
+def test_readers_below_the_beginning_learn_where_to_go_on(world: StoreWorld) -> None:
+    """An offset that is gone is answered with the first one that is there."""
+    fill(world, 4)
+
+    remove_files(world.store, 2)
+
+    result = world.store.read("bills", 0, 3, count_max=32, bytes_max=65536)
+    assert result.status is ReadStatus.OFFSET_TOO_SMALL
+    assert result.next_offset == result.min_offset > 3
+    first = world.store.read("bills", 0, result.next_offset, count_max=1, bytes_max=65536)
+    assert [message.body for message in decode_records(first.body)] == survivors(world, "bills", 0)[:1]
+    assert world.store.message_at(0) is None
+    assert world.store.earliest_time("bills", 0) > 0
+
+
+def test_neither_the_current_file_nor_an_unflushed_one_goes(world: StoreWorld) -> None:
+    """Facts call removable what lies behind the current file and is flushed, and retiring anything else is refused."""
+    world.send(count=400)
+    assert world.store.wrote > 2 * FILE_BYTES
+    assert [file.is_removable for file in world.store.removal.facts()] == [False] * len(log_names(world))
+
+    world.store.flush()
+
+    facts = world.store.removal.facts()
+    assert [file.is_removable for file in facts] == [True] * (len(facts) - 1) + [False]
+    with pytest.raises(AssertionError):
+        world.store.removal.retire(facts[-1].end_offset, {})
+
+
+def test_held_messages_keep_their_file(world: StoreWorld) -> None:
+    """A file whose messages no consumer may see yet is in use, however well flushed."""
+    world.send(count=20)
+    world.store.hold_dispatch()
+    world.send(count=400)
+    world.store.flush()
+
+    assert not any(file.is_removable for file in world.store.removal.facts())
+    world.store.release_dispatch(world.store.wrote)
+    assert world.store.removal.facts()[0].is_removable
+
+
+def test_a_file_made_ahead_stays(world: StoreWorld) -> None:
+    """The next file, though it is behind nothing, is none that may go."""
+    fill(world, 2)
+    world.store._log.file_after(world.store._log.base_offset)
+
+    facts = world.store.removal.facts()
+
+    assert [file.is_removable for file in facts] == [True, True, False, False]
+
+
+def test_index_files_of_deleted_messages_go(world: StoreWorld) -> None:
+    """An index file all of whose messages are gone is unlinked; the others still find theirs."""
+    keys: list[str] = []
+    while world.store.wrote < 6 * FILE_BYTES:
+        keys.append(f"key{len(keys)}")
+        world.append([world.draft(keys=keys[-1])])
+    world.store.flush()
+    before = world.disk.list(world.path("index"))
+
+    remove_files(world.store, 5)
+
+    after = world.disk.list(world.path("index"))
+    assert after == before[-len(after) :]
+    assert len(after) < len(before)
+    assert len(world.store.query_keys("orders", keys[-1], 10, 0, 1 << 62)[0]) == 1
+    assert world.store.query_keys("orders", keys[0], 10, 0, 1 << 62)[0] == []
+
+
+def test_a_deleted_topic_in_the_middle_of_a_round_is_passed_over(world: StoreWorld) -> None:
+    """A topic that goes between measuring and retiring, or before the unlinking, leaves nothing and breaks nothing."""
+    fill(world, 4)
+    removal = world.store.removal
+    trims = removal.measure(3 * FILE_BYTES)
+    world.store.delete_topic("orders")
+
+    removal.retire(3 * FILE_BYTES, trims)
+    world.store.delete_topic("bills")
+    removal.unlink()
+    world.store.flush_step()
+
+    assert world.disk.list(world.path("consumequeue")) == []
+    assert removal.waiting_count == 0
+
+
+# -- how old a file is -----------------------------------------------------------------------------------------------
+
+
+def test_the_age_of_a_file_is_that_of_its_newest_message(world: StoreWorld) -> None:
+    """Not of its first message, nor of the first one behind it: a day of silence before the roll does not count."""
+    last = {}
+    while world.store.wrote < 3 * FILE_BYTES:
+        position = world.store.wrote
+        _, offsets = world.append([world.draft()])
+        message = world.messages()[-1]
+        last[message.physical_offset // FILE_BYTES] = message.store_timestamp_ms
+        assert offsets and position <= message.physical_offset
+        world.clock.advance(1_000)
+        if (world.store.wrote + 200) // FILE_BYTES > position // FILE_BYTES:
+            world.clock.advance(86_400_000)
+    world.store.flush()
+
+    assert [file.newest_ms for file in world.store.removal.facts()[:3]] == [last[0], last[1], last[2]]
+
+
+@pytest.mark.parametrize("body_bytes", [1, 9_000], ids=["small", "nearly-a-file"])
+def test_the_newest_message_is_found_whatever_its_size(world: StoreWorld, body_bytes: int) -> None:
+    """A file of one large message is as old as that message."""
+    for _ in range(3):
+        world.append([world.draft(body=b"\xda\xa3\x20\xa7" * (body_bytes // 4 + 1))])
+        world.clock.advance(5_000)
+    fill(world, 3)
+    files = world.store._log.files.files
+
+    found = newest_store_time(files, 0, log_newest_ms=-1)
+
+    messages = world.messages("orders", 0) + world.messages("orders", 1) + world.messages("bills")
+    assert found == max(m.store_timestamp_ms for m in messages if m.physical_offset < FILE_BYTES)
+
+
+def test_a_rotten_end_makes_a_file_younger_never_older(world: StoreWorld) -> None:
+    """Where the last record cannot be read, the next file's first answers, and at last the newest of the log."""
+    fill(world, 2)
+    first_after = min(m.store_timestamp_ms for m in world.messages("bills") if m.physical_offset >= FILE_BYTES)
+    files = world.store._log.files.files
+    tail = bytes(files[0].view[-400:])
+    world.overwrite("commitlog/" + "0" * 20, FILE_BYTES - 400, b"\xff" * 400)
+
+    assert first_after - 1 <= newest_store_time(files, 0, log_newest_ms=-1) <= first_after
+
+    world.overwrite("commitlog/" + "0" * 20, FILE_BYTES - 400, tail)
+    for file in files[1:]:
+        world.overwrite(file.path.removeprefix(world.root + "/"), 0, bytes(80))
+        world.overwrite(file.path.removeprefix(world.root + "/"), FILE_BYTES - 400, b"\xff" * 400)
+    assert newest_store_time(files, 1, log_newest_ms=1234) == 1234
+
+
+# -- restarts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["clean", "killed", "killed-after-a-point", "no-point"])
+def test_a_log_without_its_head_is_opened_again(world: StoreWorld, ending: str) -> None:
+    """However the last run ended, queues begin where the log does, and sending goes on."""
+    fill(world, 5)
+    if ending == "killed-after-a-point":
+        write_point(world)
+    remove_files(world.store, 3)
+    if ending == "clean":
+        world.close()
+    else:
+        world.kill()
+    if ending == "no-point":
+        world.disk.remove(world.path("recovery-point.json"))
+
+    report = world.open()
+
+    assert report.damaged == []
+    assert world.store.min_physical == 3 * FILE_BYTES
+    assert_rest_is_whole(world)
+    assert_no_idle_files(world)
+    fill(world, 6)
+    remove_files(world.store, 3)
+    assert_rest_is_whole(world)
+
+
+@pytest.mark.parametrize("ending", ["clean", "killed", "no-point"])
+@pytest.mark.parametrize("count", [37, 50], ids=["in-a-file", "at-a-file's-end"])
+def test_a_queue_all_of_whose_messages_expired_keeps_its_next_offset(
+    world: StoreWorld, ending: str, count: int
+) -> None:
+    """Consumers that come later must not meet offsets that were used before."""
+    world.send("quiet", count)
+    fill(world, 4)
+    remove_files(world.store, 3)
+    queue = world.store.find_queue("quiet", 0)
+    assert queue is not None
+    assert (queue.min_offset, queue.end) == (count, count)
+    assert world.messages("quiet") == []
+    if ending == "clean":
+        world.close()
+    else:
+        world.kill()
+    if ending == "no-point":
+        world.disk.remove(world.path("recovery-point.json"))
+
+    world.open()
+
+    _, offsets = world.append([world.draft("quiet")])
+    assert offsets == [count]
+    assert [message.queue_offset for message in world.messages("quiet")] == [count]
+
+
+def test_a_rebuilt_queue_begins_where_the_log_does(world: StoreWorld) -> None:
+    """A queue that is lost after its head expired comes back with the same numbers."""
+    fill(world, 5)
+    remove_files(world.store, 3)
+    world.close()
+    world.disk.remove_tree(world.path("consumequeue/bills"))
+
+    report = world.open()
+
+    assert report.queues_rebuilt == [("bills", 0)]
+    assert_rest_is_whole(world)
+
+
+@pytest.mark.parametrize("unlinked", [0, 1, 2, 3])
+def test_a_crash_between_log_files_and_queues_converges(world: StoreWorld, unlinked: int) -> None:
+    """Some log files are gone and no queue was trimmed: the next start brings both together."""
+    fill(world, 5)
+    world.kill()
+    for base in range(unlinked):
+        world.disk.remove(world.path(f"commitlog/{base * FILE_BYTES:020d}"))
+
+    world.open()
+
+    assert world.store.min_physical == unlinked * FILE_BYTES
+    assert_rest_is_whole(world)
+    assert_no_idle_files(world)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_power_loss_while_deleting_leaves_no_gap(faulty: StoreWorld, seed: int) -> None:
+    """Whichever names survive: the log begins at a file's beginning, goes on without a gap, and the queues agree."""
+    fill(faulty, 6)
+    if seed % 2:
+        write_point(faulty)
+    operations = 0
+
+    def cut(operation: str, path: str) -> None:
+        nonlocal operations
+        if operation in ("remove", "sync_directory"):
+            operations += 1
+            if operations > seed % 12:
+                raise OSError(errno.EIO, "the power is gone", path)
+
+    faulty.faulty_disk.meet_fault = cut  # type: ignore[method-assign]
+    store = faulty.store
+    trims = store.removal.measure(5 * FILE_BYTES)
+    store.removal.retire(5 * FILE_BYTES, trims)
+    with pytest.raises(OSError, match="power"):
+        store.removal.unlink()
+    del faulty.faulty_disk.meet_fault
+    faulty.lose_power(seed)
+
+    report = faulty.open()
+
+    names = log_names(faulty)
+    assert names == list(range(names[0], names[-1] + 1, FILE_BYTES))
+    assert seed % 2 == 0 or report.queues_rebuilt == []
+    assert_rest_is_whole(faulty)
+
+
+def test_a_name_that_cannot_be_taken_away_is_tried_again_in_order(faulty: StoreWorld) -> None:
+    """An error stops the unlinking at that file; a later call goes on with it, so that no gap comes to be."""
+    fill(faulty, 4)
+    faulty.faulty_disk.fail_next("remove", errno.EROFS)
+
+    with pytest.raises(OSError, match="Read-only"):
+        remove_files(faulty.store, 3)
+
+    assert faulty.store.min_physical == 3 * FILE_BYTES, "readers are told the truth at once"
+    assert log_names(faulty)[0] == 0
+    assert faulty.store.removal.waiting_count > 0
+    faulty.store.removal.unlink()
+    assert log_names(faulty)[0] == 3 * FILE_BYTES
+    assert faulty.store.removal.waiting_count == 0
+    assert_rest_is_whole(faulty)
+
+
+# -- who is at work at the same time -----------------------------------------------------------------------------------
+
+
+def test_a_reader_keeps_what_it_holds(tmp_path: Path) -> None:
+    """Bytes of a deleted file are there as long as somebody reads them: no SIGBUS, no BufferError, no other bytes."""
+    world = make_world("real", tmp_path)
+    world.open()
+    fill(world, 4)
+    held = world.store._log.slice(0, 100)
+    assert held is not None
+    before = bytes(held)
+    wrong = threading.Event()
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            if bytes(held) != before:
+                wrong.set()
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    remove_files(world.store, 3)
+    fill(world, 6)
+    remove_files(world.store, 2)
+    stop.set()
+    for reader in readers:
+        reader.join()
+
+    assert not wrong.is_set()
+    held.release()
+    world.close()
+
+
+def test_files_that_are_being_synced_are_closed_by_the_flush_thread(faulty: StoreWorld) -> None:
+    """A queue file that goes while its sync is under way stays open until that sync is over."""
+    fill(faulty, 5)
+    queue = faulty.store.find_queue("bills", 0)
+    assert queue is not None
+    first = queue.files.files[0]
+    in_sync, may_go_on = threading.Event(), threading.Event()
+    failures: list[BaseException] = []
+    real_fault = faulty.faulty_disk.meet_fault
+
+    def slow(operation: str, path: str) -> None:
+        if operation == "sync" and path == first.path:
+            in_sync.set()
+            may_go_on.wait(30)
+        real_fault(operation, path)
+
+    def flush() -> None:
+        try:
+            write_point(faulty)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the test must see it
+            failures.append(error)
+
+    faulty.faulty_disk.meet_fault = slow  # type: ignore[method-assign]
+    flusher = threading.Thread(target=flush)
+    flusher.start()
+    assert in_sync.wait(30)
+
+    remove_files(faulty.store, 4)
+    assert first not in queue.files.files
+    assert first.file.pread(1, 0) is not None, "it is still open"
+    may_go_on.set()
+    flusher.join()
+
+    assert failures == []
+    assert faulty.fatal == []
+    write_point(faulty)
+    with pytest.raises(OSError, match="closed"):
+        first.file.pread(1, 0)
+    faulty.close()
+
+
+def test_a_recovery_point_is_written_while_queues_are_trimmed(faulty: StoreWorld) -> None:
+    """With dispatch held the flush thread looks into the queues itself, and may find their heads gone."""
+    fill(faulty, 5)
+    faulty.store.hold_dispatch()
+    faulty.send("bills", 3)
+    queue = faulty.store.find_queue("bills", 0)
+    assert queue is not None
+    min_offset = queue.min_offset
+    remove_files(faulty.store, 4)
+    assert queue.min_offset > min_offset
+
+    # As if the flush thread had read the old beginning just before.
+    trimmed, queue.min_offset = queue.min_offset, min_offset
+    end = queue.end_before(faulty.store.flushed)
+    queue.min_offset = trimmed
+
+    assert end == queue.readable_end
+
+
+def test_no_descriptor_of_a_deleted_file_is_kept(tmp_path: Path) -> None:
+    """An open file keeps its blocks: the space is back only when everything that was unlinked is closed, too."""
+
+    def deleted() -> list[str]:
+        links = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if entry.is_symlink()]
+        return [link for link in links if link.startswith(str(tmp_path)) and link.endswith("(deleted)")]
+
+    world = StoreWorld(RealDisk(), str(tmp_path / "store"))  # type: ignore[arg-type]
+    world.open()
+    for round_number in range(2, 12):
+        fill(world, round_number)
+        remove_files(world.store, len(log_names(world)) - 1)
+        world.store.flush_step()
+        assert deleted() == []
+    world.close()
+
+
+def test_removing_nothing_changes_nothing(world: StoreWorld) -> None:
+    """A round that has nothing to do leaves every file as it is."""
+    fill(world, 3)
+    before = world.files("commitlog") | world.files("consumequeue") | world.files("index")
+
+    assert remove_before(world.store, world.store.min_physical) == 0
+
+    assert world.files("commitlog") | world.files("consumequeue") | world.files("index") == before

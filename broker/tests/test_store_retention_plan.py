@@ -1,0 +1,294 @@
+"""Which files go, and when sends are refused: the policy as tables, and the clock that it believes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantry_broker.ports import DiskSpace
+from gantry_broker.store.retention import (
+    FILES_PER_ROUND_MAX,
+    HOUR_MS,
+    NOTHING_UNCONSUMED,
+    FileFacts,
+    Reason,
+    RetentionFacts,
+    RoomFacts,
+    has_room_for,
+    is_refusing,
+    needs_unconsumed,
+    plan_retention,
+)
+from gantry_broker.store.retention_clock import SETTLE_MS, TOLERANCE_MS, RetentionClock
+from gantry_broker.store.settings import RetentionSettings
+
+SETTINGS = RetentionSettings(reserved_hours=72, delete_hours=(4,))
+SIZE = 100
+NOW_MS = 1_700_000_000_000
+DELETE_HOUR, OTHER_HOUR = 4, 15
+
+
+def files(*ages_hours: float, removable: int | None = None) -> tuple[FileFacts, ...]:
+    """Files of ``SIZE`` bytes from offset 1000 on, the newest message of each so many hours old."""
+    count = len(ages_hours) if removable is None else removable
+    return tuple(
+        FileFacts(1000 + n * SIZE, 1000 + (n + 1) * SIZE, NOW_MS - int(age * HOUR_MS), n < count)
+        for n, age in enumerate(ages_hours)
+    )
+
+
+def facts(
+    some: tuple[FileFacts, ...],
+    *,
+    used: int = 50,
+    hour: int = OTHER_HOUR,
+    unconsumed_from: int = NOTHING_UNCONSUMED,
+    is_manual: bool = False,
+) -> RetentionFacts:
+    """On a disk of 10,000 bytes of which ``used`` percent are used; so one file is one percent."""
+    room = RoomFacts(space=DiskSpace(100 * SIZE, 100 * SIZE - used * SIZE), file_size=SIZE)
+    return RetentionFacts(
+        files=some, room=room, now_ms=NOW_MS, hour=hour, unconsumed_from=unconsumed_from, is_manual=is_manual
+    )
+
+
+@pytest.mark.parametrize(
+    ("given_facts", "deleted", "reason"),
+    [
+        pytest.param(facts(files(100, 90, 10)), 0, Reason.NOTHING_DUE, id="expired-but-not-the-hour"),
+        pytest.param(facts(files(100, 90, 10), hour=DELETE_HOUR), 2, Reason.EXPIRED, id="expired-at-the-hour"),
+        pytest.param(facts(files(72, 71), hour=DELETE_HOUR), 0, Reason.NOTHING_DUE, id="exactly-as-old-as-reserved"),
+        pytest.param(facts(files(72.01, 71), hour=DELETE_HOUR), 1, Reason.EXPIRED, id="a-little-older"),
+        pytest.param(facts(files(100, 90, 10), used=75), 0, Reason.NOTHING_DUE, id="at-the-used-level"),
+        pytest.param(facts(files(100, 90, 10), used=76), 2, Reason.EXPIRED_SPACE, id="above-the-used-level"),
+        pytest.param(facts(files(100, 90, 10), is_manual=True), 2, Reason.EXPIRED_MANUAL, id="an-administrator-asked"),
+        pytest.param(facts(files(10, 9), is_manual=True), 0, Reason.NOTHING_DUE, id="asked-and-nothing-expired"),
+        pytest.param(facts(files(10, 9), used=80), 0, Reason.NOTHING_DUE, id="fresh-above-the-used-level"),
+        pytest.param(
+            facts(files(100, 90), hour=DELETE_HOUR, unconsumed_from=1000), 2, Reason.EXPIRED, id="expired-unconsumed"
+        ),
+        pytest.param(facts(files(*[10.0] * 5), used=85), 0, Reason.NOTHING_DUE, id="at-the-forced-level"),
+        pytest.param(facts(files(*[10.0] * 5), used=87), 2, Reason.FORCED, id="forced-only-as-many-as-it-takes"),
+        pytest.param(facts(files(100, 10, 10), used=87), 2, Reason.FORCED, id="forced-counts-what-expired"),
+        pytest.param(facts(files(100, 100, 10), used=86), 2, Reason.EXPIRED_SPACE, id="expired-is-more-than-forced"),
+        pytest.param(
+            facts(files(*[10.0] * 5), used=90, unconsumed_from=1250), 2, Reason.FORCED, id="forced-up-to-the-unconsumed"
+        ),
+        pytest.param(
+            facts(files(*[10.0] * 5), used=90, unconsumed_from=1300), 3, Reason.FORCED, id="unconsumed-begins-a-file"
+        ),
+        pytest.param(
+            facts(files(*[10.0] * 5, removable=1), used=90), 1, Reason.FORCED, id="forced-up-to-what-is-in-use"
+        ),
+        pytest.param(facts(files(*[100.0] * 5, removable=3), hour=DELETE_HOUR), 3, Reason.EXPIRED, id="expired-in-use"),
+        pytest.param(facts(files(*[100.0] * 30), hour=DELETE_HOUR), 10, Reason.EXPIRED, id="ten-a-round"),
+        pytest.param(facts(files(*[10.0] * 30), used=99), 10, Reason.FORCED, id="forced-ten-a-round"),
+        pytest.param(facts((), used=99), 0, Reason.NOTHING_DUE, id="no-files"),
+        pytest.param(facts(files(10, 100, 100), hour=DELETE_HOUR), 0, Reason.NOTHING_DUE, id="a-fresh-one-in-front"),
+    ],
+)
+def test_what_goes(given_facts: RetentionFacts, deleted: int, reason: Reason) -> None:
+    """Expired files at their hour or under pressure, forced ones only as far as needed and consumed; oldest first."""
+    plan = plan_retention(given_facts, SETTINGS)
+
+    begin = given_facts.files[0].base_offset if given_facts.files else 0
+    assert (plan.delete_before, plan.reason) == (begin + deleted * SIZE, reason)
+
+
+def test_several_delete_hours() -> None:
+    """``deleteWhen`` may list hours, and each of them counts."""
+    settings = replace(SETTINGS, delete_hours=(2, 14))
+
+    deleted = [
+        hour for hour in range(24) if plan_retention(facts(files(99, 1), hour=hour), settings).delete_before > 1000
+    ]
+
+    assert deleted == [2, 14]
+
+
+def test_unconsumed_messages_go_only_when_asked_for_by_name() -> None:
+    """``deleteUnconsumed`` and nothing else lets forced deletion pass an unconsumed message."""
+    pressed = facts(files(*[10.0] * 5), used=95, unconsumed_from=1000)
+
+    plan = plan_retention(pressed, SETTINGS)
+    asked = plan_retention(pressed, replace(SETTINGS, is_unconsumed_deleted=True))
+
+    assert (plan.delete_before, plan.held_because) == (1000, Reason.HELD_UNCONSUMED)
+    assert (asked.delete_before, asked.reason) == (1500, Reason.FORCED_UNCONSUMED)
+    assert needs_unconsumed(pressed.room.space, SETTINGS)
+    assert not needs_unconsumed(pressed.room.space, replace(SETTINGS, is_unconsumed_deleted=True))
+    assert not needs_unconsumed(facts((), used=85).room.space, SETTINGS)
+
+
+def test_why_nothing_more_can_go() -> None:
+    """When the disk asks for more than may go, the plan says whether consumers or the files themselves hold it up."""
+    held = plan_retention(facts(files(*[10.0] * 5), used=95, unconsumed_from=1150), SETTINGS)
+    in_use = plan_retention(facts(files(*[10.0] * 5, removable=2), used=95), SETTINGS)
+    enough = plan_retention(facts(files(*[10.0] * 20), used=95), SETTINGS)
+    a_round = plan_retention(facts(files(*[10.0] * 10), used=99), SETTINGS)
+
+    assert held.held_because is Reason.HELD_UNCONSUMED
+    assert in_use.held_because is Reason.HELD_CURRENT
+    assert enough.held_because is None
+    assert a_round.held_because is None, "ten were asked for and ten go; the next round goes on"
+
+
+@given(
+    ages=st.lists(st.integers(0, 200), max_size=15).map(lambda ages: sorted(ages, reverse=True)),
+    removable=st.integers(0, 15),
+    used=st.integers(0, 100),
+    hour=st.integers(0, 23),
+    unconsumed=st.integers(900, 2600) | st.just(NOTHING_UNCONSUMED),
+    is_asked=st.booleans(),
+    is_manual=st.booleans(),
+)
+def test_no_plan_breaks_a_rule(
+    ages: list[int], removable: int, used: int, hour: int, unconsumed: int, is_asked: bool, is_manual: bool
+) -> None:
+    """Whatever the facts: whole files, none in use, ten at most, and what is fresh and unconsumed only when asked."""
+    settings = replace(SETTINGS, is_unconsumed_deleted=is_asked)
+    some = files(*ages, removable=removable)
+
+    plan = plan_retention(facts(some, used=used, hour=hour, unconsumed_from=unconsumed, is_manual=is_manual), settings)
+
+    gone = [file for file in some if file.end_offset <= plan.delete_before]
+    assert plan.delete_before in {1000 if some else 0, *(file.end_offset for file in some)}
+    assert len(gone) <= FILES_PER_ROUND_MAX
+    assert all(file.is_removable for file in gone)
+    for file in gone:
+        is_expired = NOW_MS - file.newest_ms > SETTINGS.reserved_hours * HOUR_MS
+        assert is_expired or used > SETTINGS.forced_percent
+        assert is_expired or is_asked or file.end_offset <= unconsumed
+    if gone and used <= SETTINGS.used_percent_max:
+        assert hour in SETTINGS.delete_hours or is_manual
+
+
+# -- room ------------------------------------------------------------------------------------------------------------
+
+
+def room(used: int, *, is_wanted: bool = False, was_refusing: bool = False, file_size: int = SIZE) -> RoomFacts:
+    return RoomFacts(
+        space=DiskSpace(100 * SIZE, 100 * SIZE - used),
+        file_size=file_size,
+        is_next_file_wanted=is_wanted,
+        was_refusing=was_refusing,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given_room", "expected"),
+    [
+        pytest.param(room(9000), False, id="at-the-level"),
+        pytest.param(room(9001), True, id="above-the-level"),
+        pytest.param(room(8950, was_refusing=True), True, id="not-yet-a-percent-below"),
+        pytest.param(room(8900, was_refusing=True), False, id="a-percent-below"),
+        pytest.param(room(5000, file_size=4844, is_wanted=True), False, id="room-for-the-next-file-and-the-reserve"),
+        pytest.param(room(5000, file_size=4845, is_wanted=True), True, id="no-room-for-the-next-file"),
+        pytest.param(room(5000, file_size=4845), False, id="no-room-and-not-wanted-yet"),
+        pytest.param(room(0, is_wanted=True), False, id="empty"),
+        pytest.param(room(10_000), True, id="full"),
+        pytest.param(RoomFacts(space=DiskSpace(0, 0), file_size=SIZE), False, id="a-disk-that-does-not-say"),
+    ],
+)
+def test_when_sends_are_refused(given_room: RoomFacts, expected: bool) -> None:
+    """Above the warning level, or when the next file is due and does not fit; and back with a percent to spare."""
+    assert is_refusing(given_room, SETTINGS) is expected
+    assert plan_retention(replace(facts(()), room=given_room), SETTINGS).is_refusing is expected
+
+
+def test_the_reserve_is_small_on_small_disks_and_bounded_on_large_ones() -> None:
+    """A sixty-fourth, at most 64 MiB, stays free beside a new log file."""
+    assert has_room_for(DiskSpace(64 << 20, 9 << 20), 8 << 20)
+    assert not has_room_for(DiskSpace(64 << 20, (9 << 20) - 1), 8 << 20)
+    assert has_room_for(DiskSpace(1 << 40, (1 << 30) + (64 << 20)), 1 << 30)
+    assert not has_room_for(DiskSpace(1 << 40, (1 << 30) + (64 << 20) - 1), 1 << 30)
+
+
+# -- the clock -------------------------------------------------------------------------------------------------------
+
+
+class Clocks:
+    """Both clocks, and the one that is believed, looked at every ten seconds."""
+
+    def __init__(self, *, newest_ms: int = NOW_MS) -> None:
+        self.wall_ms = NOW_MS
+        self.monotonic_ms = 5_000
+        self.clock = RetentionClock(wall_ms=NOW_MS, monotonic_ms=5_000, newest_ms=newest_ms)
+
+    def after(self, duration_ms: int, *, jump_ms: int = 0) -> int:
+        """What is believed after some time, at whose beginning the wall clock jumps."""
+        self.wall_ms += jump_ms
+        believed = 0
+        for _ in range(duration_ms // 10_000):
+            self.wall_ms += 10_000
+            self.monotonic_ms += 10_000
+            believed = self.clock.observe(wall_ms=self.wall_ms, monotonic_ms=self.monotonic_ms)
+        return believed
+
+
+@pytest.mark.parametrize("jump_hours", [1, 5, 100, 24 * 3650])
+def test_a_jump_ahead_ages_nothing(jump_hours: int) -> None:
+    """A clock set ahead and put right within the hour has made no message older."""
+    clocks = Clocks()
+    clocks.after(HOUR_MS)
+
+    during = clocks.after(SETTLE_MS - 20_000, jump_ms=jump_hours * HOUR_MS)
+    after = clocks.after(10_000, jump_ms=-jump_hours * HOUR_MS)
+
+    assert during == NOW_MS + HOUR_MS + SETTLE_MS - 20_000
+    assert after == clocks.wall_ms == NOW_MS + HOUR_MS + SETTLE_MS - 10_000
+    assert not clocks.clock.is_doubtful
+
+
+def test_a_jump_that_stands_for_an_hour_is_believed() -> None:
+    """A clock that was wrong before and is right now is followed in the end."""
+    clocks = Clocks()
+
+    assert clocks.after(SETTLE_MS, jump_ms=50 * HOUR_MS) < NOW_MS + 2 * HOUR_MS
+    assert clocks.after(10_000) == clocks.wall_ms
+
+
+def test_a_clock_that_keeps_jumping_is_never_believed() -> None:
+    """Each jump begins the hour anew."""
+    clocks = Clocks()
+    for _ in range(20):
+        believed = clocks.after(SETTLE_MS // 2, jump_ms=5 * HOUR_MS)
+
+    assert believed == NOW_MS + 20 * SETTLE_MS // 2
+
+
+@pytest.mark.parametrize("jump_hours", [1, 100])
+def test_a_jump_back_only_delays(jump_hours: int) -> None:
+    """A wall clock behind what is believed counts at once; its return does not need an hour."""
+    clocks = Clocks()
+
+    assert clocks.after(10_000, jump_ms=-jump_hours * HOUR_MS) == clocks.wall_ms
+    assert clocks.after(10_000, jump_ms=jump_hours * HOUR_MS) == clocks.wall_ms == NOW_MS + 20_000
+
+
+def test_small_corrections_are_followed() -> None:
+    """What a time service does in the normal course is not doubted."""
+    clocks = Clocks()
+    for _ in range(100):
+        assert clocks.after(10_000, jump_ms=TOLERANCE_MS // 2) == clocks.wall_ms
+
+
+def test_a_start_after_days_of_standstill_gives_an_hour() -> None:
+    """The newest message says what the clock said last; days since then are believed after an hour of running."""
+    clocks = Clocks(newest_ms=NOW_MS - 100 * HOUR_MS)
+
+    assert clocks.after(HOUR_MS) == NOW_MS - 99 * HOUR_MS
+    assert clocks.after(10_000) == clocks.wall_ms
+
+
+def test_an_empty_log_has_nothing_to_compare_with() -> None:
+    """Without a message the wall clock is what there is."""
+    assert Clocks(newest_ms=0).after(10_000) == NOW_MS + 10_000
+
+
+def test_a_log_from_the_future_does_not_set_the_clock_ahead() -> None:
+    """Messages stamped by a clock that ran ahead do not make others older."""
+    assert Clocks(newest_ms=NOW_MS + 500 * HOUR_MS).after(10_000) == NOW_MS + 10_000
