@@ -12,6 +12,8 @@ from gantry_wire.limits import PROPERTIES_BYTES_MAX
 
 KEY_END: Final = "\x01"
 VALUE_END: Final = "\x02"
+PAIR_END: Final = 2
+"""``VALUE_END`` as the last byte of encoded properties."""
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"

@@ -1,11 +1,11 @@
 """The append loop: drafts in, records in the log, units in the queues, entries in the index, in one pass.
 
 This is the hottest code of the broker, so it is one function on primitives: each draft is unpacked, its record packed
-by a precompiled struct, its queue unit packed straight into the mapped queue file; the pieces of all records are joined
-and copied into the file's write buffer, or, without one, written with one ``pwrite`` per log file. The bytes then go
-into the same pages that readers have mapped, and cost less than storing through the map, where the kernel fills every fresh
-page with zeros first (measured: 8.6 against 12.6 microseconds of CPU per message of 1 KiB). Nothing is visible before
-the last line: consumers see ``readable_end``, the flusher and replication see ``wrote``.
+by a precompiled struct, its queue unit packed straight into the mapped queue file; the records are joined and copied
+into the file's write buffer, or, without one, written with one ``pwrite`` per log file. The bytes then go into the same
+pages that readers have mapped, and cost less than storing through the map, where the kernel fills every fresh page with
+zeros first (measured: 8.6 against 12.6 microseconds of CPU per message of 1 KiB). Nothing is visible before the last
+line: consumers see ``readable_end``, the flusher and replication see ``wrote``.
 
 All or nothing. Everything that can fail (room in the log, room in a queue, a value that does not fit its field) fails
 before the first byte of the log is written, and then the queues' cursors are put back.
@@ -42,6 +42,7 @@ assert SEAL_BYTES == 20, "the loop has it as a literal"
 _SHORT: Final = tuple(struct.pack(">h", length) for length in range(4096))
 _pack_short: Final = struct.Struct(">h").pack
 _pack_unit: Final = UNIT.pack_into
+
 
 def append_batch(
     log: CommitLog, dispatcher: Dispatcher, store_host: bytes, drafts: Sequence[Draft], now_ms: int
