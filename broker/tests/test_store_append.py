@@ -10,7 +10,7 @@ import pytest
 
 from gantry_broker.errors import LogReadOnly, MessageTooLarge, StoreFull
 from gantry_broker.store.message_store import MessageStore
-from gantry_broker.testing.store_world import BORN_HOST, STORE_HOST, StoreWorld, make_world
+from gantry_broker.testing.store_world import BORN_HOST, STORE_HOST, TINY, StoreWorld, make_world
 from gantry_wire.message import (
     BLANK_MAGIC,
     BLANK_RECORD,
@@ -54,9 +54,44 @@ def test_an_appended_record_is_byte_for_byte_what_the_wire_encodes(world: StoreW
             reconsume_times=2,
             prepared_offset=99,
             properties_bytes=draft.properties,
-        )
+        ),
+        is_sealed=True,
     )
     assert world.store.message_at(physical[0]) == expected
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"",
+        b"a\x01b",
+        b"a\x01b\x02",
+        b"a\x01" + b"x" * 32743 + b"\x02",
+        b"a\x01" + b"x" * 32744 + b"\x02",
+        b"a\x01" + b"x" * 32744,
+        b"a\x01" + b"x" * 32745,
+        b"a\x01" + b"x" * 32764 + b"\x02",
+        b"a\x01" + b"x" * 32765,
+    ],
+    ids=len,
+)
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_a_record_is_sealed_whenever_its_properties_leave_room(properties: bytes, contiguous: bool) -> None:
+    """The seal follows ended properties; from 32748 bytes on there is none. Wire, loop and gate agree on the border."""
+    world = make_world("faulty", Path("/"), dataclasses.replace(TINY, mapped_file_size_commit_log=80_000))
+    world.open()
+    draft = world.draft(body=b"body")._replace(properties=properties)
+
+    (first, second), _ = world.append([draft, draft], contiguous=contiguous)
+
+    assert second - first == draft.record_bytes(len(STORE_HOST))
+    stored = decode_record(world.store.message_at(first) or b"")
+    again = encode_record(dataclasses.replace(stored, properties_bytes=properties), is_sealed=True)
+    assert again == world.store.message_at(first)
+    assert check_record(again, 0, physical_offset=first, is_sealed=True).is_good
+    ended = properties if len(properties) in (0, 32767) else properties.removesuffix(b"\x02") + b"\x02"
+    assert stored.properties_bytes[: len(ended)] == ended
+    assert len(stored.properties_bytes) - len(ended) == (20 if len(ended) <= 32747 else 0)
 
 
 def test_hosts_of_both_families_are_stored_whole(tmp_path: Path) -> None:
@@ -115,7 +150,7 @@ def test_a_record_that_does_not_fit_closes_the_file_with_a_blank(world: StoreWor
 def test_a_record_with_exactly_eight_bytes_to_spare_stays_in_the_file(world: StoreWorld) -> None:
     """RocketMQ rolls when fewer than 8 bytes would be left; with exactly 8 it does not."""
     size = world.settings.mapped_file_size_commit_log
-    overhead = len(encode_record(StoredMessage(topic="orders", queue_id=0, body=b"")))
+    overhead = len(encode_record(StoredMessage(topic="orders", queue_id=0, body=b""), is_sealed=True))
     exact = world.draft(body=b"")._replace(properties=b"", keys=())
 
     world.append([exact._replace(body=bytes(size - 8 - overhead))])
