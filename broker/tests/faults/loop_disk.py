@@ -16,7 +16,7 @@ import os
 import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, final
 
@@ -24,6 +24,8 @@ EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 NO_JOURNAL_FLUSH: Final = 2
 COMMAND_TIMEOUT_S: Final = 60
 DISK_MIB: Final = 96
+BLOCK_BYTES: Final = 4096
+FILL_BYTES: Final = 1 << 20
 MOUNTS: Final = Path("/proc/mounts")
 EXT4_FACTS: Final = Path("/sys/fs/ext4")
 
@@ -91,12 +93,17 @@ class LoopDisk:
         """The same for a disk that nobody writes to: a mount that came up read-only."""
         _run("mount", "-o", "remount,ro", str(self.path))
 
+    @property
+    def free_bytes(self) -> int:
+        facts = os.statvfs(self.path)
+        return facts.f_bavail * facts.f_frsize
+
     def fill(self, *, leave_bytes: int) -> Path:
         """Give all blocks but about `leave_bytes` to a file of ours, which is returned."""
         ballast = self.path / "ballast"
-        facts = os.statvfs(self.path)
-        with ballast.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(4096, facts.f_bavail * facts.f_frsize - leave_bytes))
+        with ballast.open("wb") as file, suppress(OSError):
+            while (size := self.free_bytes - leave_bytes) >= BLOCK_BYTES:
+                os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), min(size, FILL_BYTES))
         return ballast
 
 

@@ -13,6 +13,7 @@ what is there must stay, so that a second fault is judged as strictly as the fir
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -94,6 +95,13 @@ class Scene:
             arguments = [str(UNDER), *options, *arguments]
         self.broker = ServerProcess("broker", arguments, "broker listening on", self.directory)
 
+    def run_through(self, command: Sequence[str]) -> None:
+        """The next start is by way of another command, which must become the broker or stay beside it."""
+        assert not self.broker.is_running
+        broker = [sys.executable, "-m", "gantry_broker", "-c", str(self.directory / "broker.conf")]
+        become = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+        self.broker = ServerProcess("broker", ["-c", become, *command, *broker], "broker listening on", self.directory)
+
     async def start(self) -> None:
         """Start the broker and wait until it serves; the run's topics exist then."""
         self._log_start = self.broker.log_bytes
@@ -144,6 +152,15 @@ class Scene:
         """Wait until `count` more messages are acknowledged."""
         target = self.history.count(Outcome.ACKED) + count
         await self.until(lambda: self.history.count(Outcome.ACKED) >= target, f"{count} acknowledgements")
+
+    async def answered(self, count: int) -> None:
+        """Wait until `count` more sends are answered, one way or the other."""
+        target = self._answers + count
+        await self.until(lambda: self._answers >= target, f"{count} answers")
+
+    @property
+    def _answers(self) -> int:
+        return self.history.count(Outcome.ACKED) + self.history.count(Outcome.REFUSED)
 
     async def until_refused(self) -> None:
         """Wait until a send is answered with a refusal that was not there before."""

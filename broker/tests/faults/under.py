@@ -68,19 +68,11 @@ def share_the_lock() -> None:
     replace(RealDisk, "lock", lambda disk, path: RealLock(os.open(path, os.O_RDWR | os.O_CREAT)))
 
 
-def reserve_nothing() -> None:
-    """Files are sparse, and the disk is asked for blocks when a page is first touched."""
-    from gantry_broker.ports.real_disk import RealFile
-
-    replace(RealFile, "reserve", lambda file, end: None)
-
-
 GUARDS: Final[dict[str, Callable[[], None]]] = {
     "syncs": lie_about_syncs,
     "sync-errors": forgive_failed_syncs,
     "whole-writes": forgive_short_writes,
     "lock": share_the_lock,
-    "blocks": reserve_nothing,
 }
 
 

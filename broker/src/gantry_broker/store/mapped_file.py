@@ -78,7 +78,14 @@ class MappedFile:
         """A new file of zeros. Raises ``StoreFull``; then there is no file."""
         path = f"{directory}/{file_name(base_offset)}"
         with full_disk_is_store_full(path):
-            return cls(disk.create(path, size, reserve=reserve), base_offset)
+            file = disk.create(path, size, reserve=reserve)
+            try:
+                return cls(file, base_offset)
+            except OSError:
+                # It has no map: there is no memory for it, perhaps only now. Left behind, it would bar its own name.
+                file.close()
+                disk.remove(path)
+                raise
 
     @property
     def path(self) -> str:

@@ -1,0 +1,100 @@
+"""D7: a file that cannot get its blocks. It is a refusal that names the file, never a SIGBUS later.
+
+A sparse file can be mapped and written as long as the disk has room; when it has none, the touch of a fresh page is no
+error but a signal that ends the process. So every file is allocated before it is mapped, and what the disk says to that
+is heard.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from crash.processes import SOURCE
+from faults.loop_disk import LoopDisk
+from faults.scene import QUICK_FLUSH, Scene
+from faults.strace import words
+
+LEAVE_BYTES = 600 * 1024
+"""Less than a log file of the scene, enough for the small files of a start."""
+
+
+@pytest.mark.needs_root
+@pytest.mark.needs_loop
+async def test_a_start_without_room_is_a_refusal(disk: LoopDisk, tmp_path: Path) -> None:
+    """D7: where no log file fits, the start fails with the file's name and no signal; with room it works."""
+    async with Scene(tmp_path, store=disk.path / "store") as scene:
+        ballast = disk.fill(leave_bytes=LEAVE_BYTES)
+
+        refusal = await scene.start_fails()
+
+        assert "no room for" in refusal and "commitlog/00000000000000000000" in refusal
+        ballast.unlink()
+        await scene.start()
+        await scene.send_once(50)
+        assert await scene.judge() == []
+
+
+@pytest.mark.needs_strace
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO", pytest.param("EDQUOT", marks=pytest.mark.slow)])
+async def test_a_failing_allocation_is_a_refusal(error: str, tmp_path: Path) -> None:
+    """D7: whatever reason the disk has not to allocate, the start says it and leaves no half-made file behind."""
+    async with Scene(tmp_path) as scene:
+        scene.run_through(words(tmp_path / "trace", "fallocate", f"error={error}", "-D"))
+
+        refusal = await scene.start_fails()
+
+        assert "no room for" in refusal
+        assert list((scene.store / "commitlog").iterdir()) == []
+        scene.put_under()
+        await scene.start()
+        await scene.send_once(20)
+
+
+@pytest.mark.slow
+@pytest.mark.needs_strace
+async def test_a_disk_without_allocation_still_gives_blocks(tmp_path: Path) -> None:
+    """D7: where the file system knows no fallocate, the blocks are written one by one, and the file is as safe."""
+    async with Scene(tmp_path, settings=QUICK_FLUSH) as scene:
+        scene.run_through(words(tmp_path / "trace", "fallocate", "error=EOPNOTSUPP", "-D"))
+        await scene.start()
+        file = scene.store / "commitlog" / "00000000000000000000"
+
+        assert file.stat().st_blocks * 512 >= file.stat().st_size
+        await scene.send_once(50)
+        await scene.broker.kill()
+        await scene.start()
+        assert await scene.judge() == []
+
+
+TOUCH = """
+import sys
+from gantry_broker.ports.real_disk import RealDisk
+
+path, size, reserve = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+view = RealDisk().create(path, size, reserve=reserve).view
+for position in range(0, size, 4096):
+    view[position] = 1
+"""
+
+
+@pytest.mark.needs_root
+@pytest.mark.needs_loop
+@pytest.mark.parametrize(
+    ("is_reserved", "code"), [(True, 1), (False, -signal.SIGBUS)], ids=["reserved", "sparse, the twin"]
+)
+def test_only_allocation_keeps_a_full_disk_from_being_a_signal(disk: LoopDisk, is_reserved: bool, code: int) -> None:
+    """D7: on a full disk the port's file with blocks is an error at once, the sparse one ends its process."""
+    size = 1 << 20
+    disk.fill(leave_bytes=0)
+    path = str(disk.path / "new")
+
+    result = subprocess.run(
+        [sys.executable, "-c", TOUCH, path, str(size), str(size if is_reserved else 0)],
+        env=os.environ | {"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert result.returncode == code, result.stderr
+    assert not is_reserved or "No space left on device" in result.stderr
