@@ -1,0 +1,382 @@
+"""The broker's status page: its heartbeat is the loop's, and no trouble with the page is trouble for the broker."""
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, final
+
+import pytest
+from crash.processes import ServerProcess, broker, free_port
+
+from gantry_broker.app import Broker
+from gantry_broker.errors import BrokerError, StoreLocked
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.server.status import StatusPublisher
+from gantry_broker.server.status_thread import OpenPage, PageUnusable
+from gantry_broker.settings import broker_settings
+from gantry_broker.store import recover
+from gantry_broker.testing.local import dialogue, free_ports, local_conf, running_broker, wait_until
+from gantry_status import (
+    Medium,
+    Origin,
+    PageAbsent,
+    PageReader,
+    PageWriter,
+    Phase,
+    Reading,
+    Role,
+    Status,
+)
+
+SMALL: Final = {"mappedFileSizeCommitLog": "1048576", "maxMessageSize": "262144"}
+
+
+def make_broker(path: Path, *, open_page: OpenPage = PageWriter, **conf: str) -> Broker:
+    settings = broker_settings(local_conf(path, **conf))
+    return Broker(settings, disk=RealDisk(), clock=SystemClock(), open_page=open_page)
+
+
+@asynccontextmanager
+async def publishing(path: Path, *, open_page: OpenPage = PageWriter, **conf: str) -> AsyncIterator[Broker]:
+    """A broker of this process that publishes."""
+    one = make_broker(path, open_page=open_page, **conf)
+    await one.start()
+    try:
+        yield one
+    finally:
+        await one.close()
+
+
+def page(path: Path, name: str = "status") -> Reading:
+    with PageReader(str(path / name)) as reader:
+        return reader.read()
+
+
+async def test_a_broker_says_what_it_has_and_does(tmp_path: Path) -> None:
+    """Positions, identity, pool, disk, counts: each is what the broker itself holds, a tenth of a second ago."""
+    async with publishing(tmp_path, brokerName="broker-a") as broker, dialogue(broker) as client:
+        await client.send_ok(b"x" * 100)
+        await asyncio.to_thread(broker.store.flush)
+        await wait_until(lambda: page(tmp_path).status.wrote == broker.store.wrote)
+        await wait_until(lambda: page(tmp_path).status.disk_total_bytes is not None)
+
+        reading = page(tmp_path)
+
+        status, store = reading.status, broker.store
+        assert (status.phase, status.role) == (Phase.SERVING, Role.MASTER)
+        assert (status.wrote, status.committed, status.flushed) == (store.wrote, store.committed, store.flushed)
+        assert (status.confirmed, status.min_physical) == (store.confirmed, store.min_physical)
+        assert status.store_uuid is not None and status.store_uuid.hex == store.identity.uuid
+        assert (status.generation, status.epoch) == (store.identity.generation, store.identity.epoch)
+        assert (status.pool_medium, status.is_crash_safe) == (Medium.NONE, True)
+        assert status.disk_total_bytes and status.disk_used_bytes and status.disk_total_bytes > status.disk_used_bytes
+        assert (status.connections, status.queues, status.parked_sends) == (1, 1, 0)
+        assert (status.last_error, status.is_refusing_sends) == ("", False)
+        assert (reading.origin.pid, reading.origin.broker_name) == (os.getpid(), "broker-a")
+        assert reading.origin.version != "unknown"
+        assert reading.is_writer_alive and not reading.is_stale()
+
+
+async def test_the_last_word_is_stopped_and_everything_is_flushed(tmp_path: Path) -> None:
+    """After a clean end the page stays, says so, and names no byte that is not on the disk."""
+    async with publishing(tmp_path) as broker, dialogue(broker) as client:
+        for _ in range(20):
+            await client.send_ok(b"x" * 100)
+
+    last = page(tmp_path)
+    assert last.status.phase is Phase.STOPPED
+    assert last.status.flushed == last.status.wrote == broker.store.wrote
+    assert last.status.min_physical == 0
+    assert not last.is_writer_alive and not last.is_stale()
+
+
+async def test_the_pool_is_on_the_page(tmp_path: Path) -> None:
+    """The write buffer's medium and its buffers can be seen, and that anonymous memory does not survive a crash."""
+    async with (
+        publishing(
+            tmp_path,
+            transientStorePoolEnable="true",
+            transientStorePoolSize="3",
+            mappedFileSizeCommitLog=SMALL["mappedFileSizeCommitLog"],
+            maxMessageSize=SMALL["maxMessageSize"],
+        ) as broker,
+        dialogue(broker) as client,
+    ):
+        await client.send_ok(b"x")
+        await wait_until(lambda: page(tmp_path).status.pool_buffers_free == broker.store.pool_status.free)
+        status = page(tmp_path).status
+
+    assert (status.pool_medium, status.is_crash_safe) == (Medium.ANONYMOUS, False)
+    assert status.pool_buffers_total == 3 and status.pool_buffers_free is not None
+    assert 0 < status.pool_buffers_free < 3
+
+
+async def test_a_recovery_is_seen_to_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the log is read the page says how far, and its heart beats, however long one step takes."""
+    monkeypatch.setattr(recover, "PROGRESS_RECORDS", 10)
+    async with running_broker(tmp_path) as filled, dialogue(filled) as client:
+        for _ in range(40):
+            await client.send_ok(b"x" * 100)
+    (tmp_path / "abort").touch()
+    (tmp_path / "recovery-point.json").unlink()
+    go_on = threading.Semaphore(0)
+    seen: list[int] = []
+    one = make_broker(tmp_path)
+
+    def wait_for_leave(_done: int, _total: int) -> None:
+        go_on.acquire()
+
+    starting = asyncio.ensure_future(one.start(wait_for_leave))
+
+    while len(seen) < 3:
+        await wait_until(lambda: is_recovering_beyond(tmp_path, seen))
+        status = page(tmp_path).status
+        assert status.recovery_done_bytes is not None and status.recovery_total_bytes is not None
+        seen.append(status.recovery_done_bytes)
+        assert seen[-1] < status.recovery_total_bytes
+        assert status.wrote is None and status.is_refusing_sends
+        await wait_until(lambda beat=status: page(tmp_path).status.published_boottime_ns > beat.published_boottime_ns)  # type: ignore[misc]
+        go_on.release()
+    for _ in range(100):
+        go_on.release()
+    await starting
+
+    assert seen == sorted(set(seen))
+    await wait_until(lambda: page(tmp_path).status.phase is Phase.SERVING)
+    await one.close()
+
+
+def is_recovering_beyond(path: Path, seen: list[int]) -> bool:
+    try:
+        status = page(path).status
+    except PageAbsent:
+        return False
+    return status.phase is Phase.RECOVERING and status.recovery_done_bytes not in (None, *seen)
+
+
+async def test_a_loop_that_stands_still_gets_an_old_page(tmp_path: Path) -> None:
+    """The heartbeat is the loop's, not the writing thread's: while the loop is held the page's age grows."""
+    async with publishing(tmp_path):
+        ages: list[int] = []
+
+        def look() -> None:
+            reading = page(tmp_path)
+            assert reading.age_ms is not None and reading.is_writer_alive
+            ages.append(reading.age_ms)
+
+        for _ in range(4):
+            time.sleep(0.15)  # noqa: ASYNC251 - the loop is held on purpose
+            look()
+
+        assert ages == sorted(ages) and ages[-1] > 500
+        await wait_until(lambda: (page(tmp_path).age_ms or 0) < 300)
+
+
+async def test_a_second_broker_does_not_touch_the_page(tmp_path: Path) -> None:
+    """Who does not get the store does not get its page either."""
+    async with publishing(tmp_path):
+        before = page(tmp_path)
+        second = make_broker(tmp_path)
+
+        with pytest.raises(StoreLocked):
+            await second.start()
+
+        assert page(tmp_path).origin == before.origin
+        await wait_until(lambda: page(tmp_path).status.phase is Phase.SERVING)
+
+
+async def test_a_page_of_a_living_broker_is_not_taken(tmp_path: Path) -> None:
+    """Two brokers that are told to publish at one place: the second says which setting, and leaves its store alone."""
+    path = str(tmp_path / "shared")
+    async with publishing(tmp_path / "one", statusPagePath=path):
+        before = page(tmp_path, "shared")
+        with pytest.raises(PageUnusable, match=f"statusPagePath: another process publishes its status at {path}"):
+            await make_broker(tmp_path / "two", statusPagePath=path).start()
+        assert page(tmp_path, "shared").origin == before.origin
+
+    assert not (tmp_path / "two" / "abort").exists()
+    async with publishing(tmp_path / "two", statusPagePath=path):
+        assert page(tmp_path, "shared").origin != before.origin
+
+
+async def test_a_path_that_cannot_be_is_an_error_of_the_start(tmp_path: Path) -> None:
+    """Whoever sets a path hears at the start that it does not work; the store is let go."""
+    with pytest.raises(PageUnusable, match=r"statusPagePath: .*nowhere/status cannot be made: No such file"):
+        await make_broker(tmp_path, statusPagePath=str(tmp_path / "nowhere/status")).start()
+
+    async with publishing(tmp_path):
+        await wait_until(lambda: page(tmp_path).status.phase is Phase.SERVING)
+
+
+@final
+class TroubledPage:
+    """A page on a disk that refuses for a while."""
+
+    def __init__(self) -> None:
+        self.refusal: OSError | None = OSError(errno.ENOSPC, "No space left on device")
+        self.attempts = 0
+        self.published: list[Status] = []
+
+    def open(self, _path: str, _origin: Origin, first: Status) -> "TroubledPage":
+        self.publish(first)
+        return self
+
+    def publish(self, status: Status) -> None:
+        self.attempts += 1
+        if self.refusal is not None:
+            raise self.refusal
+        self.published.append(status)
+
+    def close(self) -> None:
+        return
+
+
+@pytest.mark.parametrize("is_at_start", [True, False], ids=["from-the-start", "later"])
+async def test_a_page_that_cannot_be_written_costs_the_broker_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_at_start: bool
+) -> None:
+    """A full disk is said once, sends go on, and the page comes back with the space."""
+    monkeypatch.setattr("gantry_broker.server.status_thread.RETRY_INTERVAL_S", 0.01)
+    trouble = TroubledPage()
+    refusal = trouble.refusal
+    if not is_at_start:
+        trouble.refusal = None
+    with caplog.at_level(logging.INFO):
+        async with publishing(tmp_path, open_page=trouble.open) as broker, dialogue(broker) as client:
+            trouble.refusal = refusal
+            before = trouble.attempts
+            await wait_until(lambda: trouble.attempts > before + 3)
+            await client.send_ok(b"x")
+            trouble.refusal = None
+            published = len(trouble.published)
+            await wait_until(lambda: len(trouble.published) > published + 2)
+
+    said = [record.message for record in caplog.records if "status page" in record.message]
+    assert said == ["the status page cannot be written", "the status page can be written again"]
+    assert trouble.published[-1].phase is Phase.STOPPED
+
+
+async def test_a_write_that_hangs_holds_nobody(tmp_path: Path) -> None:
+    """While the page's disk hangs the loop goes on and snapshots are dropped; a stop does not wait for it."""
+    hang = threading.Event()
+    trouble = TroubledPage()
+    trouble.refusal = None
+    publish = trouble.publish
+
+    def hanging(status: Status) -> None:
+        publish(status)
+        if len(trouble.published) == 3:
+            hang.wait(30)
+
+    trouble.publish = hanging  # type: ignore[method-assign]
+    async with publishing(tmp_path, open_page=trouble.open) as broker, dialogue(broker) as client:
+        await wait_until(lambda: len(trouble.published) == 3)
+        for _ in range(20):
+            await client.send_ok(b"x")
+            await asyncio.sleep(0.02)
+        began = asyncio.get_running_loop().time()
+        await broker.close()
+        assert asyncio.get_running_loop().time() - began < 10
+
+    assert len(trouble.published) == 3
+    hang.set()
+    await wait_until(lambda: len(trouble.published) == 4)
+    assert trouble.published[-1].phase is Phase.STOPPED, "what was dropped is what was older"
+
+
+async def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+    """Once the store is ours the page tells how it ended, also when the broker never served."""
+    main, fast = free_ports(2)
+    async with running_broker(tmp_path / "other", listenPort=str(main)):
+        with pytest.raises(OSError, match="address already in use"):
+            await make_broker(tmp_path / "store", listenPort=str(main), fastListenPort=str(fast)).start()
+
+    last = page(tmp_path / "store")
+    assert last.status.phase is Phase.FAILED
+    assert "cannot start" in last.status.last_error and "address already in use" in last.status.last_error
+    assert last.status.last_error_wall_ms is not None
+
+
+async def test_the_newest_error_of_the_log_is_on_the_page(tmp_path: Path) -> None:
+    """Whoever sees the page sees what the log said last, facts included, traceback not; warnings do not count."""
+    log = logging.getLogger("gantry_broker.test")
+    async with publishing(tmp_path):
+        try:
+            raise ValueError("a bug")
+        except ValueError:
+            log.exception("something broke", extra={"offset": 73})
+        log.warning("only a warning")
+        await wait_until(lambda: page(tmp_path).status.last_error != "")
+        status = page(tmp_path).status
+    log.error("nobody is there")
+
+    assert status.last_error == "something broke offset=73"
+    assert status.last_error_wall_ms is not None
+    assert page(tmp_path).status.last_error == "something broke offset=73"
+
+
+async def test_a_broker_that_gives_up_says_so(tmp_path: Path) -> None:
+    """After a failed flush the last word is `failed`, and the store is left as it is."""
+    one = make_broker(tmp_path)
+    await one.start()
+
+    await one.give_up(BrokerError("a flush failed: EIO"))
+
+    last = page(tmp_path).status
+    assert (last.phase, last.last_error) == (Phase.FAILED, "a flush failed: EIO")
+    await one.close()
+    assert page(tmp_path).status.phase is Phase.FAILED, "the last word is said once"
+
+
+async def test_without_a_page_nothing_is_published(tmp_path: Path) -> None:
+    """A broker that is not given a way to make pages makes none and works."""
+    publisher = StatusPublisher(str(tmp_path / "status"), "broker-a", open_page=None)
+    publisher.start(lambda: RealDisk().space(str(tmp_path)), lambda task: None)
+    publisher.opened()
+    publisher.enter(Phase.SERVING)
+    await publisher.finish(Phase.STOPPED)
+
+    async with running_broker(tmp_path):
+        assert not (tmp_path / "status").exists()
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[ServerProcess]:
+    """A broker of its own process that serves."""
+    one = broker(tmp_path, free_port(), free_port(), SMALL)
+    await one.start()
+    yield one
+    await one.kill()
+
+
+async def test_a_wedged_broker_is_told_from_a_dead_one(tmp_path: Path, process: ServerProcess) -> None:
+    """SIGSTOP: alive and stale. SIGCONT: fresh. SIGKILL: dead at once. A restart: another boot id, another file."""
+    path = tmp_path / "store"
+    with PageReader(str(path / "status")) as reader:
+        await wait_until(lambda: reader.read().status.phase is Phase.SERVING)
+        first = reader.read()
+        assert not first.is_stale()
+
+        os.kill(process.pid, signal.SIGSTOP)
+        await wait_until(lambda: reader.read().is_stale(after_ms=600))
+        assert reader.read().is_writer_alive and reader.read().status.phase is Phase.SERVING
+        os.kill(process.pid, signal.SIGCONT)
+        await wait_until(lambda: not reader.read().is_stale(after_ms=600))
+
+        await process.kill()
+        dead = reader.read()
+        assert dead.is_writer_alive is False and dead.is_stale() and dead.status.phase is Phase.SERVING
+
+        await process.start()
+        await wait_until(lambda: reader.read().status.phase is Phase.SERVING)
+        again = reader.read()
+        assert again.origin.boot_id != first.origin.boot_id and again.is_writer_alive
+        assert again.status.store_uuid == first.status.store_uuid
+        assert (again.status.generation or 0) > (first.status.generation or 0)
