@@ -199,11 +199,8 @@ class StoreWorld:
         for start in [start for start in self.records if start >= end]:
             del self.records[start]
 
-    def half_torn(self) -> int | None:
-        """Where a surviving record begins that is not what was written although its body's CRC is right, or None.
-
-        RocketMQ's records have a CRC of the body only, so a tear through topic or properties can pass for a record.
-        """
+    def altered(self) -> int | None:
+        """Where a surviving record begins that is not what was written, or None."""
         for start, record in self.records.items():
             if self.store.message_at(start) not in (record, None):
                 return start
