@@ -10,12 +10,13 @@ has a bound, of which half belongs to the network: whoever hangs there must not 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeVar, final
 
 import msgspec
 
-from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.errors import ConfigCorrupt, FlushFailed
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.server.clients import ClientRegistry
@@ -42,7 +43,7 @@ from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
 from gantry_broker.server.stats import SAMPLE_INTERVAL_S, BrokerStats
 from gantry_broker.server.status import ServerFacts, StatusPublisher
 from gantry_broker.server.status_thread import OpenPage
-from gantry_broker.server.stopping import StopTimeout, close_within
+from gantry_broker.server.stopping import StopTimeout, finish_within
 from gantry_broker.server.topics import TopicTable, system_topics
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.abort_marker import AbortMarker
@@ -179,9 +180,13 @@ class Broker:
             leaving.result()
         else:
             log.warning("stopping: somebody does not let go, and is left behind", extra={"waited_s": timeout_s / 2})
-        self.flow.stop()
-        self.store.on_appended.clear()  # nobody is there to be told, and closing the store shows what was held back
         try:
+            await self._answer(end)
+            self.flow.stop()
+            self._is_store_owned = False
+            if self.parked is not None:
+                self.parked.stop()
+            self.store.on_appended.clear()  # nobody is there to be told; closing the store shows what was held back
             await self._save(end)
         except BaseException as error:
             await self.status.finish(Phase.FAILED, f"cannot stop cleanly: {error}")
@@ -191,7 +196,7 @@ class Broker:
         return is_clean
 
     async def _leave(self) -> None:
-        """Out of the routes, answer what is under way, close the ports."""
+        """Out of the routes, and let requests under way come to their end."""
         await self.registration.close()
         self.pulls.hold.stop()
         for service in self._services:
@@ -199,13 +204,20 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
+
+    async def _answer(self, end: float) -> None:
+        """Everything to the disk until loop time ``end``, answers to whoever waits for that, and the ports closed."""
+        with suppress(FlushFailed):
+            # Before the tables are written: none may say that a message was delivered which is not on the disk.
+            await finish_within(self.store.flush, self.store, end - self._loop.time())
+        self._advance()
         for listener in self._listeners:
             await listener.close()
 
     async def _save(self, end: float) -> None:
         """Tables and log to the disk until loop time ``end``, side by side."""
         tables = asyncio.ensure_future(self.core.persistence.close())
-        await close_within(self.store.close, self.store, end - self._loop.time())
+        await finish_within(self.store.close, self.store, end - self._loop.time())
         await asyncio.wait([tables], timeout=max(0.0, end - self._loop.time()))
         if not tables.done():
             raise StopTimeout("the log is on the disk, but the tables could not be written in time")

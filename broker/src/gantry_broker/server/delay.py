@@ -2,11 +2,12 @@
 
 Every level is a queue in which due times only grow, so only its first undelivered message needs looking at. How far a
 level is delivered is kept in delayOffset.json; after a crash some messages may be delivered twice, none is lost: the
-offset is written after the messages it covers.
+offset is written after the messages it covers, and covers only those that are on the disk by then.
 """
 
 import asyncio
 import logging
+from collections import deque
 from typing import Final, final
 
 import msgspec
@@ -38,6 +39,9 @@ class DelayService:
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
         self._offsets: dict[int, int] = {}
+        self._flushed_offsets: dict[int, int] = {}
+        self._unflushed: deque[tuple[int, int, int]] = deque()
+        """(end in the log, level, offset): what is delivered before the offset ends there."""
         self._version = DataVersion(timestamp=core.clock.wall_ms())
         self.rounds = 0
         """How often every level was looked at."""
@@ -47,11 +51,23 @@ class DelayService:
 
     def load(self, document: DelayOffsetDocument) -> None:
         self._offsets = dict(document.offset_table)
+        self._flushed_offsets = dict(document.offset_table)
 
     def document(self) -> DelayOffsetDocument:
+        """As far as a power loss cannot take back what was delivered."""
+        flushed = self._core.store.flushed
+        while self._unflushed and self._unflushed[0][0] <= flushed:
+            _, level, offset = self._unflushed.popleft()
+            self._flushed_offsets[level] = offset
+        if self._unflushed:
+            self._core.persistence.mark("delayOffset", now=False)
         self._version = msgspec.structs.replace(
             self._version, counter=self._version.counter + 1, timestamp=self._core.clock.wall_ms()
         )
+        return DelayOffsetDocument(offset_table=dict(self._flushed_offsets), data_version=self._version)
+
+    def delivered(self) -> DelayOffsetDocument:
+        """As far as it is delivered now."""
         return DelayOffsetDocument(offset_table=dict(self._offsets), data_version=self._version)
 
     def progress(self) -> dict[int, tuple[int, int]]:
@@ -87,7 +103,7 @@ class DelayService:
         if queue is None:
             return False
         offset = max(self._offsets.get(level, 0), queue.min_offset)
-        if offset >= queue.end:
+        if offset >= queue.readable_end:
             return False
         result = store.read(
             names.SCHEDULE_TOPIC,
@@ -114,7 +130,7 @@ class DelayService:
                 store.append(drafts)
                 self._core.stats.put(len(drafts), store)
             self._advance(level, due[-1].queue_offset + 1)
-        return len(due) == len(messages) and self._offsets.get(level, 0) < queue.end
+        return len(due) == len(messages) and self._offsets.get(level, 0) < queue.readable_end
 
     def _decode(self, level: int, body: bytes) -> list[StoredMessage]:
         """The good messages at the start of `body`; none when the first is damaged, which is logged and skipped."""
@@ -130,6 +146,7 @@ class DelayService:
 
     def _advance(self, level: int, offset: int) -> None:
         self._offsets[level] = offset
+        self._unflushed.append((self._core.store.wrote, level, offset))
         self._core.persistence.mark("delayOffset", now=False)
 
     def _draft(self, message: StoredMessage) -> Draft | None:

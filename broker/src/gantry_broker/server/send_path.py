@@ -13,14 +13,15 @@ The interface is `handle(data, connection) -> (consumed, replies)`; a compiled t
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, final
 
 import msgspec
 
-from gantry_broker.errors import LogReadOnly, MessageTooLarge, StoreFull
+from gantry_broker.errors import LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
 from gantry_broker.server.flow_control import FlowControl, Refusal
+from gantry_broker.server.parked import ParkedReplies
 from gantry_broker.server.send_routes import UNIQUE_END, UNIQUE_PREFIX, UNIQUE_PREFIX_BYTES, UNIQUE_START, SendRoutes
 from gantry_broker.server.stats import BrokerStats
 from gantry_broker.store.draft import Draft
@@ -84,6 +85,7 @@ class SendPath:
         limits: WireLimits,
         body_bytes_max: int,
         loop: asyncio.AbstractEventLoop,
+        parked: ParkedReplies | None = None,  # None: what is appended may be acknowledged
     ) -> None:
         self._store = store
         self._routes = routes
@@ -98,6 +100,10 @@ class SendPath:
         self._runs: list[tuple[Connection, int]] = []
         self.drafts: Final[list[Draft]] = []
         self.answers: Final[list[Answer]] = []
+        self.unwaited: Final[set[int]] = set()
+        """Drafts of the pass whose senders do not want to wait until they are promised, by their places."""
+        self.parked: Final = parked
+        """Where answers wait in the modes that promise more than an append does."""
         self.refusal: Refusal | None = None
         """Why sends of the read that is being handled are refused, if they are."""
 
@@ -232,10 +238,14 @@ class SendPath:
         try:
             physical_offsets, queue_offsets = self._store.append(drafts)
         except Exception as error:  # noqa: BLE001 - whatever it is, every sender of the pass gets an answer
+            self.unwaited.clear()
             self._refuse(answers, runs, error)
             return
         self._flow.appended(self._loop.time() - began)
         self._stats.put(len(drafts), self._store)
+        if self.parked is not None:
+            self._park(answers, zip(physical_offsets, queue_offsets, strict=True), runs)
+            return
         heads = _HEADS
         placed = zip(answers, physical_offsets, queue_offsets, strict=True)
         number = 0
@@ -249,6 +259,27 @@ class SendPath:
             number = end
             if parts:
                 connection.send(b"".join(parts))
+
+    def _park(self, answers: list[Answer], places: Iterable[tuple[int, int]], runs: list[tuple[Connection, int]]) -> None:
+        """The pass is appended; its answers wait, but for those whose senders said that they need not."""
+        assert self.parked is not None, "without a waiting room there is nothing to wait for"
+        unwaited, wrote = self.unwaited, self._store.wrote
+        replies: list[bytes] = []
+        for (template, unique, opaque), (physical, queue_offset) in zip(answers, places, strict=True):
+            reply = template % (physical, queue_offset, unique, opaque) if template else b""
+            replies.append(FRAME_HEAD.pack(4 + len(reply), len(reply)) + reply if reply else b"")
+        number = 0
+        for connection, end in runs:
+            places_now = [place for place in range(number, end) if place in unwaited] if unwaited else []
+            if places_now:
+                connection.send(b"".join(replies[place] for place in places_now))
+                for place in places_now:
+                    replies[place] = b""
+            waiting = [reply for reply in replies[number:end] if reply]
+            if waiting:
+                self.parked.park(connection, b"".join(waiting), len(waiting), wrote)
+            number = end
+        unwaited.clear()
 
     def _flush_turn(self) -> None:
         self._is_flush_scheduled = False
@@ -275,6 +306,8 @@ def store_refusal(error: Exception) -> tuple[ResponseCode, str]:
         return ResponseCode.MESSAGE_ILLEGAL, str(error)
     if isinstance(error, StoreFull):
         return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, the disk is full: {error}"
+    if isinstance(error, PoolExhausted):
+        return ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"
     if isinstance(error, LogReadOnly):
         return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, the log is read-only: {error}"
     log.error("the store failed", exc_info=error)

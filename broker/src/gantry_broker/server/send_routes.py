@@ -39,7 +39,10 @@ SPECIAL_PROPERTIES: Final = frozenset(
         names.CLUSTER,
     }
 )
-"""A message with one of these (beside the leading unique id) takes the readable path."""
+"""A message with one of these (beside the leading unique id) takes the readable path.
+
+So does one that does not want to wait until it is stored as the mode promises.
+"""
 
 
 @final
@@ -84,7 +87,7 @@ class SendRoute:
         if not tail.startswith(names.VALUE_END) or len(tail) > SHAPE_BYTES_MAX:
             return None
         pairs = parse_properties(tail[1:])
-        if not SPECIAL_PROPERTIES.isdisjoint(pairs):
+        if not SPECIAL_PROPERTIES.isdisjoint(pairs) or pairs.get(names.WAIT_STORE) == "false":
             return None
         ended = tail if tail.endswith(names.VALUE_END) else tail + names.VALUE_END
         try:

@@ -9,7 +9,7 @@ A crash is one of
 
 after which every open file is dead (using it raises ``EBADF``, as after the end of the process) and locks are free.
 ``kill()`` is the end of the process alone: the page cache stays. Single faults: ``fail_next``, ``short_write``,
-``flip``, ``capacity``. Bytes changed through a map need no bookkeeping: they are found by comparing the two copies.
+``flip``, ``capacity``; ``sync_gate`` holds up every sync of a file for as long as it is not set. Bytes changed through a map need no bookkeeping: they are found by comparing the two copies.
 
 It also polices its users: ``sync`` complains about bytes that were written where no blocks were reserved, which on
 a real disk would have been a SIGBUS waiting to happen.
@@ -21,6 +21,7 @@ import errno
 import os
 import posixpath
 import random
+import threading
 from collections import defaultdict, deque
 from typing import Final, final
 
@@ -124,6 +125,7 @@ class FaultyFile:
 
     def sync(self) -> None:
         self._check("sync")
+        self._disk.sync_gate.wait()
         beyond = self._node.cache[self._node.reserved :]
         assert beyond.count(0) == len(beyond), f"{self._path} was written where no blocks were reserved"
         self._node.sync()
@@ -159,6 +161,8 @@ class FaultyDisk:
         self.capacity = capacity
         self.life = 0
         self.locked: set[str] = set()
+        self.sync_gate: Final = threading.Event()
+        self.sync_gate.set()
         self.operations: dict[str, int] = defaultdict(int)
         self._names: dict[str, _Node | None] = {"/": None}
         self._durable_names: dict[str, _Node | None] = {"/": None}

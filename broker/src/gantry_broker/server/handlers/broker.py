@@ -40,7 +40,7 @@ class BrokerHandlers:
         return command.reply(ext={"version": version}, body="\n".join(lines).encode())
 
     def delay_offsets(self, command: Command, connection: Connection) -> Command:
-        return command.reply(body=write_document(self._delay.document()))
+        return command.reply(body=write_document(self._delay.delivered()))
 
     def request_modes(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"messageRequestModeMap": {}}))

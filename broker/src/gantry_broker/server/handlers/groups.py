@@ -126,7 +126,7 @@ class GroupHandlers:
     def _queue_stats(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
         store = self._core.store
         queue = store.find_queue(topic, queue_id)
-        end = 0 if queue is None else queue.end
+        end = 0 if queue is None else queue.readable_end
         consumed = max(0, self._core.offsets.find(group, topic, queue_id) or 0)
         last = store.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
         return {

@@ -72,7 +72,7 @@ class OffsetHandlers:
     def maximum(self, command: Command, connection: Connection) -> Command:
         address = QueueAddress.read(command.ext)
         queue = self._core.store.find_queue(address.topic, address.queue_id)
-        return command.reply(ext=OffsetResult(offset=0 if queue is None else queue.end).write())
+        return command.reply(ext=OffsetResult(offset=0 if queue is None else queue.readable_end).write())
 
     def minimum(self, command: Command, connection: Connection) -> Command:
         address = QueueAddress.read(command.ext)

@@ -145,6 +145,8 @@ class SendHandlers:
         template = NO_ANSWER if command.is_oneway else self._core.routes.template(message.queue_id)
         answer = (template, json_text(unique), command.opaque)
         self._make(config)
+        if not is_waiting(properties):
+            self._path.unwaited.add(len(self._path.drafts))
         self._path.drafts.append(draft)
         self._path.answers.append(answer)
 
@@ -249,7 +251,15 @@ class SendHandlers:
         }
         if batch_id is not None:
             ext["batchUniqId"] = batch_id
-        return command.reply(ext=ext).encode()
+        return self.park(command.reply(ext=ext).encode(), connection, is_waiting=is_waiting(shared))
+
+    def park(self, reply: bytes, connection: Connection, *, is_waiting: bool = True) -> bytes | None:
+        """`reply` to what was appended just now, or None when it has to wait for more than that."""
+        parked = self._path.parked
+        if parked is None or not is_waiting:
+            return reply
+        parked.park(connection, reply, 1, self._core.store.wrote)
+        return None
 
     def _entries(self, send: SendMessageV2, body: bytes) -> list[BatchEntry]:
         try:
@@ -305,6 +315,11 @@ def delay_level(properties: dict[str, str], levels: int) -> int:
     except ValueError:
         return 0
     return max(0, min(level, levels))
+
+
+def is_waiting(properties: dict[str, str]) -> bool:
+    """Whether the sender wants its answer only when the message is stored as the mode promises."""
+    return properties.get(keys.WAIT_STORE, "true").lower() != "false"
 
 
 def index_keys(properties: dict[str, str]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class SendBackHandler:
     def table(self) -> HandlerTable:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
-    def send_back(self, command: Command, connection: Connection) -> Command:
+    def send_back(self, command: Command, connection: Connection) -> Command | None:
         try:
             back = SendBack.read(command.ext)
             group = self._group(back)
@@ -56,6 +56,8 @@ class SendBackHandler:
         except BrokerError as error:
             return command.reply(*store_refusal(error))
         self._core.stats.put(1, self._core.store)
+        if command.is_oneway or self._sends.park(command.reply().encode(), connection) is None:
+            return None
         return command.reply()
 
     def _group(self, back: SendBack) -> SubscriptionGroupConfig:

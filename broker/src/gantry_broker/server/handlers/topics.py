@@ -89,7 +89,7 @@ class TopicHandlers:
         table: dict[ObjectKey, Any] = {}
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             queue = self._core.store.find_queue(topic, queue_id)
-            minimum, maximum = (0, 0) if queue is None else (queue.min_offset, queue.end)
+            minimum, maximum = (0, 0) if queue is None else (queue.min_offset, queue.readable_end)
             newest = self._core.store.store_time(topic, queue_id, maximum - 1) if maximum > minimum else 0
             table[queue_key(topic, self._core.settings.broker_name, queue_id)] = {
                 "lastUpdateTimestamp": newest,

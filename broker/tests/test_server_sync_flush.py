@@ -1,0 +1,176 @@
+"""SYNC_FLUSH on the wire: code 0 only for what is on the disk, code 10 at the deadline, and nobody ever waits in a handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.server.parked import ParkedReplies, with_code
+from gantry_broker.settings import broker_settings
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.local import dialogue, local_conf, properties_text, wait_until
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.batch import BatchEntry, encode_batch
+
+
+class FakeStore:
+    promised = 0
+
+
+class FakeConnection:
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+
+def frame(opaque: int, code: int = 0) -> bytes:
+    return Command(code=code, opaque=opaque, flag=1, ext={"msgId": "A"}, body=b"").encode()
+
+
+def test_a_late_answer_keeps_everything_but_its_code() -> None:
+    """Code 10 says "stored, not promised": the client still learns where."""
+    late = with_code(frame(1) + frame(2), ResponseCode.FLUSH_DISK_TIMEOUT)
+
+    assert late.count(b'"code":10') == 2
+    assert late.count(b'"msgId":"A"') == 2
+
+
+def test_answers_leave_in_the_order_of_the_log_when_the_promise_is_kept() -> None:
+    """Nothing leaves early; one step of the disk answers everybody before it, with one write per connection."""
+
+    async def scenario() -> None:
+        store, first, second = FakeStore(), FakeConnection(), FakeConnection()
+        parked = ParkedReplies(store, asyncio.get_running_loop(), timeout_ms=5_000)  # type: ignore[arg-type]
+        parked.park(first, b"a", 1, 100)  # type: ignore[arg-type]
+        parked.park(second, b"b", 1, 100)  # type: ignore[arg-type]
+        parked.park(first, b"c", 2, 200)  # type: ignore[arg-type]
+        parked.park(first, b"d", 1, 300)  # type: ignore[arg-type]
+
+        store.promised = 99
+        parked.release()
+        assert (first.sent, second.sent, parked.count) == ([], [], 5)
+        store.promised = 299
+        parked.release()
+        assert (first.sent, second.sent, parked.count) == ([b"ac"], [b"b"], 1)
+        parked.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("promised", [0, 100], ids=["late", "in-time"])
+def test_at_the_deadline_only_what_is_not_promised_is_answered_10(promised: int) -> None:
+    """The promise is looked at once more before anybody is told that it was not kept."""
+
+    async def scenario() -> None:
+        store, connection = FakeStore(), FakeConnection()
+        parked = ParkedReplies(store, asyncio.get_running_loop(), timeout_ms=20)  # type: ignore[arg-type]
+        parked.park(connection, frame(1), 1, 100)  # type: ignore[arg-type]
+        store.promised = promised
+        async with asyncio.timeout(10):
+            while not connection.sent:
+                await asyncio.sleep(0.005)
+        assert (b'"code":10' in connection.sent[0]) == (promised == 0)
+        assert parked.late_count == (promised == 0)
+
+    asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def sync_broker(disk: FaultyDisk, **conf: str) -> AsyncIterator[Broker]:
+    settings = broker_settings(local_conf("/store", flushDiskType="SYNC_FLUSH", **conf))
+    broker = Broker(settings, disk=disk, clock=FakeClock())
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        disk.sync_gate.set()
+        await broker.close()
+
+
+async def test_a_send_is_answered_when_it_is_on_the_disk() -> None:
+    """While the disk works nobody is answered and no consumer sees anything, and everybody else is served."""
+    disk = FaultyDisk()
+    async with sync_broker(disk) as broker, dialogue(broker) as client:
+        await client.send_ok(b"first")
+        disk.sync_gate.clear()
+        batch = encode_batch([BatchEntry(0, b"b1", b""), BatchEntry(0, b"b2", b"")])
+        sends = [asyncio.ensure_future(client.send(b"%d" % number)) for number in range(3)]
+        sends.append(asyncio.ensure_future(client.send(batch, code=RequestCode.SEND_BATCH_MESSAGE, batch="true")))
+        await wait_until(lambda: broker.core.store.queue("TopicTest", 0).end == 6)
+
+        assert [message.body for message in await client.read(0)] == [b"first"]
+        assert not any(send.done() for send in sends)
+        assert broker.parked is not None and broker.parked.count == 4
+
+        disk.sync_gate.set()
+        assert [(await send).code for send in sends] == [0, 0, 0, 0]
+        assert broker.core.store.flushed == broker.core.store.wrote
+        assert [message.body for message in await client.read(0)] == [b"first", b"0", b"1", b"2", b"b1", b"b2"]
+
+
+async def test_who_does_not_want_to_wait_is_answered_at_once() -> None:
+    """WAIT=false of a message is the sender's own downgrade, among neighbours who wait."""
+    disk = FaultyDisk()
+    async with sync_broker(disk) as broker, dialogue(broker) as client:
+        await client.send_ok(b"first")
+        disk.sync_gate.clear()
+        waiting = asyncio.ensure_future(client.send(b"waits"))
+        hasty = await client.send(b"hasty", properties=properties_text(WAIT="false"))
+
+        assert hasty.code == 0
+        assert not waiting.done()
+        disk.sync_gate.set()
+        assert (await waiting).code == 0
+
+
+async def test_a_slow_disk_is_code_10_and_never_code_0() -> None:
+    """At syncFlushTimeout the client learns that the message is stored and not promised, and where it is."""
+    disk = FaultyDisk()
+    async with sync_broker(disk, syncFlushTimeout="50") as broker, dialogue(broker) as client:
+        await client.send_ok(b"first")
+        disk.sync_gate.clear()
+        late = await client.send(b"late")
+
+        assert (late.code, (late.ext or {})["queueOffset"]) == (10, "1")
+        disk.sync_gate.set()
+        assert (await client.send(b"next")).code == 0
+        assert len(await client.read(0)) == 3
+
+
+async def test_one_sync_answers_everybody_who_was_there_before_it() -> None:
+    """Group commit: a hundred senders cost one sync, not a hundred."""
+    disk = FaultyDisk()
+    async with sync_broker(disk) as broker, dialogue(broker) as client:
+        await client.send_ok(b"first")
+        disk.sync_gate.clear()
+        first = asyncio.ensure_future(client.send(b"the first waits for its own sync"))
+        await wait_until(lambda: broker.core.store.queue("TopicTest", 0).end == 2)
+        others = [asyncio.ensure_future(client.send(b"x")) for _ in range(100)]
+        await wait_until(lambda: broker.core.store.queue("TopicTest", 0).end == 102)
+        syncs = disk.operations["sync"]
+        disk.sync_gate.set()
+
+        assert {(await send).code for send in (first, *others)} == {0}
+        assert disk.operations["sync"] - syncs <= 5
+
+
+async def test_a_stop_answers_those_who_wait() -> None:
+    """A clean stop flushes, and whoever waited for that is told."""
+    disk = FaultyDisk()
+    async with sync_broker(disk) as broker, dialogue(broker) as client:
+        await client.send_ok(b"first")
+        disk.sync_gate.clear()
+        waiting = asyncio.ensure_future(client.send(b"waits"))
+        await wait_until(lambda: broker.core.store.queue("TopicTest", 0).end == 2)
+        closing = asyncio.ensure_future(broker.close())
+        disk.sync_gate.set()
+        await closing
+
+        assert (await waiting).code == 0
