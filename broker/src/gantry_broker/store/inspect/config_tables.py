@@ -1,0 +1,116 @@
+"""The JSON tables beside the log, looked at: which there are, how much they hold, whether they can be read.
+
+They hold facts that no log gives back. A start uses a table's predecessor (``.bak``) when the table cannot be read, and
+refuses when neither can; so the two are always judged together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gantry_broker.ports.reading import ReadingDisk
+from gantry_broker.store.inspect.facts import read_small
+from gantry_wire import fastjson
+
+SUFFIX: Final = ".json"
+BACKUP: Final = ".bak"
+_TABLES: Final = ("topicConfigTable", "offsetTable", "subscriptionGroupTable", "configTable", "messageRequestModeMap")
+GROUP_SEPARATOR: Final = "@"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigTable:
+    """One table and its predecessor."""
+
+    name: str
+    size: int
+    entries: int
+    """How many topics, groups or offsets it holds, of the copy that a start would use."""
+
+    fault: str
+    """Why it cannot be read; empty if it can."""
+
+    backup_fault: str
+    has_backup: bool
+    document: dict[str, Any] | None
+    """What the copy says that a start would use."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a start would find a good copy."""
+        return self.document is not None
+
+
+def config_tables(disk: ReadingDisk, root: str) -> list[ConfigTable]:
+    """Every ``config/*.json`` of the store, with those of which only a predecessor is left."""
+    names = {name.removesuffix(BACKUP) for name in disk.list(f"{root}/config") if not name.endswith(".tmp")}
+    return [_table(disk, f"{root}/config/{name}") for name in sorted(names) if name.endswith(SUFFIX)]
+
+
+def known_topics(tables: list[ConfigTable]) -> frozenset[str] | None:
+    """The topics that ``topics.json`` lists; None when it says nothing."""
+    table = _field(tables, "topics", "topicConfigTable")
+    return None if table is None else frozenset(table)
+
+
+def consumer_offsets(tables: list[ConfigTable]) -> list[tuple[str, str, int, int]]:
+    """(topic, group, queue id, offset) of every consumer offset."""
+    found: list[tuple[str, str, int, int]] = []
+    for name, queues in (_field(tables, "consumerOffset", "offsetTable") or {}).items():
+        topic, separator, group = str(name).partition(GROUP_SEPARATOR)
+        if separator and isinstance(queues, dict):
+            found += [
+                (topic, group, int(queue), offset)
+                for queue, offset in queues.items()
+                if str(queue).isdigit() and isinstance(offset, int)
+            ]
+    return found
+
+
+def _field(tables: list[ConfigTable], name: str, field: str) -> dict[str, Any] | None:
+    for table in tables:
+        if table.name == name and table.document is not None:
+            value = table.document.get(field)
+            return value if isinstance(value, dict) else None
+    return None
+
+
+def _table(disk: ReadingDisk, path: str) -> ConfigTable:
+    document, fault, size = _read(disk, path)
+    backup, backup_fault, backup_size = _read(disk, path + BACKUP)
+    used = document if document is not None else backup
+    return ConfigTable(
+        name=path.rpartition("/")[2].removesuffix(SUFFIX),
+        size=max(size, 0),
+        entries=_entries(used) if used is not None else 0,
+        fault=fault,
+        backup_fault=backup_fault if backup_size >= 0 else "",
+        has_backup=backup_size >= 0,
+        document=used,
+    )
+
+
+def _read(disk: ReadingDisk, path: str) -> tuple[dict[str, Any] | None, str, int]:
+    """(the document, why not, bytes or -1 without a file)."""
+    try:
+        data = read_small(disk, path)
+    except OSError as exc:
+        return None, f"it cannot be read: {exc.strerror}", 0
+    if data is None:
+        return None, "there is no such file", -1
+    try:
+        document = fastjson.loads(data)
+    except ValueError as exc:
+        return None, f"it is not JSON: {exc}", len(data)
+    if not isinstance(document, dict):
+        return None, "it is not a JSON object", len(data)
+    return document, "", len(data)
+
+
+def _entries(document: dict[str, Any]) -> int:
+    for field in _TABLES:
+        value = document.get(field)
+        if isinstance(value, dict):
+            return len(value)
+    return len(document)

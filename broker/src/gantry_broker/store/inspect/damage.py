@@ -1,0 +1,209 @@
+"""What a place means that holds no record: the end of the log, a torn tail, rot, or bytes that are being written.
+
+    ... record | record | ??? ......................................... zeros
+                          `- zeros from here on             the end
+                             a broker runs                  its moving end: no error
+                             no whole record follows        torn tail, if nothing says that more was flushed
+                             whole records follow, before the durable mark: rot; behind it: torn tail with more behind
+
+The durable mark is what a start uses, too. One case is judged more severely than by a start: RocketMQ seals no mark,
+so after a crash of RocketMQ a start takes the first bad record for the end of the log. If its checkpoint says that
+what follows was flushed, this is rot, and the finding says what a start would cut off.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from gantry_broker.store.inspect.facts import StoreFacts
+from gantry_broker.store.inspect.findings import Finding, Harm, Kind, Message
+from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
+from gantry_broker.store.inspect.queue_check import Ground
+from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.settings import StoreSettings
+from gantry_wire.message import RECORD_BYTES_MIN, check_record, record_store_timestamp
+
+_DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
+_WITH_HEAD: Final = (StopReason.CRC, StopReason.SEAL)
+COPY_REMEDY: Final = "copy the store before anything else; a replica may still have the messages"
+
+
+@final
+class DamageJudge:
+    """Judges every place where a walk stopped. Owned by the verification."""
+
+    def __init__(self, facts: StoreFacts, reader: LogReader, durable_mark: int, ground: Ground) -> None:
+        self.newest_ms = 0
+        """The newest store time so far."""
+        self._facts: Final = facts
+        self._reader: Final = reader
+        self._mark: Final = durable_mark
+        self._ground: Final = ground
+        self._falls: Finding | None = None
+        self._heads: Final[list[tuple[Finding, Message]]] = []
+        point, checkpoint = facts.point, facts.checkpoint
+        self._known_durable: Final = max(
+            point.through if point is not None else 0, checkpoint.flushed if checkpoint is not None else 0
+        )
+
+    def note_time(self, physical: int, timestamp_ms: int) -> None:
+        """The store time of the record at ``physical``: never before that of its predecessor."""
+        if timestamp_ms >= self.newest_ms:
+            self.newest_ms = timestamp_ms
+            return
+        if self._falls is not None:
+            self._falls.count += 1
+            return
+        is_ours = self._facts.ours_from(physical).is_ours
+        fall_ms = self.newest_ms - timestamp_ms
+        text = f"store times fall: at {physical} by {fall_ms} ms; searching by time is inexact there"
+        harm = Harm.WRONG if is_ours else Harm.ODD
+        self._falls = self._ground.findings.add(Finding(kind=Kind.TIME_FALLS, harm=harm, text=text, offset=physical))
+
+    def judge(self, stop: Stop, end: int) -> int | None:
+        """Where to read on, or None where the log ends."""
+        offset = stop.offset
+        if stop.reason is StopReason.NO_FILE:
+            return self._step_over_missing(offset)
+        after = self._reader.next_record(offset + 1, self._facts.files_end)
+        if self._facts.is_in_use:
+            found = self._reader.record_at(offset)
+            if found is not None and found.check.is_good:
+                return offset
+        if after is None:
+            self._judge_end(stop)
+            return None
+        if (
+            self._facts.is_in_use
+            or (offset < self._mark and after <= self._mark)
+            or stop.reason is StopReason.UNREADABLE
+        ):
+            self._add_rot(stop, after, "")
+            return after
+        if self._was_flushed(after):
+            note = "; a start would cut off everything from here on, although RocketMQ had flushed what follows"
+            self._add_rot(stop, after, note)
+            return after
+        self._add_torn(offset, after)
+        return None
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+
+    def _step_over_missing(self, offset: int) -> int | None:
+        """A file is not there; that was said when the files were looked at."""
+        after = min((one.base_offset for one in self._reader.segments if one.base_offset > offset), default=None)
+        if after is not None:
+            finding = self._ground.findings.add(
+                Finding(
+                    kind=Kind.LOG_FILE,
+                    harm=Harm.LOST,
+                    text=f"{after - offset} bytes of the log have no file",
+                    remedy="put the file back if there is a copy: without it no broker opens this store",
+                    offset=offset,
+                    length=after - offset,
+                )
+            )
+            self._ground.rotten.append((offset, after, finding))
+        return after
+
+    def _was_flushed(self, after: int) -> bool:
+        """Whether RocketMQ's checkpoint says that the record at ``after`` is on the disk."""
+        checkpoint = self._facts.checkpoint
+        found = self._reader.record_at(after)
+        if checkpoint is None or self._mark > 0 or found is None or not found.check.is_good:
+            return False
+        return record_store_timestamp(found.data) <= checkpoint.log_timestamp_ms
+
+    def _add_rot(self, stop: Stop, after: int, note: str) -> None:
+        offset = stop.offset
+        is_unread = stop.reason is StopReason.UNREADABLE
+        text = f"{after - offset} bytes of the log at {offset}: {stop.reason.value}{note}"
+        finding = self._ground.findings.add(
+            Finding(
+                kind=Kind.UNREADABLE if is_unread else Kind.ROT,
+                harm=Harm.LOST,
+                text=text,
+                remedy=COPY_REMEDY,
+                offset=offset,
+                length=after - offset,
+            )
+        )
+        self._ground.rotten.append((offset, after, finding))
+        head = self._head_at(offset) if stop.reason in _WITH_HEAD else None
+        if head is not None:
+            self._ground.heads.add(head)
+            self._heads.append((finding, head))
+
+    def _head_at(self, offset: int) -> Message | None:
+        """What a record whose checksum is wrong still says that it is."""
+        size = int.from_bytes(self._reader.bytes_at(offset, 4), "big", signed=True)
+        if size < RECORD_BYTES_MIN:
+            return None
+        data = memoryview(self._reader.bytes_at(offset, size))
+        if not check_record(data, 0, physical_offset=offset, verify_crc=False).is_good:
+            return None
+        record = record_facts(data, 0, size, _DELAY_LEVELS_MS)
+        return Message(record.topic, record.queue_id, record.queue_offset)
+
+    def _add_torn(self, offset: int, after: int) -> None:
+        """Whole records behind a bad one, in what was never known to be flushed."""
+        records = self._reader.count_records(after, self._facts.files_end)
+        self._add_tail(offset, f"{records} whole records follow the first bad one; nothing says they were flushed")
+
+    def _judge_end(self, stop: Stop) -> None:
+        """Nothing that follows is a record."""
+        offset = stop.offset
+        if self._facts.is_in_use:
+            return
+        used = self._reader.last_used(offset, self._facts.files_end)
+        if stop.reason is StopReason.UNREADABLE:
+            self._add_lost_end(offset, used, f"the disk cannot read the log from {offset} on, and no record follows")
+        elif used > offset and self._facts.is_clean:
+            text = f"{used - offset} bytes at the end of the log are no record, and the last stop was clean"
+            self._add_lost_end(offset, used, f"{text}: {stop.reason.value}")
+        elif used > offset and offset >= self._known_durable:
+            self._add_tail(offset, "no record follows")
+
+    def _add_tail(self, offset: int, text: str) -> None:
+        used = self._reader.last_used(offset, self._facts.files_end)
+        self._ground.findings.add(
+            Finding(
+                kind=Kind.TORN_TAIL,
+                harm=Harm.UNSETTLED,
+                text=f"torn tail of {used - offset} bytes at {offset}, where the log ends: {text}",
+                remedy="nothing: the next start cuts it off",
+                offset=offset,
+                length=used - offset,
+            )
+        )
+
+    def _add_lost_end(self, offset: int, end: int, text: str) -> None:
+        finding = Finding(
+            kind=Kind.LOST_END, harm=Harm.LOST, text=text, remedy=COPY_REMEDY, offset=offset, length=end - offset
+        )
+        self._ground.rotten.append((offset, max(end, offset + 1), self._ground.findings.add(finding)))
+
+    # -- at the end ----------------------------------------------------------------------------------------------------
+
+    def finish_log(self, end: int) -> None:
+        """The log was read up to its end."""
+        if not self._facts.is_in_use and end < self._known_durable:
+            text = f"the log ends at {end}, and it was flushed up to {self._known_durable}"
+            self._add_lost_end(end, self._known_durable, text)
+
+    def finish(self) -> None:
+        """All queues were read, so what no unit has named is named by what is left of it."""
+        for finding, head in self._heads:
+            if not finding.lost_count:
+                finding.lose(head)
+
+
+def check_file_heads(reader: LogReader, end: int, ground: Ground) -> None:
+    """Whether a whole record stands at the beginning of every file that begins before ``end``."""
+    for segment in reader.segments:
+        found = reader.record_at(segment.base_offset) if segment.base_offset < end else None
+        if found is not None and found.check.fault is not None:
+            text = f"no whole record at {segment.base_offset}, where a file begins: {found.check.fault.value}"
+            ground.findings.add(
+                Finding(kind=Kind.ROT, harm=Harm.LOST, text=text, remedy=COPY_REMEDY, offset=segment.base_offset)
+            )

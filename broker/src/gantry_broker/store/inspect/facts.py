@@ -1,0 +1,180 @@
+"""The small facts about a store, read once and first: who uses it, how it ended, what it says is durable.
+
+First, because a store may be written at this very moment. What is read here can then only be behind what is found
+later, and "the checkpoint is ahead of the log" stays a contradiction instead of a race. Nothing here raises because
+of what a file says: a fact that cannot be read is absent, and why is said beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from gantry_broker.ports.reading import LockHolder, ReadingDisk
+from gantry_broker.store.checkpoint import CHECKPOINT_BYTES, CheckpointFacts, decode_checkpoint
+from gantry_broker.store.identity import StoreIdentity, decode_identity
+from gantry_broker.store.inspect.log_reader import LogReader
+from gantry_broker.store.inspect.segments import Segment, segments_of
+from gantry_broker.store.opening import seals_of, written_by_others_from
+from gantry_broker.store.recovery import Seals, StartFacts, StartPlan, plan_start
+from gantry_broker.store.recovery_point import FORMAT, RecoveryPoint
+
+SMALL_BYTES_MAX: Final = 64 << 20
+"""No JSON file of a store is larger, so none can fill the memory of who looks at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """What is known before a byte of the log is read."""
+
+    root: str
+    holder: LockHolder | None
+    """The process that has the store open, RocketMQ's or ours."""
+
+    is_clean: bool
+    """Whether the last stop was clean: there is no ``abort``. Of a store in use it says nothing."""
+
+    log: tuple[Segment, ...]
+    identity: StoreIdentity | None
+    identity_fault: str
+    """Why the identity, or its better copy, cannot be used; empty when all is well or there is none."""
+
+    checkpoint: CheckpointFacts | None
+    point: RecoveryPoint | None
+    point_fault: str
+    failed_flushed: int | None
+    """Up to where the log was flushed when a flush failed, if one has."""
+
+    ours_from: Seals
+    """Whether records at an offset must have a seal, and up to where that holds: as the next start will see it."""
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.holder is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything must fit together right now."""
+        return self.is_clean and not self.is_in_use
+
+    @property
+    def log_start(self) -> int:
+        return self.log[0].base_offset if self.log else 0
+
+    @property
+    def files_end(self) -> int:
+        return self.log[-1].end_offset if self.log else 0
+
+
+def read_facts(disk: ReadingDisk, root: str) -> StoreFacts:
+    """The facts of the store in ``root``. Raises ``OSError`` where a file cannot be read at all."""
+    holder = disk.lock_holder(f"{root}/lock")
+    is_clean = disk.facts(f"{root}/abort") is None
+    identity, identity_fault = _read_identity(disk, root)
+    point, point_fault = _read_point(disk, root)
+    data = read_small(disk, f"{root}/checkpoint")
+    checkpoint = decode_checkpoint(data[:CHECKPOINT_BYTES]) if data is not None else None
+    log = segments_of(disk, f"{root}/commitlog")
+    others_from = None
+    if checkpoint is not None:
+        others_from = written_by_others_from(checkpoint, point, log[0].base_offset if log else 0)
+    return StoreFacts(
+        root=root,
+        holder=holder,
+        is_clean=is_clean,
+        log=log,
+        identity=identity,
+        identity_fault=identity_fault,
+        checkpoint=checkpoint,
+        point=point,
+        point_fault=point_fault,
+        failed_flushed=_read_failed(disk, root),
+        ours_from=seals_of(identity, others_from),
+    )
+
+
+def read_small(disk: ReadingDisk, path: str) -> bytes | None:
+    """A file that is small by nature, whole; None when it is not there."""
+    facts = disk.facts(path)
+    if facts is None or facts.is_directory:
+        return None
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.pread(min(file.size, SMALL_BYTES_MAX), 0)
+    finally:
+        file.close()
+
+
+def plan_of(facts: StoreFacts, reader: LogReader) -> StartPlan:
+    """Where the next start begins to read, by the function that the start itself asks."""
+    start = StartFacts(
+        is_clean=facts.is_clean,
+        min_physical=facts.log_start,
+        files_end=facts.files_end,
+        sealed_flushed=facts.checkpoint.flushed if facts.checkpoint is not None else 0,
+        point_through=facts.point.through if facts.point is not None else None,
+        is_point_proved=is_point_proved(facts, reader),
+        failed_flushed=facts.failed_flushed,
+    )
+    return plan_start(start)
+
+
+def is_point_proved(facts: StoreFacts, reader: LogReader) -> bool:
+    """Whether the record that the recovery point names is there and ends where it says."""
+    point = facts.point
+    if point is None:
+        return False
+    if facts.log and point.through % facts.log[0].size == 0:
+        return True
+    found = reader.record_at(point.tail) if point.tail >= 0 else None
+    return found is not None and found.check.is_good and point.tail + found.check.size == point.through
+
+
+def _read_identity(disk: ReadingDisk, root: str) -> tuple[StoreIdentity | None, str]:
+    faults: list[str] = []
+    for name in ("store.json", "store.json.bak"):
+        data = read_small(disk, f"{root}/{name}")
+        if data is None:
+            faults.append(f"{name} is missing")
+            continue
+        try:
+            identity = decode_identity(data)
+        except (ValueError, msgspec.DecodeError) as exc:
+            faults.append(f"{name}: {exc}")
+            continue
+        return identity, "; ".join(faults)
+    is_absent = all(fault.endswith("is missing") for fault in faults)
+    return None, "" if is_absent else "; ".join(faults)
+
+
+def _read_point(disk: ReadingDisk, root: str) -> tuple[RecoveryPoint | None, str]:
+    data = read_small(disk, f"{root}/recovery-point.json")
+    if data is None:
+        return None, ""
+    crc, _, body = data.partition(b"\n")
+    try:
+        if int(crc, 16) != crc32(body):
+            raise ValueError("its CRC is wrong")
+        point = msgspec.json.decode(body, type=RecoveryPoint)
+        if point.format != FORMAT:
+            raise ValueError(f"its format is {point.format}")
+    except (ValueError, msgspec.DecodeError) as exc:
+        return None, str(exc)
+    return point, ""
+
+
+def _read_failed(disk: ReadingDisk, root: str) -> int | None:
+    data = read_small(disk, f"{root}/flush-failed")
+    if data is None:
+        return None
+    text, _, crc = data.partition(b" ")
+    try:
+        return int(text) if int(crc, 16) == crc32(text) else 0
+    except ValueError:
+        return 0

@@ -1,0 +1,147 @@
+"""The key index held against the log, both ways, while the log is read once from end to end.
+
+    log      record with keys a, b          there must be an entry for a and one for b, with this physical offset
+    index    entry: hash, physical offset   a record must begin there, and have a key with this hash
+
+Entries were made in the order of the log, over all files, so both sides are merged like sorted lists. Then each file's
+chains are computed again from its entries and compared with what is stored: no query finds an entry beside its chain.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Final, final
+
+from gantry_broker.ports.reading import ReadingDisk
+from gantry_broker.store.inspect.findings import Finding, Findings, Harm, Kind
+from gantry_broker.store.inspect.index_reader import Entry, IndexReader, index_names
+from gantry_broker.store.inspect.queue_check import Ground
+
+
+@final
+class IndexCheck:
+    """All index files of a store. ``put`` for every record, then ``finish``."""
+
+    def __init__(self, disk: ReadingDisk, root: str, ground: Ground) -> None:
+        self.entries = 0
+        """Entries that lead to their records."""
+        self.files = 0
+        self._ground: Final = ground
+        self._findings: Final[Findings] = ground.findings
+        self._readers: Final[list[IndexReader]] = []
+        self._run: Finding | None = None
+        for name in index_names(disk, root):
+            self._open(disk, f"{root}/index/{name}")
+        self.is_there: Final = bool(self._readers)
+        self.end: Final = max(
+            (one.header.end_physical for one in self._readers if one.header and one.count), default=-1
+        )
+        """The newest message that is indexed."""
+        self._stream: Final = self._all_entries()
+        self._entry: Entry | None = None
+        if self.is_there:
+            self._next()
+
+    def _open(self, disk: ReadingDisk, path: str) -> None:
+        try:
+            reader = IndexReader(disk, path)
+        except FileNotFoundError:
+            return
+        self.files += 1
+        if reader.fault:
+            harm = Harm.DERIVED if self._ground.is_settled else Harm.UNSETTLED
+            text = f"{path} is no index: {reader.fault}"
+            self._findings.add(Finding(kind=Kind.INDEX_FILE, harm=harm, text=text, path=path))
+            reader.close()
+            return
+        self._readers.append(reader)
+
+    def _all_entries(self) -> Iterator[Entry]:
+        for reader in self._readers:
+            yield from reader.entries()
+
+    def _next(self) -> None:
+        self._entry = next(self._stream, None)
+
+    # -- while the log is read -----------------------------------------------------------------------------------------
+
+    def put(self, physical: int, hashes: Sequence[int]) -> None:
+        """A record with keys of these hashes; of a record without any, an empty one."""
+        entry = self._entry
+        while entry is not None and entry.physical < physical:
+            self._judge_stray(entry)
+            self._next()
+            entry = self._entry
+        wanted = list(hashes)
+        while entry is not None and entry.physical == physical:
+            if entry.key_hash in wanted:
+                wanted.remove(entry.key_hash)
+                self.entries += 1
+            elif entry.key_hash not in hashes:
+                self._report(Kind.INDEX_STRAY, Harm.DERIVED, physical, "is for a key that its message does not have")
+            self._next()
+            entry = self._entry
+        if wanted:
+            self._judge_missing(physical, len(wanted))
+
+    def _judge_stray(self, entry: Entry) -> None:
+        ground = self._ground
+        if entry.physical < ground.start or ground.rot_at(entry.physical) is not None:
+            return
+        self._report(Kind.INDEX_STRAY, Harm.DERIVED, entry.physical, "leads to a place where no record begins")
+
+    def _judge_missing(self, physical: int, count: int) -> None:
+        is_behind = physical > self.end
+        if is_behind and not self._ground.is_settled:
+            self._report(Kind.INDEX_MISSING, Harm.UNSETTLED, physical, "is behind the log; the next start catches up")
+        else:
+            text = "lacks an entry: its message is not found by key"
+            self._report(Kind.INDEX_MISSING, Harm.DERIVED, physical, text, count)
+
+    # -- when the log was read -----------------------------------------------------------------------------------------
+
+    def finish(self, *, is_whole: bool) -> None:
+        """What is left leads behind the log's end. ``is_whole``: the log was read to its end, so chains count, too."""
+        while is_whole and self._entry is not None:
+            if self._entry.physical >= self._ground.end and not self._ground.is_settled:
+                text = "leads behind what the log's files hold"
+                self._report(Kind.INDEX_STRAY, Harm.UNSETTLED, self._entry.physical, text)
+            else:
+                self._judge_stray(self._entry)
+            self._next()
+        for reader in self._readers:
+            if is_whole and not self._ground.is_in_use:
+                self._check_chains(reader)
+            reader.close()
+
+    def _check_chains(self, reader: IndexReader) -> None:
+        shape = reader.shape
+        if shape is None:
+            return
+        heads = array("i", bytes(4 * shape.slots))
+        wrong = 0
+        for number, entry in enumerate(reader.entries(), start=1):
+            slot = entry.key_hash % shape.slots
+            wrong += entry.previous != heads[slot]
+            heads[slot] = number
+        position = 0
+        for piece in reader.slots():
+            stored = array("i", piece)
+            stored.byteswap()
+            if stored != heads[position : position + len(stored)]:
+                pairs = zip(stored, heads[position : position + len(stored)], strict=True)
+                wrong += sum(1 for there, computed in pairs if there != computed)
+            position += len(stored)
+        if wrong:
+            harm = Harm.DERIVED if self._ground.is_settled else Harm.UNSETTLED
+            text = f"{reader.path}: {wrong} links of its chains are wrong, so some messages are not found by key"
+            self._findings.add(Finding(kind=Kind.INDEX_CHAIN, harm=harm, text=text, path=reader.path, count=wrong))
+
+    def _report(self, kind: Kind, harm: Harm, physical: int, text: str, count: int = 1) -> None:
+        run = self._run
+        if run is not None and (run.kind, run.harm) == (kind, harm) and run.text.endswith(text):
+            run.count += count
+            return
+        text = f"the index, for the message at {physical}, {text}"
+        self._run = self._findings.add(Finding(kind=kind, harm=harm, text=text, offset=physical, count=count))

@@ -1,0 +1,295 @@
+"""Reading a commit log through a window: record by record, or at one place, in bounded memory, on a broken disk too.
+
+    file    [base ...................[ window )........................ end)
+                                      `- 8 MiB, read at once, moved along; the only large memory there is
+
+Records are judged by ``check_record``, the gate that the broker itself uses, so the two cannot disagree. What is its
+own here is the reading: a page that the disk refuses (``EIO``) is taken as zeros and remembered, so that one bad sector
+costs the record that it is in, and not the rest of the log.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple, final
+
+from gantry_broker.ports.reading import ReadingDisk, ReadingFile
+from gantry_broker.store.inspect.segments import Segment, segment_at
+from gantry_broker.store.recovery import Seals
+from gantry_wire.message import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    BLANK_RECORD,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    PHYSICAL_OFFSET_POSITION,
+    RECORD_BYTES_MIN,
+    RecordCheck,
+    RecordFault,
+    check_record,
+)
+
+WINDOW_BYTES: Final = 8 << 20
+RECORD_BYTES_MAX: Final = 64 << 20
+"""A larger record is taken for a lying length. No frame of either broker comes near it, and memory stays bounded."""
+
+PAGE_BYTES: Final = 4096
+SEARCH_BYTES: Final = 1 << 20
+_MAGICS: Final = frozenset((MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
+_MAGIC_BYTES: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+_MAGIC_POSITION: Final = 4
+_SEARCH_OVERLAP: Final = PHYSICAL_OFFSET_POSITION + 8
+
+Found = Callable[[memoryview, int, int, int], None]
+"""(view, position in it, physical offset, size) of a whole record. The view is another one after the call."""
+
+
+class StopReason(StrEnum):
+    """Why a walk ended where it did."""
+
+    REACHED = "the end that was asked for"
+    END = "zeros: the log ends here"
+    MAGIC = "no record begins here: the magic is unknown"
+    LENGTH = "a length that cannot be"
+    OFFSET = "a record of another place"
+    CRC = "a body that does not match its CRC"
+    SEAL = "a record that does not match its seal, or lost it"
+    NO_FILE = "there is no file for this place"
+    UNREADABLE = "the disk cannot read this"
+
+
+class Stop(NamedTuple):
+    """Where a walk ended."""
+
+    offset: int
+    reason: StopReason
+
+
+class FoundRecord(NamedTuple):
+    """What lies at one place."""
+
+    check: RecordCheck
+    data: memoryview
+    """The record's bytes if the check is good; else what begins there, up to some hundred bytes."""
+
+
+@final
+class LogReader:
+    """The log of one store. Used by one thread; holds one open file and one window."""
+
+    def __init__(self, disk: ReadingDisk, segments: Sequence[Segment], ours_from: Seals) -> None:
+        self.segments: Final = tuple(segments)
+        self.unreadable: Final[list[tuple[int, int]]] = []
+        """Half-open ranges of the log that the disk refuses to read, in the order in which they were met."""
+        self._disk: Final = disk
+        self._ours_from: Final = ours_from
+        self._buffer = memoryview(bytearray(WINDOW_BYTES))
+        self._file: ReadingFile | None = None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # -- along the log -------------------------------------------------------------------------------------------------
+
+    def walk(self, start: int, end: int, found: Found, *, verify_crc: bool = True) -> Stop:
+        """Tell ``found`` of every record that begins in ``[start, end)`` until something is none."""
+        offset = start
+        while offset < end:
+            segment = segment_at(self.segments, offset)
+            if segment is None:
+                return Stop(offset, StopReason.NO_FILE)
+            stop = self._walk_file(segment, offset, end, found, verify_crc)
+            if stop.reason is not StopReason.REACHED:
+                return stop
+            offset = stop.offset
+        return Stop(offset, StopReason.REACHED)
+
+    def _walk_file(self, segment: Segment, offset: int, end: int, found: Found, verify_crc: bool) -> Stop:
+        file_end = segment.end_offset
+        base = window_end = offset
+        view = self._buffer[:0]
+        is_ours, ours_end = self._ours_from(offset)
+        while offset < end and offset < file_end:
+            if offset >= ours_end:
+                is_ours, ours_end = self._ours_from(offset)
+            if window_end < file_end and window_end - offset < BLANK_BYTES:
+                base, view = offset, self._load(segment, offset, BLANK_BYTES)
+                window_end = base + len(view)
+            position = offset - base
+            if window_end - offset < BLANK_BYTES:
+                return Stop(offset, StopReason.END)
+            size, magic = BLANK_RECORD.unpack_from(view, position)
+            if magic == BLANK_MAGIC:
+                if offset + size != file_end:
+                    return Stop(offset, self._reason(offset, BLANK_BYTES, StopReason.LENGTH))
+                return Stop(file_end, StopReason.REACHED)
+            if magic in _MAGICS and offset + size > window_end and window_end < file_end:
+                if offset + size > file_end or size > RECORD_BYTES_MAX:
+                    return Stop(offset, self._reason(offset, BLANK_BYTES, StopReason.LENGTH))
+                base, view, position = offset, self._load(segment, offset, size), 0
+                window_end = base + len(view)
+            check = _judge(view, position, offset, is_ours=is_ours, verify_crc=verify_crc)
+            if check.fault is not None:
+                return Stop(offset, self._reason(offset, max(size, RECORD_BYTES_MIN), StopReason[check.fault.name]))
+            found(view, position, offset, check.size)
+            offset += check.size
+        return Stop(offset, StopReason.REACHED)
+
+    def _reason(self, offset: int, size: int, reason: StopReason) -> StopReason:
+        """The reason, unless the true one is that the disk did not give the bytes."""
+        end = offset + min(size, RECORD_BYTES_MAX)
+        is_unread = any(start < end and offset < stop for start, stop in self.unreadable)
+        return StopReason.UNREADABLE if is_unread else reason
+
+    # -- at one place --------------------------------------------------------------------------------------------------
+
+    def record_at(self, offset: int, *, verify_crc: bool = True) -> FoundRecord | None:
+        """What lies at ``offset``; None where there is no file."""
+        segment = segment_at(self.segments, offset) if offset >= 0 else None
+        if segment is None:
+            return None
+        room = segment.end_offset - offset
+        head = self._read(segment, offset, min(room, RECORD_BYTES_MIN + 256))
+        if len(head) < BLANK_BYTES:
+            return FoundRecord(RecordCheck(RecordFault.END), memoryview(head))
+        size, magic = BLANK_RECORD.unpack_from(head, 0)
+        if magic in _MAGICS and not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
+            return FoundRecord(RecordCheck(RecordFault.LENGTH), memoryview(head))
+        data = self._read(segment, offset, size) if magic in _MAGICS and size > len(head) else head
+        check = _judge(memoryview(data), 0, offset, is_ours=self._ours_from(offset).is_ours, verify_crc=verify_crc)
+        return FoundRecord(check, memoryview(data)[: check.size] if check.is_good else memoryview(data))
+
+    def bytes_at(self, offset: int, length: int) -> bytes:
+        """Raw bytes of one file, fewer at its end; empty where there is no file."""
+        segment = segment_at(self.segments, offset) if offset >= 0 else None
+        return b"" if segment is None else self._read(segment, offset, min(length, segment.end_offset - offset))
+
+    def next_record(self, offset: int, end: int) -> int | None:
+        """Where the first whole record at or after ``offset`` and before ``end`` begins."""
+        for segment in self.segments:
+            if segment.end_offset > offset and segment.base_offset < end:
+                for candidate in self._candidates(segment, max(offset, segment.base_offset), end):
+                    found = self.record_at(candidate)
+                    if found is not None and found.check.is_good:
+                        return candidate
+        return None
+
+    def count_records(self, start: int, end: int) -> int:
+        """How many whole records there are in ``[start, end)``, whatever lies between them."""
+        count = 0
+
+        def found(_view: memoryview, _position: int, _offset: int, _size: int) -> None:
+            nonlocal count
+            count += 1
+
+        at = self.next_record(start, end)
+        while at is not None:
+            stop = self.walk(at, end, found)
+            at = self.next_record(stop.offset + 1, end)
+        return count
+
+    def record_before(self, offset: int) -> int:
+        """Where the last whole record at or before ``offset`` begins, or the beginning of its file."""
+        segment = segment_at(self.segments, offset)
+        if segment is None:
+            return offset
+        end = offset + 1
+        while end > segment.base_offset:
+            start = max(segment.base_offset, end - SEARCH_BYTES)
+            for candidate in reversed(list(self._candidates(segment, start, end))):
+                found = self.record_at(candidate)
+                if found is not None and found.check.is_good:
+                    return candidate
+            end = start
+        return segment.base_offset
+
+    def _candidates(self, segment: Segment, start: int, end: int) -> Iterator[int]:
+        """Places where a magic stands and the record says that this is its place."""
+        for chunk_start in range(start, min(segment.end_offset, end), SEARCH_BYTES):
+            data = self._read(
+                segment, chunk_start, min(SEARCH_BYTES + _SEARCH_OVERLAP, segment.end_offset - chunk_start)
+            )
+            if not any(magic in data for magic in _MAGIC_BYTES):
+                continue
+            for place in sorted(place for magic in _MAGIC_BYTES for place in _places(data, magic)):
+                begin = place - _MAGIC_POSITION
+                if 0 <= begin < SEARCH_BYTES and begin + _SEARCH_OVERLAP <= len(data):
+                    own = int.from_bytes(data[begin + PHYSICAL_OFFSET_POSITION : begin + _SEARCH_OVERLAP], "big")
+                    if own == chunk_start + begin < end:
+                        yield own
+
+    def last_used(self, start: int, end: int) -> int:
+        """The exclusive end of what is not zero in ``[start, end)``; ``start`` if all is."""
+        last = start
+        for segment in self.segments:
+            begin = max(start, segment.base_offset)
+            for chunk in range(begin, min(end, segment.end_offset), SEARCH_BYTES):
+                data = self._read(segment, chunk, min(SEARCH_BYTES, min(end, segment.end_offset) - chunk))
+                if data.count(0) != len(data):
+                    last = chunk + len(data.rstrip(b"\0"))
+        return last
+
+    # -- the disk ------------------------------------------------------------------------------------------------------
+
+    def _open(self, segment: Segment) -> ReadingFile:
+        if self._file is None or self._file.path != segment.path:
+            self.close()
+            self._file = self._disk.open(segment.path)
+        return self._file
+
+    def _load(self, segment: Segment, offset: int, bytes_min: int) -> memoryview:
+        """The window that begins at ``offset``, with at least ``bytes_min`` if the file has them."""
+        if bytes_min > len(self._buffer):
+            self._buffer = memoryview(bytearray(bytes_min))
+        target = self._buffer[: min(len(self._buffer), segment.end_offset - offset)]
+        return target[: self._fill(segment, offset, target)]
+
+    def _read(self, segment: Segment, offset: int, length: int) -> bytes:
+        target = memoryview(bytearray(length))
+        return bytes(target[: self._fill(segment, offset, target)])
+
+    def _fill(self, segment: Segment, offset: int, target: memoryview) -> int:
+        file, position = self._open(segment), offset - segment.base_offset
+        try:
+            return file.read_into(target, position)
+        except OSError as exc:
+            if exc.errno != errno.EIO:
+                raise
+        # Page by page, to lose no more than what is broken.
+        done = 0
+        while done < len(target):
+            size = min(PAGE_BYTES - (position + done) % PAGE_BYTES, len(target) - done)
+            page = target[done : done + size]
+            try:
+                count = file.read_into(page, position + done)
+                page[count:] = bytes(size - count)
+            except OSError as exc:
+                if exc.errno != errno.EIO:
+                    raise
+                page[:] = bytes(size)
+                self._remember(offset + done, offset + done + size)
+            done += size
+        return done
+
+    def _remember(self, start: int, end: int) -> None:
+        for index, (known_start, known_end) in enumerate(self.unreadable):
+            if start <= known_end and known_start <= end:
+                self.unreadable[index] = (min(start, known_start), max(end, known_end))
+                return
+        self.unreadable.append((start, end))
+
+
+def _judge(data: memoryview, position: int, offset: int, *, is_ours: bool, verify_crc: bool) -> RecordCheck:
+    """The broker's own gate."""
+    return check_record(data, position, physical_offset=offset, verify_crc=verify_crc, is_sealed=is_ours)
+
+
+def _places(data: bytes, pattern: bytes) -> Iterator[int]:
+    place = data.find(pattern)
+    while place >= 0:
+        yield place
+        place = data.find(pattern, place + 1)

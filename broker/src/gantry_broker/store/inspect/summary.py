@@ -1,0 +1,239 @@
+"""A store at a glance: whose it is, how it ended, what is in it, and what the next start would do.
+
+Nothing of the log is read here but the heads of the newest records, to say where it ends. What is shown of the rest is
+what names, sizes and small files say; whether it is true is ``verify``'s question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from gantry_broker.ports.disk import DiskSpace
+from gantry_broker.ports.reading import ReadingDisk
+from gantry_broker.store.identity import Epoch
+from gantry_broker.store.inspect.buffers import BufferDirectory, buffer_directory
+from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables
+from gantry_broker.store.inspect.facts import StoreFacts, plan_of, read_facts
+from gantry_broker.store.inspect.index_reader import IndexReader, index_names
+from gantry_broker.store.inspect.log_reader import LogReader, StopReason
+from gantry_broker.store.inspect.queue_reader import NO_UNIT, QueueReader
+from gantry_broker.store.inspect.segments import queue_places, segment_faults, usual_size
+from gantry_broker.store.recovery import StartPlan
+
+END_BYTES_MAX: Final = 4 << 30
+"""How much of the log is walked to find its end. A recovery point is seconds old, so it is never that far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSummary:
+    """The commit log."""
+
+    start: int
+    end: int
+    """Behind the last whole record."""
+
+    is_end_known: bool
+    """Whether the end was found; else it is at least there."""
+
+    files: int
+    file_size: int
+    allocated: int
+    faults: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSummary:
+    """One queue, by its units."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    """Behind the last message."""
+
+    files: int
+
+    @property
+    def messages(self) -> int:
+        return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexSummary:
+    """One index file."""
+
+    name: str
+    entries: int
+    end_physical: int
+    fault: str
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreSummary:
+    """Everything at a glance."""
+
+    root: str
+    is_store: bool
+    """Whether anything of a store is here."""
+
+    writer: str
+    """Who wrote it: ``gantry``, ``rocketmq``, ``both``, or nothing."""
+
+    holder_pid: int | None
+    """The process that has it open: 0 if it is in another container, None if there is none."""
+
+    is_clean: bool
+    uuid: str = ""
+    generation: int = 0
+    epochs: list[Epoch] = field(default_factory=list)
+    identity_fault: str = ""
+    log: LogSummary | None = None
+    flushed: int | None = None
+    """As our seal in the checkpoint says; None without one."""
+
+    failed_flushed: int | None = None
+    checkpoint_times_ms: tuple[int, int, int] | None = None
+    """Newest message flushed: of log, queues, index."""
+
+    point_through: int | None = None
+    point_fault: str = ""
+    topics: dict[str, list[QueueSummary]] = field(default_factory=dict)
+    index: list[IndexSummary] = field(default_factory=list)
+    tables: list[ConfigTable] = field(default_factory=list)
+    buffers: BufferDirectory | None = None
+    set_aside: list[str] = field(default_factory=list)
+    space: DiskSpace | None = None
+    next_start: str = ""
+    """What the next start would do, in one sentence."""
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.messages for queues in self.topics.values() for queue in queues)
+
+
+def inspect_store(disk: ReadingDisk, root: str, *, buffers_path: str | None = None) -> StoreSummary:
+    """Look at the store in ``root``. Raises ``OSError`` for what cannot be read at all."""
+    facts = read_facts(disk, root)
+    reader = LogReader(disk, facts.log, facts.ours_from)
+    try:
+        return _summarize(disk, facts, reader, buffers_path)
+    finally:
+        reader.close()
+
+
+def _summarize(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, buffers_path: str | None) -> StoreSummary:
+    root = facts.root
+    topics, newest = _topics(disk, facts)
+    summary = StoreSummary(
+        root=root,
+        is_store=bool(facts.log)
+        or any(disk.facts(f"{root}/{name}") for name in ("store.json", "config", "consumequeue")),
+        writer=_writer(facts),
+        holder_pid=facts.holder.pid if facts.holder is not None else None,
+        is_clean=facts.is_clean,
+        identity_fault=facts.identity_fault,
+        failed_flushed=facts.failed_flushed,
+        point_through=facts.point.through if facts.point is not None else None,
+        point_fault=facts.point_fault,
+        topics=topics,
+        index=[_index(disk, f"{root}/index/{name}") for name in index_names(disk, root)],
+        tables=config_tables(disk, root),
+        buffers=buffer_directory(disk, facts, buffers_path),
+        set_aside=[name for name in disk.list(f"{root}/set-aside") if not name.endswith(".json")],
+        space=disk.space(root),
+    )
+    if facts.identity is not None:
+        summary.uuid, summary.generation = facts.identity.uuid, facts.identity.generation
+        summary.epochs = facts.identity.epochs
+    if facts.checkpoint is not None:
+        summary.flushed = facts.checkpoint.flushed if facts.checkpoint.is_ours else None
+        summary.checkpoint_times_ms = facts.checkpoint[:3]
+    plan = plan_of(facts, reader)
+    if facts.log:
+        summary.log = _log(disk, facts, reader, max(plan.start, newest if plan.is_full else 0))
+    summary.next_start = next_start(summary, plan, facts)
+    return summary
+
+
+def _writer(facts: StoreFacts) -> str:
+    if not facts.log:
+        return ""
+    if facts.identity is None:
+        return "unknown" if facts.identity_fault else "rocketmq"
+    owners = {epoch.is_ours for epoch in facts.identity.epochs}
+    if facts.identity.epochs[0].start > facts.log_start:
+        owners.add(False)
+    return "both" if len(owners) > 1 else "gantry" if True in owners else "rocketmq"
+
+
+def _log(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: int) -> LogSummary:
+    """Walk over the heads of the newest records to find the end."""
+    limit = min(facts.files_end, start + END_BYTES_MAX)
+    stop = reader.walk(start, limit, lambda view, position, offset, size: None, verify_crc=False)
+    allocated = sum(found.allocated for segment in facts.log if (found := disk.facts(segment.path)) is not None)
+    return LogSummary(
+        start=facts.log_start,
+        end=stop.offset,
+        is_end_known=stop.reason in (StopReason.END, StopReason.REACHED) and stop.offset < start + END_BYTES_MAX,
+        files=len(facts.log),
+        file_size=usual_size(facts.log),
+        allocated=allocated,
+        faults=[f"{fault.path}: {fault.text}" for fault in segment_faults(facts.log)],
+    )
+
+
+def _topics(disk: ReadingDisk, facts: StoreFacts) -> tuple[dict[str, list[QueueSummary]], int]:
+    """All queues, and where the newest message begins that any of them knows."""
+    topics: dict[str, list[QueueSummary]] = {}
+    newest = facts.log_start
+    for place in queue_places(disk, facts.root):
+        reader = QueueReader(disk, place)
+        end = reader.end()
+        first = reader.first_from(facts.log_start, end)
+        if end > first and reader.unit(end - 1) != NO_UNIT:
+            physical = reader.unit(end - 1)[0]
+            newest = max(newest, physical if facts.log_start <= physical < facts.files_end else 0)
+        topics.setdefault(place.topic, []).append(
+            QueueSummary(queue_id=place.queue_id, min_offset=first, max_offset=end, files=len(reader.segments))
+        )
+    return topics, newest
+
+
+def _index(disk: ReadingDisk, path: str) -> IndexSummary:
+    name = path.rpartition("/")[2]
+    try:
+        reader = IndexReader(disk, path)
+    except OSError as exc:
+        return IndexSummary(name=name, entries=0, end_physical=0, fault=f"it cannot be read: {exc.strerror}")
+    reader.close()
+    end = reader.header.end_physical if reader.header is not None else 0
+    return IndexSummary(name=name, entries=reader.count, end_physical=end, fault=reader.fault)
+
+
+def next_start(summary: StoreSummary, plan: StartPlan, facts: StoreFacts) -> str:
+    """What the next start would do, in one sentence."""
+    if not facts.log:
+        return (
+            "A start would make a new, empty store here."
+            if not summary.is_store
+            else ("A start would begin an empty log: there are no files of one.")
+        )
+    if facts.is_in_use:
+        return "A broker has it open: a second start would refuse, and touch nothing."
+    if facts.identity is None and facts.identity_fault:
+        return "A start would refuse: both copies of store.json are damaged."
+    unusable = [table.name for table in summary.tables if not table.is_usable]
+    if unusable:
+        return f"A start would refuse: config/{unusable[0]}.json and its predecessor cannot be read."
+    if summary.log is not None and summary.log.faults:
+        return f"A start would refuse: {summary.log.faults[0]}."
+    behind = max(0, (summary.log.end if summary.log is not None else 0) - plan.start)
+    live = [one for one in summary.buffers.live if one.is_of_this_store] if summary.buffers is not None else []
+    waiting = sum(one.bytes_not_committed for one in live)
+    replay = f", replay up to {waiting} bytes of {len(live)} write buffers" if waiting and not facts.is_clean else ""
+    if facts.is_clean and not plan.is_full:
+        return "The last stop was clean: a start would read nothing and take messages at once."
+    if plan.is_full:
+        why = "the last stop was clean, but" if facts.is_clean else "the last run crashed, and"
+        return f"A start would read the whole log, since {why} there is no recovery point to begin at{replay}."
+    return f"The last run crashed: a start would read the log from {plan.start} on, {behind} bytes{replay}."

@@ -1,0 +1,249 @@
+"""Verifying a store: every record, every queue unit and every index entry, once, in the order of the log.
+
+    small facts  ->  the log, record by record  ->  what is left of queues and index  ->  tables and small files
+                       |- own offset, lengths, CRC, seal; times that never fall
+                       |- its unit in its queue, and back
+                       `- its entries in the index, and back
+
+Memory is bounded by the number of queues, not by the size of the log. What is judged here is judged by the broker's own
+gates, with one thing added that a start cannot afford: everything is compared with everything.
+
+Bad bytes are either **rot**, damage to what was on the disk, or a **torn tail**, where a crash stopped the writing: see
+``damage``. What a record costs here is what a record costs a start, and a little more for the comparing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from gantry_broker.ports.reading import ReadingDisk
+from gantry_broker.store.inspect.damage import DamageJudge, check_file_heads
+from gantry_broker.store.inspect.facts import StoreFacts, plan_of, read_facts
+from gantry_broker.store.inspect.findings import Findings
+from gantry_broker.store.inspect.index_check import IndexCheck
+from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
+from gantry_broker.store.inspect.queue_check import Ground, QueueCheck
+from gantry_broker.store.inspect.queue_reader import BLOCK_BYTES_MAX, QueueReader
+from gantry_broker.store.inspect.segments import QueuePlace, queue_places, segment_faults
+from gantry_broker.store.inspect.small_checks import check_files, check_small, queue_file_finding
+from gantry_broker.store.key_hash import key_hash
+from gantry_broker.store.record_dispatch import RecordFacts, record_facts
+from gantry_broker.store.recovery import StartPlan
+from gantry_broker.store.settings import StoreSettings
+
+Progress = Callable[[int, int], None]
+"""(bytes done, bytes to do)"""
+
+PROGRESS_BYTES: Final = 16 << 20
+QUEUE_MEMORY_BYTES: Final = 64 << 20
+"""What all blocks of queue units may take together."""
+
+_DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOrder:
+    """What to verify."""
+
+    start: int | None = None
+    end: int | None = None
+    is_quick: bool = False
+    """Only what was written last: the log behind the recovery point (or its last file), and of the rest the ends."""
+
+
+@dataclass(slots=True, kw_only=True)
+class VerifyReport:
+    """What was verified and what was found."""
+
+    root: str
+    is_in_use: bool
+    is_clean: bool
+    start: int = 0
+    end: int = 0
+    """The log was read in ``[start, end)``."""
+
+    is_whole: bool = True
+    """Whether all of the log was read."""
+
+    is_interrupted: bool = False
+    records: int = 0
+    records_bytes: int = 0
+    records_sealed: int = 0
+    """Of them in ranges where the whole record has a checksum."""
+
+    queues: int = 0
+    units: int = 0
+    older_records: int = 0
+    """Records of topics that were deleted, or of an earlier life of a topic."""
+
+    index_files: int = 0
+    index_entries: int = 0
+    findings: Findings = field(default_factory=Findings)
+
+
+@final
+class Verifier:
+    """One verification of one store. Used once, by one thread. Raises ``OSError`` for what cannot be read at all."""
+
+    def __init__(self, disk: ReadingDisk, root: str, order: VerifyOrder, progress: Progress | None = None) -> None:
+        self._disk: Final = disk
+        self._order: Final = order
+        self._progress: Final[Progress] = progress if progress is not None else lambda done, total: None
+        self.facts: Final[StoreFacts] = read_facts(disk, root)
+        self.report: Final = VerifyReport(root=root, is_in_use=self.facts.is_in_use, is_clean=self.facts.is_clean)
+        self._reader: Final = LogReader(disk, self.facts.log, self.facts.ours_from)
+        self._deleted: Final = self.facts.point.deleted if self.facts.point is not None else {}
+        plan = plan_of(self.facts, self._reader)
+        self._start, self._end, self._is_whole = self._range(plan)
+        self._ground: Final = Ground(
+            findings=self.report.findings,
+            is_record_of=self._is_record_of,
+            log_start=self.facts.log_start,
+            start=self._start,
+            is_settled=self.facts.is_settled,
+            is_in_use=self.facts.is_in_use,
+            trusted_end=0 if plan.is_full else plan.start,
+        )
+        self._judge: Final = DamageJudge(self.facts, self._reader, plan.durable_mark, self._ground)
+        self._queues: Final[dict[tuple[str, int], QueueCheck]] = {}
+        self._index: Final = IndexCheck(disk, root, self._ground)
+        self._told = 0
+        self._is_ours, self._ours_end = False, -1
+
+    def run(self) -> VerifyReport:
+        """Verify. Ctrl-C ends it with what was found so far."""
+        report = self.report
+        report.start = self._start
+        check_files(self.facts, self._ground.findings)
+        try:
+            self._open_queues()
+            report.end = self._read_log()
+            self._finish()
+        except KeyboardInterrupt:
+            report.is_interrupted = True
+            report.end = max(self._told, self._start)
+        finally:
+            self._reader.close()
+        self._count()
+        return report
+
+    def _range(self, recovery: StartPlan) -> tuple[int, int, bool]:
+        """The part of the log to read: a record begins at its start, wherever the order says to begin."""
+        order, facts = self._order, self.facts
+        start = facts.log_start
+        if order.is_quick:
+            start = recovery.start if not recovery.is_full or not facts.log else facts.log[-1].base_offset
+        if order.start is not None and order.start > start:
+            start = self._reader.record_before(min(order.start, facts.files_end))
+        end = facts.files_end if order.end is None else min(order.end, facts.files_end)
+        return start, max(start, end), start == facts.log_start and end == facts.files_end
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def _read_log(self) -> int:
+        """Read it all; where it ends."""
+        offset = self._start
+        while offset < self._end:
+            stop = self._reader.walk(offset, self._end, self._found)
+            if stop.reason is StopReason.REACHED:
+                return stop.offset
+            stop = self._again_if_moving(stop)
+            if stop.reason is StopReason.REACHED:
+                return stop.offset
+            after = self._judge.judge(stop, self._end)
+            if after is None:
+                return stop.offset
+            offset = after
+        return offset
+
+    def _again_if_moving(self, stop: Stop) -> Stop:
+        """A broker may have been in the middle of writing what did not look like a record."""
+        if not self.facts.is_in_use:
+            return stop
+        return self._reader.walk(stop.offset, self._end, self._found)
+
+    def _found(self, view: memoryview, position: int, physical: int, size: int) -> None:
+        """One whole record."""
+        report = self.report
+        report.records += 1
+        report.records_bytes += size
+        if physical >= self._ours_end:
+            self._is_ours, self._ours_end = self.facts.ours_from(physical)
+        report.records_sealed += self._is_ours
+        if physical - self._told >= PROGRESS_BYTES:
+            self._told = physical
+            self._progress(physical - self._start, self._end - self._start)
+        record = record_facts(view, position, size, _DELAY_LEVELS_MS)
+        self._judge.note_time(physical, record.store_timestamp_ms)
+        if physical < self._deleted.get(record.topic, -1):
+            report.older_records += 1
+            self._index.put(physical, ())
+            return
+        if record.is_queued:
+            queue = self._queues.get((record.topic, record.queue_id))
+            if queue is None:
+                queue = self._absent_queue(record)
+            queue.put(record.queue_offset, physical, size, record.tags_code)
+        if self._index.is_there:
+            self._index.put(physical, [key_hash(record.topic, key) for key in record.keys])
+
+    def _absent_queue(self, record: RecordFacts) -> QueueCheck:
+        queue = QueueCheck(record.topic, record.queue_id, None, self._ground)
+        self._queues[record.topic, record.queue_id] = queue
+        return queue
+
+    # -- queues, index, tables -----------------------------------------------------------------------------------------
+
+    def _open_queues(self) -> None:
+        places = list(queue_places(self._disk, self.facts.root))
+        block_bytes = min(BLOCK_BYTES_MAX, max(QUEUE_MEMORY_BYTES // max(len(places), 1) // 4, 640))
+        for place in places:
+            self._queues[place.topic, place.queue_id] = self._open_queue(place, block_bytes)
+
+    def _open_queue(self, place: QueuePlace, block_bytes: int) -> QueueCheck:
+        reader = QueueReader(self._disk, place, block_bytes=block_bytes)
+        self.report.queues += 1
+        for fault in segment_faults(reader.segments):
+            self._ground.findings.add(queue_file_finding(place, fault))
+        return QueueCheck(place.topic, place.queue_id, reader if reader.segments else None, self._ground)
+
+    def _finish(self) -> None:
+        """The log was read: now what is left of queues and index leads nowhere."""
+        report = self.report
+        # Behind a partial reading there is more log, so nothing can be said of what leads there.
+        is_end_known = self._end == self.facts.files_end
+        self._ground.end = report.end if is_end_known else 0
+        if is_end_known:
+            self._judge.finish_log(report.end)
+        newest_ms = self._judge.newest_ms if is_end_known else 0
+        known = check_small(self._disk, self.facts, self._ground.findings, self._queue_end, newest_ms)
+        for (topic, queue_id), queue in self._queues.items():
+            has_point = self.facts.point is not None and str(queue_id) in self.facts.point.queues.get(topic, {})
+            if self._ground.end or queue.orphans:
+                queue.finish(has_point or known is None or topic in known)
+        if self._order.is_quick:
+            check_file_heads(self._reader, self._start, self._ground)
+            for queue in self._queues.values():
+                queue.check_ends()
+        self._index.finish(is_whole=self._is_whole)
+        self._judge.finish()
+
+    def _count(self) -> None:
+        report = self.report
+        report.is_whole = self._is_whole and not report.is_interrupted
+        report.units = sum(queue.units for queue in self._queues.values())
+        report.older_records += sum(queue.older for queue in self._queues.values())
+        report.index_files, report.index_entries = self._index.files, self._index.entries
+
+    def _queue_end(self, topic: str, queue_id: int) -> int | None:
+        queue = self._queues.get((topic, queue_id))
+        return None if queue is None else queue.end
+
+    def _is_record_of(self, physical: int, topic: str, queue_id: int, queue_offset: int) -> bool:
+        found = self._reader.record_at(physical)
+        if found is None or not found.check.is_good:
+            return False
+        record = record_facts(found.data, 0, found.check.size, _DELAY_LEVELS_MS)
+        return (record.topic, record.queue_id, record.queue_offset) == (topic, queue_id, queue_offset)

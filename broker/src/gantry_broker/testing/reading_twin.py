@@ -1,0 +1,97 @@
+"""The reading port over a disk of the test kit, with pages that cannot be read and moments at which something happens.
+
+    twin = ReadingTwin(world.disk)
+    twin.break_page(path, position)          reading it is EIO, as on a disk with a bad sector
+    twin.before_read.append(lambda path, position: ...)      the broker goes on while somebody reads
+
+What it guards: a tool that gets this port cannot write, since there is nothing here to write with.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Final, final
+
+from gantry_broker.ports.disk import Disk, DiskFile, DiskSpace
+from gantry_broker.ports.reading import FileFacts, LockHolder, ReadingFile
+
+PAGE_BYTES: Final = 4096
+
+
+@final
+class TwinFile:
+    """One file of the twin."""
+
+    def __init__(self, twin: ReadingTwin, file: DiskFile) -> None:
+        self._twin = twin
+        self._file = file
+
+    @property
+    def path(self) -> str:
+        return self._file.path
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def pread(self, length: int, position: int) -> bytes:
+        self._twin.meet(self._file.path, position, length)
+        return self._file.pread(length, position)
+
+    def read_into(self, target: memoryview, position: int) -> int:
+        data = self.pread(len(target), position)
+        target[: len(data)] = data
+        return len(data)
+
+    def map(self) -> memoryview:
+        return memoryview(self.pread(self.size, 0))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@final
+class ReadingTwin:
+    """See the module."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk: Final = disk
+        self._broken: Final[dict[str, set[int]]] = {}
+        self.before_read: Final[list[Callable[[str, int], None]]] = []
+        self.holder: LockHolder | None = None
+        """Who holds every lock there is."""
+
+    def break_page(self, path: str, position: int) -> None:
+        """Let the page that holds ``position`` be unreadable."""
+        self._broken.setdefault(path, set()).add(position // PAGE_BYTES)
+
+    def meet(self, path: str, position: int, length: int) -> None:
+        for happens in tuple(self.before_read):
+            happens(path, position)
+        first, end = position // PAGE_BYTES, (position + max(length, 1) - 1) // PAGE_BYTES + 1
+        if any(first <= page < end for page in self._broken.get(path, ())):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def open(self, path: str) -> ReadingFile:
+        return TwinFile(self, self._disk.open(path))
+
+    def facts(self, path: str) -> FileFacts | None:
+        if not self._disk.exists(path):
+            return None
+        is_directory = self._disk.is_directory(path)
+        size = 0 if is_directory else self._disk.file_size(path)
+        return FileFacts(size, size, 0, is_directory)
+
+    def list(self, directory: str) -> list[str]:
+        return self._disk.list(directory)
+
+    def space(self, path: str) -> DiskSpace:
+        return self._disk.space(path)
+
+    def file_system(self, path: str) -> str:
+        return "memory"
+
+    def lock_holder(self, path: str) -> LockHolder | None:
+        return self.holder if self._disk.exists(path) else None

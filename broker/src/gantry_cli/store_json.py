@@ -1,0 +1,95 @@
+"""What `gantry store` finds, as documents for programs. The names in them are stable."""
+
+import base64
+from typing import Any, Literal
+
+import msgspec
+
+from gantry_broker.store.inspect.dump import Dumped, Hole, NoMessage
+from gantry_broker.store.inspect.summary import StoreSummary
+from gantry_broker.store.inspect.verify import VerifyReport
+from gantry_wire.compress import inflate_body
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import StoredMessage, decode_host
+
+BodyForm = Literal["text", "hex", "none"]
+
+
+def summary_document(summary: StoreSummary) -> dict[str, Any]:
+    """Of `inspect`. Tables are counted, not shown: they have files of their own."""
+    document: dict[str, Any] = msgspec.to_builtins(summary)
+    for table in document["tables"]:
+        del table["document"]
+    document["messages"] = summary.messages
+    return document
+
+
+def verify_document(report: VerifyReport, elapsed_s: float) -> dict[str, Any]:
+    """Of `verify`."""
+    fields = (
+        "root", "is_in_use", "is_clean", "start", "end", "is_whole", "is_interrupted", "records", "records_bytes",
+        "records_sealed", "queues", "units", "older_records", "index_files", "index_entries",
+    )  # fmt: skip
+    document: dict[str, Any] = {field: getattr(report, field) for field in fields}
+    findings = report.findings
+    document |= {
+        "elapsed_s": round(elapsed_s, 3),
+        "gb_per_s": round((report.end - report.start) / 1e9 / elapsed_s, 3) if elapsed_s > 0 else 0.0,
+        "is_damaged": findings.is_damaged,
+        "lost_messages": findings.lost_messages,
+        "harms": {str(harm): count for harm, count in findings.counts.items()},
+        "findings_omitted": findings.omitted,
+        "findings": [msgspec.to_builtins(finding) for finding in findings.kept],
+    }
+    return document
+
+
+def dumped_document(one: Dumped, body: BodyForm) -> dict[str, Any]:
+    """Of one record of `dump`, or of what is there instead."""
+    match one:
+        case Hole():
+            document: dict[str, Any] = msgspec.to_builtins(one)
+            document["around"] = one.around.hex()
+            return {"damaged": True, **document}
+        case NoMessage():
+            document = msgspec.to_builtins(one)
+            return {"damaged": document.pop("is_damage"), **document}
+        case StoredMessage():
+            return _record_document(one) | _body_fields(one, body)
+
+
+def _record_document(message: StoredMessage) -> dict[str, Any]:
+    return {
+        "offset": message.physical_offset,
+        "size": message.size,
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "store_timestamp_ms": message.store_timestamp_ms,
+        "born_timestamp_ms": message.born_timestamp_ms,
+        "born_host": "{}:{}".format(*decode_host(message.born_host)),
+        "store_host": "{}:{}".format(*decode_host(message.store_host)),
+        "message_id": message.offset_message_id,
+        "flag": message.flag,
+        "sys_flag": message.sys_flag,
+        "reconsume_times": message.reconsume_times,
+        "prepared_offset": message.prepared_offset,
+        "properties": message.properties,
+        "body_bytes": len(message.body),
+    }
+
+
+def _body_fields(message: StoredMessage, form: BodyForm) -> dict[str, str]:
+    """The body as a consumer would see it, or as it lies there when it cannot be unpacked."""
+    if form == "none":
+        return {}
+    if form == "hex":
+        return {"body_hex": message.body.hex()}
+    try:
+        body = inflate_body(message.body, message.sys_flag)
+    except RemoteProtocolError as error:
+        return {"body_fault": str(error)}
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}

@@ -1,0 +1,51 @@
+"""What all commands of `gantry store` share: the directory they look at, and how they end when it cannot be read."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, final
+
+import click
+import msgspec
+
+from gantry_cli.errors import CliError
+
+EXIT_DAMAGED: Final = 1
+EXIT_UNREADABLE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+
+@final
+class CannotRead(CliError):
+    """There is no store, or the system does not let us read it."""
+
+    exit_code = EXIT_UNREADABLE
+
+
+@contextmanager
+def reading(directory: Path) -> Iterator[str]:
+    """The store's path, checked. What the system refuses becomes one line, and Ctrl-C an exit code of its own."""
+    root = os.path.abspath(directory)
+    if not os.path.isdir(root):
+        what = "is no directory" if os.path.lexists(root) else "does not exist"
+        raise CannotRead(f"{root} {what}", "give the directory that storePathRootDir names")
+    try:
+        yield root
+    except PermissionError as error:
+        where = error.filename or root
+        raise CannotRead(f"{where}: {error.strerror}", "run as the user that owns the store") from error
+    except OSError as error:
+        raise CannotRead(f"{error.filename or root}: {error.strerror}", "look at the kernel's log: dmesg") from error
+    except KeyboardInterrupt:
+        click.echo("gantry: interrupted", err=True)
+        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+
+
+def print_json(document: object) -> None:
+    """One document for programs, readable for people, too."""
+    click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
+
+
+def absolute(path: Path | None) -> str | None:
+    return None if path is None else os.path.abspath(path)

@@ -1,0 +1,193 @@
+"""What `gantry store` finds, for a person who was just woken: the verdict first or last, and never in between."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from gantry_broker.store.inspect.findings import Finding, Harm
+from gantry_broker.store.inspect.repair import RepairPlan
+from gantry_broker.store.inspect.verify import VerifyReport
+from gantry_broker.store.message_store import RecoveryReport
+from gantry_cli.text import bytes_text, count_text, time_text
+
+HEX_COLUMNS: Final = 16
+LOST_SHOWN_MAX: Final = 5
+QUEUES_SHOWN_MAX: Final = 20
+_REMEDIES: Final = {
+    Harm.LOST: "copy the store before anything else; a replica may still have what is gone",
+    Harm.DERIVED: "stop the broker, delete the queue's directory or index/: the next start builds it again",
+    Harm.WRONG: "nothing has to be done now; look for what caused it",
+    Harm.UNSETTLED: "nothing: the next start settles it",
+    Harm.ODD: "nothing",
+}
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 record`, `2 records`, `2 entries`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count_text(count)} {noun[:-1]}ies" if noun.endswith("y") else f"{count_text(count)} {noun}s"
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------
+
+
+def verify_text(report: VerifyReport, elapsed_s: float) -> Iterator[RenderableType]:
+    """Counts, findings by harm, the verdict."""
+    read = report.end - report.start
+    speed = f"{read / 1e9 / elapsed_s:.3f} GB/s" if elapsed_s > 0 else "at once"
+    part = "all" if report.is_whole else "a part"
+    yield f"{report.root}: read {part} of the log, \\[{report.start}, {report.end}), in {elapsed_s:.1f} s, {speed}"
+    if report.is_in_use:
+        yield "a broker has it open: its end moves, and what is not there yet is no error"
+    sealed = f", {count_text(report.records_sealed)} with a seal" if report.records_sealed else ""
+    yield (
+        f"{plural(report.records, 'record')} ({bytes_text(report.records_bytes)}{sealed}), "
+        f"{plural(report.units, 'unit')} of {plural(report.queues, 'queue')}, "
+        f"{plural(report.index_entries, 'entry')} of {plural(report.index_files, 'index file')}"
+    )
+    if report.older_records:
+        yield f"{plural(report.older_records, 'record')} of deleted topics, which no queue leads to any more"
+    for finding in sorted(report.findings.kept, key=lambda one: list(Harm).index(one.harm)):
+        yield from _finding_lines(finding)
+    if report.findings.omitted:
+        yield f"and {plural(report.findings.omitted, 'more finding')}, not shown"
+    yield Text(_verdict(report), style="bold")
+
+
+def _finding_lines(finding: Finding) -> Iterator[Text]:
+    times = f" (and {count_text(finding.count - 1)} more like it)" if finding.count > 1 else ""
+    yield Text(f"{finding.harm.upper():9} {finding.kind}: {finding.text}{times}")
+    if finding.lost_count:
+        names = ", ".join(
+            f"{one.topic}/{one.queue_id} number {one.queue_offset}" for one in finding.lost[:LOST_SHOWN_MAX]
+        )
+        more = finding.lost_count - min(len(finding.lost), LOST_SHOWN_MAX)
+        named = f": {names}" + (f" and {count_text(more)} more" if more else "") if names else ""
+        yield Text(f"{'':9} gone: {plural(finding.lost_count, 'message')}{named}")
+    yield Text(f"{'':9} do: {finding.remedy or _REMEDIES[finding.harm]}", style="dim")
+
+
+def _verdict(report: VerifyReport) -> str:
+    counts = report.findings.counts
+    if report.is_interrupted:
+        return f"interrupted at {report.end}: nothing is said about what follows"
+    if report.findings.is_damaged:
+        kinds = ", ".join(f"{counts[harm]} {harm}" for harm in Harm if harm.is_damage and counts[harm])
+        lost = report.findings.lost_messages
+        gone = f"at least {plural(lost, 'message')} gone" if lost else "no message is known to be gone"
+        return f"DAMAGED: {kinds}; {gone}"
+    rest = f"; {counts[Harm.UNSETTLED]} things the next start settles" if counts[Harm.UNSETTLED] else ""
+    return f"good{rest}" if report.is_whole else f"good as far as it was read{rest}"
+
+
+# -- dump --------------------------------------------------------------------------------------------------------------
+
+
+def dumped_text(document: dict[str, Any]) -> str:
+    """One record, or what is there instead, in a few lines."""
+    if "around" in document:
+        return _hole_text(document)
+    name = f"{document['topic']}/{document['queue_id']} number {document['queue_offset']}"
+    if "reason" in document:
+        return f"-- {name}: {document['reason']}"
+    lines = [f"@ {document['offset']}  {document['size']} bytes  {name}  {time_text(document['store_timestamp_ms'])}"]
+    lines += [f"  {key} = {printable(value)}" for key, value in document["properties"].items()]
+    for field in ("body", "body_hex", "body_base64", "body_fault"):
+        if field in document:
+            lines.append(f"  {field}: {printable(document[field])}")
+    return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """The text without what could upset a terminal."""
+    return "".join(one if one.isprintable() or one in "\n\t" else f"\\x{ord(one):02x}" for one in text)
+
+
+def _hole_text(document: dict[str, Any]) -> str:
+    offset, length = document["offset"], document["length"]
+    extent = f"{length} bytes" if length is not None else "to the end of the log"
+    lines = [f"!! {offset}  {extent}  no record: {document['reason']}"]
+    if document["topic"]:
+        lines.append(f"   it was {document['topic']}/{document['queue_id']} number {document['queue_offset']}")
+    lines += hex_lines(bytes.fromhex(document["around"]), document["around_start"], offset)
+    return "\n".join(lines)
+
+
+def hex_lines(data: bytes, start: int, mark: int) -> list[str]:
+    """Bytes in rows; the row in which ``mark`` lies is marked."""
+    lines = []
+    for position in range(0, len(data), HEX_COLUMNS):
+        row = data[position : position + HEX_COLUMNS]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        arrow = ">" if 0 <= mark - (start + position) < HEX_COLUMNS else " "
+        lines.append(f"  {arrow}{start + position:020d}  {row.hex(' '):{HEX_COLUMNS * 3 - 1}}  {text}")
+    return lines
+
+
+# -- repair-plan and recover -------------------------------------------------------------------------------------------
+
+
+def plan_text(plan: RepairPlan) -> Iterator[RenderableType]:
+    """What a start would do, in the order in which it would do it."""
+    yield f"{plan.root}: the last stop was {'clean' if plan.is_clean else 'a crash'}"
+    if plan.is_in_use:
+        yield "a broker has it open: this is what a start would do if that broker died now"
+    if plan.refusal:
+        yield Text(f"A start would refuse: {plan.refusal}", style="bold")
+        return
+    whole = "the whole log" if plan.is_full else f"the log from {plan.read_from} on"
+    yield f"read {whole}: {bytes_text(plan.read_bytes)}, {plural(plan.records, 'record')}"
+    for begin, end in plan.rotten:
+        yield f"step over rot: \\[{begin}, {end}), {end - begin} bytes"
+    if plan.buffers_fault:
+        yield f"write buffers in {plan.buffers_path}: {plan.buffers_fault}"
+    for one in plan.buffers:
+        extent = f"\\[{one.start}, {one.end})" + (f", {plural(one.records, 'record')}" if one.records else "")
+        yield f"write buffer {one.buffer}: {one.action} {extent}" + (f": {one.reason}" if one.reason else "")
+    yield f"end the log at {plan.end}"
+    if plan.cut_bytes:
+        inside = f", {plural(plan.cut_records, 'whole record')} among them" if plan.cut_records else ""
+        yield f"cut off {plan.cut_bytes} bytes behind it{inside}"
+    if plan.queues_rebuilt:
+        shown = ", ".join(f"{topic}/{queue}" for topic, queue in plan.queues_rebuilt[:QUEUES_SHOWN_MAX])
+        more = len(plan.queues_rebuilt) - QUEUES_SHOWN_MAX
+        yield f"build again: {shown}" + (f" and {plural(more, 'more queue')}" if more > 0 else "")
+    if plan.queues_behind:
+        units = sum(count for _, _, count in plan.queues_behind)
+        yield f"put {plural(units, 'unit')} into {plural(len(plan.queues_behind), 'queue')}"
+    if plan.is_index_rebuilt:
+        yield "build the index again"
+    yield Text(_loss(plan), style="bold")
+
+
+def _loss(plan: RepairPlan) -> str:
+    if plan.is_lossless and not plan.cut_records:
+        return "nothing that was promised is lost"
+    flushed = f", {plan.lost_flushed_bytes} of them flushed once" if plan.lost_flushed_bytes else ""
+    return f"lost: {plan.lost_bytes} bytes{flushed}, at least {plural(plan.lost_messages, 'message')}"
+
+
+def recovery_text(root: str, report: RecoveryReport) -> Iterator[RenderableType]:
+    """What a recovery has done."""
+    yield f"{root}: read from {report.start} to {report.end}, {plural(report.records, 'record')}"
+    if report.replayed_bytes:
+        yield (
+            f"replayed from write buffers: {bytes_text(report.replayed_bytes)}, "
+            f"{plural(report.replayed_records, 'record')}"
+        )
+    for path in report.set_aside:
+        yield f"set aside: {path}, with the reason beside it"
+    if report.cut_bytes:
+        yield f"cut off: {report.cut_bytes} bytes of a torn tail"
+    for begin, end in report.damaged:
+        yield f"rot, stepped over: \\[{begin}, {end}), {end - begin} bytes"
+    if report.queues_rebuilt:
+        yield f"built again: {plural(len(report.queues_rebuilt), 'queue')}"
+    if report.is_index_rebuilt:
+        yield "built again: the index"
+    if report.lost_flushed_bytes:
+        yield Text(f"lost: {report.lost_flushed_bytes} bytes that had been flushed", style="bold")
+    yield Text("the store is cleanly stopped: ours or RocketMQ's broker may open it", style="bold")
