@@ -133,8 +133,9 @@ async def test_who_does_not_want_to_wait_is_answered_at_once() -> None:
 async def test_a_slow_disk_is_code_10_and_never_code_0() -> None:
     """At syncFlushTimeout the client learns that the message is stored and not promised, and where it is."""
     disk = FaultyDisk()
-    async with sync_broker(disk, syncFlushTimeout="50") as broker, dialogue(broker) as client:
-        await client.send_ok(b"first")
+    async with sync_broker(disk, syncFlushTimeout="500") as broker, dialogue(broker) as client:
+        await client.send(b"first")
+        await wait_until(lambda: broker.core.store.flushed == broker.core.store.wrote)
         disk.sync_gate.clear()
         late = await client.send(b"late")
 

@@ -79,6 +79,43 @@ def test_a_store_that_failed_to_flush_is_recovered_at_the_next_start(world: Stor
     assert world.bodies() == world.sent_bodies()
 
 
+def test_a_range_whose_flush_has_failed_is_written_again_before_it_is_believed(world: StoreWorld) -> None:
+    """The page cache shows bytes that are on no disk, and calls them clean: only writing them brings them there."""
+    world.send(count=3)
+    world.store.flush()
+    world.send(count=3)
+    world.faulty_disk.fail_next("sync", errno.EIO)
+    with pytest.raises(FlushFailed):
+        world.store.flush()
+    assert world.disk.exists(world.path("flush-failed"))
+    world.kill()
+
+    world.open()
+
+    assert not world.disk.exists(world.path("flush-failed"))
+    assert world.bodies() == world.sent_bodies()
+    world.lose_power()
+    world.open()
+    assert world.bodies() == world.sent_bodies()
+
+
+def test_without_rewriting_they_would_be_lost(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: a recovery that only syncs says flushed of bytes that a power loss then takes."""
+    world.send(count=30)
+    world.faulty_disk.fail_next("sync", errno.EIO)
+    with pytest.raises(FlushFailed):
+        world.store.flush()
+    world.kill()
+    monkeypatch.setattr("gantry_broker.store.recover.rewrite", lambda file, start, end: None)
+    world.open()
+    assert world.bodies() == world.sent_bodies()
+    world.lose_power()
+
+    world.open()
+
+    assert len(world.bodies()) < 30
+
+
 def test_a_failure_in_the_background_reaches_the_owner(tmp_path: Path) -> None:
     """The flush thread reports through on_fatal and ends; the loop sees a log that is read-only."""
     flush = dataclasses.replace(SETTINGS, flush_interval_ms=1, recovery_point_interval_ms=0)

@@ -33,7 +33,7 @@ class Parked(NamedTuple):
     replies: bytes
     """Whole frames, as if everything had gone well."""
 
-    count: int
+    sends: int
 
 
 @final
@@ -68,7 +68,7 @@ class ParkedReplies:
         batches: dict[Connection, list[bytes]] = {}
         while waiting and waiting[0].end <= promised:
             parked = waiting.popleft()
-            self.count -= parked.count
+            self.count -= parked.sends
             batches.setdefault(parked.connection, []).append(parked.replies)
         for connection, replies in batches.items():
             connection.send(b"".join(replies))
@@ -80,8 +80,8 @@ class ParkedReplies:
         now, waiting = self._loop.time(), self._waiting
         while waiting and waiting[0].deadline <= now:
             parked = waiting.popleft()
-            self.count -= parked.count
-            self.late_count += parked.count
+            self.count -= parked.sends
+            self.late_count += parked.sends
             parked.connection.send(with_code(parked.replies, ResponseCode.FLUSH_DISK_TIMEOUT))
         if waiting:
             self._timer = self._loop.call_at(waiting[0].deadline, self._expire)

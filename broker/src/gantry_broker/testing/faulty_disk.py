@@ -35,17 +35,36 @@ DEFAULT_CAPACITY: Final = 1 << 30
 class _Node:
     """A file's two copies. Names point to nodes, so that renaming moves no bytes."""
 
-    __slots__ = ("cache", "durable", "durable_size", "reserved")
+    __slots__ = ("cache", "durable", "durable_size", "forgotten", "reserved")
 
     def __init__(self, size: int) -> None:
         self.cache = bytearray(size)
         self.durable = bytearray()
         self.durable_size = -1
         self.reserved = 0
+        self.forgotten: set[int] = set()
+        """Sectors that a failed sync has left: they look clean, are not on the disk, and no later sync brings them there."""
 
     def sync(self) -> None:
-        self.durable = bytearray(self.cache)
-        self.durable_size = len(self.cache)
+        durable = bytearray(self.cache)
+        for start in self.forgotten:
+            lost = self.durable[start : start + SECTOR_BYTES]
+            durable[start : start + SECTOR_BYTES] = lost.ljust(len(durable[start : start + SECTOR_BYTES]), b"\0")
+        self.durable = durable
+        self.durable_size = len(durable)
+
+    def fail_sync(self) -> None:
+        """What was dirty is called clean by the kernel, and is not on the disk."""
+        durable = self.durable.ljust(len(self.cache), b"\0")
+        for start in range(0, len(self.cache), SECTOR_BYTES):
+            if self.cache[start : start + SECTOR_BYTES] != durable[start : start + SECTOR_BYTES]:
+                self.forgotten.add(start)
+
+    def written(self, start: int, end: int) -> None:
+        """Bytes of a range were written: they are dirty again."""
+        if self.forgotten:
+            first = start - start % SECTOR_BYTES
+            self.forgotten.difference_update(range(first, end, SECTOR_BYTES))
 
     def crash(self, chance: random.Random | None) -> None:
         """Fall back to what is durable, but for the dirty sectors that ``chance`` lets through.
@@ -60,8 +79,10 @@ class _Node:
             probability = chance.random()
             for start in range(0, len(self.cache), SECTOR_BYTES):
                 end = start + SECTOR_BYTES
-                if self.cache[start:end] != survived[start:end] and chance.random() < probability:
+                is_dirty = self.cache[start:end] != survived[start:end] and start not in self.forgotten
+                if is_dirty and chance.random() < probability:
                     survived[start:end] = self.cache[start:end]
+        self.forgotten.clear()
         self.cache = survived
         self.durable = bytearray(survived)
         self.durable_size = len(survived)
@@ -121,10 +142,16 @@ class FaultyFile:
         self._disk.charge(self._node, min(position + length, self.size), self._path)
         with memoryview(self._node.cache) as cache, memoryview(data) as source:
             cache[position : position + length] = source[:length]
+        self._node.written(position, position + length)
         return length
 
     def sync(self) -> None:
-        self._check("sync")
+        try:
+            self._check("sync")
+        except OSError as exc:
+            if exc.errno != errno.EBADF:
+                self._node.fail_sync()
+            raise
         self._disk.sync_gate.wait()
         beyond = self._node.cache[self._node.reserved :]
         assert beyond.count(0) == len(beyond), f"{self._path} was written where no blocks were reserved"
@@ -134,6 +161,7 @@ class FaultyFile:
         self._check("zero")
         with memoryview(self._node.cache) as cache:
             cache[start:end] = bytes(end - start)
+        self._node.written(start, end)
 
     def close(self) -> None:
         self._is_open = False
