@@ -39,20 +39,20 @@ class StopTimeout(BrokerError):
     """The store could not be closed in time. End the process with a non-zero code; join nothing, it may hang."""
 
 
-async def close_within(close: Callable[[], None], positions: LogPositions, timeout_s: float) -> None:
-    """Run ``close``, which waits for the disk, and say once a second what is left. Raises ``StopTimeout``."""
+async def finish_within(work: Callable[[], object], positions: LogPositions, timeout_s: float) -> None:
+    """Run ``work``, which waits for the disk, and say once a second what is left. Raises ``StopTimeout``."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     end = began + timeout_s
-    closing = _in_thread(close, loop)
-    while not closing.done():
+    working = _in_thread(work, loop)
+    while not working.done():
         log.info("stopping: flushing", extra={**left(positions), "waited_s": round(loop.time() - began, 1)})
-        await asyncio.wait([closing], timeout=min(REPORT_INTERVAL_S, max(0.0, end - loop.time())))
-        if not closing.done() and loop.time() >= end:
+        await asyncio.wait([working], timeout=min(REPORT_INTERVAL_S, max(0.0, end - loop.time())))
+        if not working.done() and loop.time() >= end:
             facts = left(positions)
             log.critical("the stop is not clean: not everything is flushed", extra={**facts, "timeout_s": timeout_s})
             raise StopTimeout(f"not flushed in {timeout_s:g} s: {facts['unflushed']}, {facts['left_bytes']} bytes")
-    closing.result()
+    working.result()
 
 
 def left(positions: LogPositions) -> dict[str, int | str]:
@@ -65,7 +65,7 @@ def left(positions: LogPositions) -> dict[str, int | str]:
     }
 
 
-def _in_thread(work: Callable[[], None], loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+def _in_thread(work: Callable[[], object], loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
     """Run ``work`` in a thread that does not keep the process from ending."""
     done: asyncio.Future[None] = loop.create_future()
 
