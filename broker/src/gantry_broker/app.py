@@ -37,6 +37,7 @@ from gantry_broker.server.offsets import ConsumerOffsets, DelayOffsetDocument, O
 from gantry_broker.server.parked import ParkedReplies
 from gantry_broker.server.persist import Persistence, TableFile
 from gantry_broker.server.queue_locks import QueueLocks
+from gantry_broker.server.retention import Retention
 from gantry_broker.server.send_path import SendPath
 from gantry_broker.server.send_routes import SendRoutes
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
@@ -112,6 +113,7 @@ class Broker:
         self.pulls.hold.start()
         self._tasks = [
             asyncio.ensure_future(self.delay.run()),
+            asyncio.ensure_future(self.retention.run()),
             asyncio.ensure_future(self._rounds()),
             asyncio.ensure_future(self._samples()),
             asyncio.ensure_future(self._scans()),
@@ -140,6 +142,7 @@ class Broker:
         try:
             self._load_tables()
             self.core.stats.start_at(self.store.wrote)
+            await self.retention.start()
             await self._listen()
         except BaseException:
             for listener in self._listeners:
@@ -227,7 +230,7 @@ class Broker:
         return ServerFacts(
             connections=self._connections(),
             queues=self.store.queue_count,
-            is_refusing_sends=not self.store.is_writable,
+            is_refusing_sends=not self.store.is_writable or self.retention.status.is_refusing,
         )
 
     @property
@@ -272,6 +275,7 @@ class Broker:
         self.flow = FlowControl(
             self._loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms
         )
+        self.retention = Retention(self.core, self.delay, self.flow)
         limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
         parked = ParkedReplies(self.store, self._loop, timeout_ms=settings.sync_flush_timeout_ms)
         self.parked = parked if settings.store.flush.is_sync else None
@@ -321,6 +325,7 @@ class Broker:
             **QueryHandlers(self.core).table(),
             **SendBackHandler(self.core, self.sends).table(),
             **BrokerHandlers(self.core, self.delay, self.pulls.hold, self._connections).table(),
+            **self.retention.table(),
         }
 
     async def _listen(self) -> None:

@@ -225,7 +225,9 @@ class RealDisk:
 
     def space(self, path: str) -> DiskSpace:
         facts = os.statvfs(path)
-        return DiskSpace(total=facts.f_blocks * facts.f_frsize, free=facts.f_bavail * facts.f_frsize)
+        # As df counts: what is kept for root, or for another tenant of the volume, is neither ours nor used.
+        total = facts.f_blocks - facts.f_bfree + facts.f_bavail
+        return DiskSpace(total=total * facts.f_frsize, free=facts.f_bavail * facts.f_frsize)
 
     def lock(self, path: str) -> DiskLock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -55,16 +55,21 @@ class DelayService:
 
     def document(self) -> DelayOffsetDocument:
         """As far as a power loss cannot take back what was delivered."""
-        flushed = self._core.store.flushed
-        while self._unflushed and self._unflushed[0][0] <= flushed:
-            _, level, offset = self._unflushed.popleft()
-            self._flushed_offsets[level] = offset
+        offsets = self.settled()
         if self._unflushed:
             self._core.persistence.mark("delayOffset", now=False)
         self._version = msgspec.structs.replace(
             self._version, counter=self._version.counter + 1, timestamp=self._core.clock.wall_ms()
         )
-        return DelayOffsetDocument(offset_table=dict(self._flushed_offsets), data_version=self._version)
+        return DelayOffsetDocument(offset_table=offsets, data_version=self._version)
+
+    def settled(self) -> dict[int, int]:
+        """Up to where each level is delivered, as far as a power loss cannot take it back."""
+        flushed = self._core.store.flushed
+        while self._unflushed and self._unflushed[0][0] <= flushed:
+            _, level, offset = self._unflushed.popleft()
+            self._flushed_offsets[level] = offset
+        return dict(self._flushed_offsets)
 
     def delivered(self) -> DelayOffsetDocument:
         """As far as it is delivered now."""

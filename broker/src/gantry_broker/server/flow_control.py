@@ -27,6 +27,8 @@ class FlowControl:
         self._due_at = loop.time() + TICK_MS / 1000
         self._timer: asyncio.TimerHandle | None = None
         self._slow_append_s = 0.0
+        self.standing: Refusal | None = None
+        """Why every send is refused, until somebody takes it back: the disk is too full."""
         self.refused_count = 0
 
     def start(self) -> None:
@@ -43,6 +45,9 @@ class FlowControl:
 
     def refusal(self, now: float, waiting_count: int) -> Refusal | None:
         """Why a send that is handled at loop time `now` should be refused, or None."""
+        if self.standing is not None:
+            self.refused_count += 1
+            return self.standing
         late_s = now - self._due_at
         if late_s <= self._wait_s_max:
             return None

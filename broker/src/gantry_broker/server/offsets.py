@@ -64,6 +64,13 @@ class ConsumerOffsets:
     def groups_of(self, topic: str) -> list[str]:
         return sorted(group for name, group in self._pairs() if name == topic)
 
+    def groups_by_topic(self) -> dict[str, list[str]]:
+        """``groups_of`` for all topics at once."""
+        found: dict[str, list[str]] = {}
+        for topic, group in self._pairs():
+            found.setdefault(topic, []).append(group)
+        return found
+
     def forget_topic(self, topic: str) -> None:
         self._forget(lambda name, group: name == topic)
 
