@@ -361,7 +361,8 @@ class FaultyDisk:
         self.sync_directory(posixpath.dirname(posixpath.normpath(path)))
 
     def space(self, path: str) -> DiskSpace:
-        used = sum(node.reserved for node in {id(n): n for n in self._names.values() if n is not None}.values())
+        nodes = list(self._names.values())  # at one blow: other threads make and remove files meanwhile
+        used = sum(node.reserved for node in {id(n): n for n in nodes if n is not None}.values())
         return DiskSpace(total=self.capacity, free=max(0, self.capacity - used))
 
     def lock(self, path: str) -> DiskLock:
