@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
@@ -40,9 +41,14 @@ def offsets_of_key(world: StoreWorld, topic: str, key: str) -> list[int]:
     return sorted(m.physical_offset for m in messages if key in m.properties.get("KEYS", "").split())
 
 
-@pytest.mark.parametrize("end", ["clean", "crash"])
-def test_java_finds_in_our_store_what_we_put_there(end: str, tmp_path: Path) -> None:
-    """RocketMQ's store opens ours: the same end of the log, the same queues, bodies and key hits; then we go on."""
+@pytest.mark.parametrize(
+    ("end", "is_sealed"), [("clean", False), ("crash", False), ("crash", True)], ids=["clean", "crash", "crash-seals"]
+)
+def test_java_finds_in_our_store_what_we_put_there(end: str, is_sealed: bool, tmp_path: Path) -> None:
+    """RocketMQ's store opens ours: the same end of the log, the same queues, bodies and key hits; then we go on.
+
+    Demanding seals it reads every record of the log after a crash, and takes each of ours for a sealed one.
+    """
     root = tmp_path / "store"
     world = StoreWorld(KillableDisk(), str(root), SETTINGS)
     world.open()
@@ -67,7 +73,9 @@ def test_java_finds_in_our_store_what_we_put_there(end: str, tmp_path: Path) -> 
     else:
         world.kill()
 
-    found = store_tool.read_store(root, tmp_path, shape=store_tool.SMALL, keys=list(hits), with_messages=True)
+    found = store_tool.read_store(
+        root, tmp_path, shape=store_tool.SMALL, keys=list(hits), with_messages=True, is_sealed=is_sealed
+    )
 
     assert found.abort_was_present == (end == "crash")
     assert found.physical_offset_max == wrote > store_tool.SMALL.commit_log_file_bytes, "the log never rolled"
@@ -110,3 +118,63 @@ def test_we_find_in_javas_store_what_java_put_there(end: store_tool.End, tmp_pat
             m.physical_offset for m in holders if m.keys is not None and key in m.keys.split()
         )
     world.close()
+
+
+def test_java_refuses_one_of_our_records_when_its_properties_changed(tmp_path: Path) -> None:
+    """Our seals are what Java checks: a flipped bit behind a body ends the log for it, if it asks for seals."""
+    root = tmp_path / "store"
+    world = StoreWorld(KillableDisk(), str(root), SETTINGS)
+    world.open()
+    world.send("left", 20)
+    wrote, damaged = world.store.wrote, world.messages("left")[9]
+    world.kill()
+    last_byte = damaged.physical_offset + damaged.size - 30
+    log = root / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    data[last_byte] ^= 1
+    log.write_bytes(data)
+    twin = tmp_path / "twin"
+    shutil.copytree(root, twin)
+
+    believing = store_tool.read_store(twin, tmp_path, shape=store_tool.SMALL)
+    asking = store_tool.read_store(root, tmp_path, shape=store_tool.SMALL, is_sealed=True)
+
+    assert believing.physical_offset_max == wrote
+    assert asking.physical_offset_max == damaged.physical_offset
+
+
+@pytest.mark.parametrize("kind", ["copied", "sealed"])
+def test_what_java_appended_to_our_store_is_not_asked_for_our_seal(kind: str, tmp_path: Path) -> None:
+    """Java's records may have a stale copy of a seal, a good one or none: all are served, and ours are sealed again."""
+    root = tmp_path / "store"
+    world = StoreWorld(KillableDisk(), str(root), SETTINGS)
+    world.open()
+    world.send("left", 20)
+    ours_end = world.store.wrote
+    ours = world.bodies("left")
+    world.close()
+    order = store_tool.WriteOrder(
+        count=50,
+        topics=("left",),
+        queues=1,
+        is_sealed=kind == "sealed",
+        copied_seal="0123456789" if kind == "copied" else None,
+    )
+    theirs = store_tool.write_store(root, tmp_path, order, shape=store_tool.SMALL)
+
+    for _ in ("after Java", "after our crash"):
+        world = StoreWorld(KillableDisk(), str(root), SETTINGS)
+        report = world.open()
+
+        assert report.damaged == [] and report.end == world.store.wrote >= theirs.physical_offset_max
+        found = world.messages("left")
+        assert [message.body for message in found[:20]] == ours
+        assert [sha256(message.body) for message in found[20:70]] == [m.message.body_sha256 for m in theirs.messages]
+        assert all(world.store.message_at(message.physical_offset) is not None for message in found)
+        assert not any(world.store.identity.is_ours(message.physical_offset) for message in found[20:70])
+        world.send("left", 5)
+        assert world.store.identity.is_ours(world.messages("left")[-1].physical_offset)
+        world.kill()
+    carried = {message.properties["__CRC32#"] for message in found[20:70]}
+    assert carried == {"0123456789"} if kind == "copied" else len(carried) == 50
+    assert found[20].physical_offset == ours_end

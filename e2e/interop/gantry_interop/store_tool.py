@@ -112,9 +112,14 @@ def read_store(
     shape: StoreShape = StoreShape(),
     keys: Iterable[str] = (),
     with_messages: bool = False,
+    is_sealed: bool = False,
 ) -> StoreReport:
-    """Open the store at `root` as a Java broker would, and report; `keys` are `topic#key`."""
+    """Open the store at `root` as a Java broker would, and report; `keys` are `topic#key`.
+
+    If it `is_sealed`, every record that recovery reads must have a `__CRC32#` that is right (`forceVerifyPropCRC`).
+    """
     arguments = ["read", "--root", str(root), *shape.arguments(), "--messages", str(with_messages).lower()]
+    arguments += ["--seals", str(is_sealed).lower()]
     for key in keys:
         if "#" not in key:
             raise ValueError(f"a key is asked for as topic#key, not {key!r}")
@@ -146,6 +151,10 @@ class WriteOrder:
     seed: int = 1
     end: End = "clean"
     """`halt` ends the virtual machine without a word to the store: `abort` stays behind."""
+    is_sealed: bool = False
+    """Whether Java writes and demands `__CRC32#` (`enabledAppendPropCRC`, `forceVerifyPropCRC`). By default, no."""
+    copied_seal: str | None = None
+    """What every message brings along as its `__CRC32#`: a copy of another record's, which says nothing of this one."""
 
 
 def write_store(
@@ -167,6 +176,8 @@ def write_store(
             *("--body-bytes", str(order.body_bytes)),
             *("--seed", str(order.seed)),
             *("--end", order.end),
+            *("--seals", str(order.is_sealed).lower()),
+            *(() if order.copied_seal is None else ("--copied-seal", order.copied_seal)),
         ],
         work,
     )

@@ -84,6 +84,9 @@ public final class StoreTool {
         config.setMaxMsgsNumBatch(HITS_MAX);
         config.setHaListenPort(0);
         config.setTimerWheelEnable(false);
+        boolean isSealed = "true".equals(flags.get("--seals"));
+        config.setEnabledAppendPropCRC(isSealed);
+        config.setForceVerifyPropCRC(isSealed);
         BrokerConfig broker = new BrokerConfig();
         broker.setBrokerName("broker-a");
         DefaultMessageStore store = new DefaultMessageStore(config, new BrokerStatsManager("interop", false),
@@ -229,6 +232,10 @@ public final class StoreTool {
             random.nextBytes(body);
             String topic = topics[number % topics.length];
             MessageExtBrokerInner message = message(topic, number / topics.length % queues, number, body);
+            if (flags.containsKey("--copied-seal")) {
+                MessageAccessor.putProperty(message, MessageConst.PROPERTY_CRC32, flags.get("--copied-seal"));
+                message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
+            }
             PutMessageResult result = store.asyncPutMessage(message).get();
             if (!result.isOk()) {
                 throw new IllegalStateException("message " + number + ": " + result);

@@ -1,0 +1,217 @@
+"""The seal over a whole record: RocketMQ's bytes, and no bit of a sealed record changes unseen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantry_wire.limits import PROPERTIES_BYTES_MAX
+from gantry_wire.message import (
+    RecordFault,
+    StoredMessage,
+    check_record,
+    decode_record,
+    encode_host,
+    encode_record,
+)
+from gantry_wire.properties import RECORD_CRC, ended_properties
+from gantry_wire.seal import SEAL_BYTES, SEAL_MARK, SEALED_PROPERTIES_MAX, seal, sealable_properties
+
+JAVAS_RECORD = bytes.fromhex(
+    "000000c4daa320a717be088000000000000000000000000000000000000000000000000000000000000001a1feba5f847f00000100003039"
+    "000001a1feba60187f00000100002a9f00000000000000000000000000000008c15c0289ec2d0a91046c656674005d4b455953016b65792d"
+    "30207368617265642d3002554e49515f4b45590130303030303030303030303030303030303030303030303030303030303030300254414753"
+    "017461672d30025f5f435243333223013335343438303131313002"
+)
+"""Written by RocketMQ 5.3.3's own store with ``enabledAppendPropCRC=true``, and taken out of its commit log."""
+
+PROPERTIES = b"KEYS\x01k\x02TAGS\x01a\x02"
+HOST_V6 = encode_host("2001:db8::1", 40_000)
+
+
+def small(**fields: object) -> StoredMessage:
+    fields = {"topic": "t", "queue_id": 3, "body": b"body", "properties_bytes": PROPERTIES} | fields
+    return StoredMessage(**fields)  # type: ignore[arg-type]
+
+
+def flipped(record: bytes, bit: int) -> bytes:
+    changed = bytearray(record)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_rocketmqs_sealed_record_is_ours_to_the_last_byte() -> None:
+    """A record that Java sealed passes the gate, and sealing its fields again gives the same bytes."""
+    message = decode_record(JAVAS_RECORD)
+
+    assert check_record(JAVAS_RECORD, 0, physical_offset=0, is_sealed=True).is_good
+    unsealed = replace(message, properties_bytes=message.properties_bytes[:-SEAL_BYTES])
+    assert encode_record(unsealed, is_sealed=True) == JAVAS_RECORD
+    assert message.properties[RECORD_CRC] == "3544801110"
+
+
+@given(st.binary(max_size=400))
+def test_the_digits_are_the_crc_with_the_last_one_first(record: bytes) -> None:
+    """Ten digits, always: name, separator, digits from the least significant on, end."""
+    made = seal(record)
+
+    digits = made[len(SEAL_MARK) : -1]
+    assert made == b"__CRC32#\x01" + digits + b"\x02" and len(made) == SEAL_BYTES
+    assert sum(int(chr(digit)) * 10**place for place, digit in enumerate(digits)) == crc32(record) & 0x7FFFFFFF
+
+
+@pytest.mark.parametrize("data", [b"", b"a\x01b\x02"], ids=repr)
+def test_ended_properties_stay_as_they_are(data: bytes) -> None:
+    """No separator stands alone before a seal."""
+    assert sealable_properties(data) == (data, SEAL_BYTES)
+
+
+def test_a_pair_that_is_not_ended_is_ended_before_the_seal() -> None:
+    """RocketMQ leaves the last separator out here and there; a seal right behind the value would be part of it."""
+    record = encode_record(small(properties_bytes=b"a\x01b"), is_sealed=True)
+
+    assert decode_record(record).properties.keys() == {"a", RECORD_CRC}
+    assert decode_record(record).properties["a"] == "b"
+    assert check_record(record, 0, is_sealed=True).is_good
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        small(),
+        small(body=b"", properties_bytes=b""),
+        small(topic="t" * 128),
+        small(born_host=HOST_V6, store_host=HOST_V6),
+    ],
+    ids=["v1", "without body or properties", "v2", "ipv6"],
+)
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+def test_any_flipped_bit_of_a_sealed_record_is_found(message: StoredMessage, kind: type) -> None:
+    """D9, every bit of every field, one at a time: the record is refused, wherever it is said to lie."""
+    record = encode_record(replace(message, physical_offset=4096), is_sealed=True)
+    assert check_record(kind(record), 0, physical_offset=4096, is_sealed=True).is_good
+
+    passed = [
+        bit
+        for bit in range(len(record) * 8)
+        if check_record(kind(flipped(record, bit)), 0, physical_offset=4096, is_sealed=True).is_good
+        or check_record(kind(flipped(record, bit)), 0, is_sealed=True).is_good
+    ]
+
+    assert passed == []
+
+
+def test_without_a_seal_most_fields_can_change_unseen() -> None:
+    """D9, what the seal is for. The body's CRC lets every field pass that is not a length, a place or the body.
+
+    The unsealed record stands for RocketMQ's, where nothing better can be asked for.
+    """
+    record = encode_record(small(physical_offset=4096))
+    passing = {
+        bit // 8
+        for bit in range(len(record) * 8)
+        if check_record(flipped(record, bit), 0, physical_offset=4096).is_good
+    }
+
+    body_start = 88
+    topic_start = body_start + 4 + 1
+    properties_start = topic_start + 1 + 2
+    queue_id, flag, queue_offset, sys_flag = range(12, 16), range(16, 20), range(20, 28), range(36, 40)
+    born, stored, reconsumed, prepared = range(40, 56), range(56, 72), range(72, 76), range(76, 84)
+    topic, properties = range(topic_start, topic_start + 1), range(properties_start, len(record))
+    assert passing == {
+        byte
+        for field in (queue_id, flag, queue_offset, sys_flag, born, stored, reconsumed, prepared, topic, properties)
+        for byte in field
+    }
+
+
+@pytest.mark.parametrize("length", range(1, 60))
+def test_a_sealed_record_torn_anywhere_behind_its_body_is_found(length: int) -> None:
+    """The last bytes of a record read as zeros: without the seal most of these pass, with it none."""
+    record = encode_record(small(properties_bytes=PROPERTIES * 3), is_sealed=True)
+
+    torn = record[:-length] + bytes(length)
+
+    assert not check_record(torn, 0, is_sealed=True).is_good
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"",
+        PROPERTIES,
+        PROPERTIES + seal(b"some other record"),
+        seal(b"some other record") + PROPERTIES,
+        PROPERTIES + b"__CRC32#\x01+000000012\x02",
+        PROPERTIES + b"__CRC32#\x011\x02",
+    ],
+    ids=["none", "no seal", "stale", "stale and not last", "no digits", "short"],
+)
+def test_a_seal_that_is_missing_or_anothers_is_refused_where_it_is_demanded(properties: bytes) -> None:
+    """RocketMQ copies the property along; as a seal of this record it is worth nothing. Elsewhere it does no harm."""
+    record = encode_record(small(properties_bytes=properties))
+
+    check = check_record(record, 0, is_sealed=True)
+
+    assert (check.fault, check.size, check.is_good) == (RecordFault.SEAL, 0, False)
+    assert check_record(record, 0).is_good
+    assert check_record(record, 0, verify_crc=False, is_sealed=True).is_good, "places and lengths only"
+
+
+def test_a_stale_copy_before_the_seal_changes_nothing() -> None:
+    """The seal is known by its place: at the very end."""
+    record = encode_record(small(properties_bytes=seal(b"some other record") + PROPERTIES), is_sealed=True)
+
+    assert check_record(record, 0, is_sealed=True).is_good
+    assert decode_record(record).properties[RECORD_CRC] == seal(record[:-SEAL_BYTES])[9:-1].decode()
+
+
+def long_properties(length: int) -> bytes:
+    return b"a\x01" + b"x" * (length - 3) + b"\x02"
+
+
+@pytest.mark.parametrize("length", [SEALED_PROPERTIES_MAX - 20, SEALED_PROPERTIES_MAX - 19, SEALED_PROPERTIES_MAX])
+def test_a_seal_that_just_fits_is_written_and_demanded(length: int) -> None:
+    """Up to 32747 bytes of properties there is room; the seal counts, although the lengths would excuse it."""
+    record = encode_record(small(properties_bytes=long_properties(length)), is_sealed=True)
+
+    assert decode_record(record).properties_bytes.endswith(seal(record[:-SEAL_BYTES]))
+    assert check_record(record, 0, is_sealed=True).is_good
+    for bit in (0, 8 * 12, 8 * 100, 8 * (len(record) - 30), 8 * (len(record) - 5)):
+        assert not check_record(flipped(record, bit), 0, is_sealed=True).is_good
+
+
+@pytest.mark.parametrize("length", [SEALED_PROPERTIES_MAX + 1, PROPERTIES_BYTES_MAX])
+def test_properties_without_room_for_a_seal_go_without(length: int) -> None:
+    """RocketMQ allows 32767 bytes of properties, so nothing is refused; the body's CRC decides alone."""
+    record = encode_record(small(properties_bytes=long_properties(length)), is_sealed=True)
+
+    assert decode_record(record).properties_bytes == long_properties(length)
+    assert check_record(record, 0, is_sealed=True).is_good
+    assert check_record(flipped(record, 8 * 89), 0, is_sealed=True).fault is RecordFault.CRC
+    assert check_record(flipped(record, 8 * 300), 0, is_sealed=True).is_good, "this is what is given up"
+
+
+@pytest.mark.parametrize("length", [SEALED_PROPERTIES_MAX, PROPERTIES_BYTES_MAX - 1, PROPERTIES_BYTES_MAX])
+def test_ending_a_pair_never_takes_a_byte_that_is_not_there(length: int) -> None:
+    """A missing separator is added if it fits; whatever comes of it, the gate passes what the encoder wrote."""
+    properties = long_properties(length)[:-1] + b"x"
+
+    record = encode_record(small(properties_bytes=properties), is_sealed=True)
+
+    assert len(ended_properties(properties)) == min(length + 1, PROPERTIES_BYTES_MAX)
+    assert decode_record(record).properties_bytes == ended_properties(properties)
+    assert check_record(record, 0, is_sealed=True).is_good
+
+
+@given(st.binary(max_size=300), st.integers(0, 300))
+def test_the_gate_never_raises_when_it_demands_a_seal(data: bytes, position: int) -> None:
+    """Any bytes at any place have an answer."""
+    check = check_record(data, position, is_sealed=True)
+
+    assert not check.is_good or check.size >= 91
