@@ -403,8 +403,10 @@ class MessageStore:
         self, topic: str, queue_id: int, offset: int, *, count_max: int, bytes_max: int, accept: Accept = None
     ) -> ReadResult:
         """Messages of a queue from ``offset`` on; see ``reader``. Raises ``StoreCorrupt`` when the queue is wrong."""
-        queue = self._queues.get(topic, queue_id)
-        return read_messages(self._log, queue, offset, count_max=count_max, bytes_max=bytes_max, accept=accept)
+        queue, is_ours = self._queues.get(topic, queue_id), self.identity.is_ours
+        return read_messages(
+            self._log, queue, offset, count_max=count_max, bytes_max=bytes_max, accept=accept, is_ours=is_ours
+        )
 
     def message_at(self, physical_offset: int) -> bytes | None:
         """The whole record at ``physical_offset``, checked, or None."""

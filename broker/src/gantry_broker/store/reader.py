@@ -75,9 +75,19 @@ def offset_fault(queue: ConsumeQueue | None, offset: int) -> ReadResult | None:
 
 
 def read_messages(
-    commit_log: CommitLog, queue: ConsumeQueue | None, offset: int, *, count_max: int, bytes_max: int, accept: Accept
+    commit_log: CommitLog,
+    queue: ConsumeQueue | None,
+    offset: int,
+    *,
+    count_max: int,
+    bytes_max: int,
+    accept: Accept,
+    is_ours: Callable[[int], bool],
 ) -> ReadResult:
-    """Up to ``count_max`` messages and about ``bytes_max`` bytes (at least one message) from ``offset`` on."""
+    """Up to ``count_max`` messages and about ``bytes_max`` bytes (at least one message) from ``offset`` on.
+
+    ``is_ours`` says of a physical offset whether a record there must be sealed.
+    """
     refusal = offset_fault(queue, offset)
     if refusal is not None or queue is None:
         assert refusal is not None
@@ -114,7 +124,7 @@ def read_messages(
         ):
             if count:
                 break
-            _refuse_or_pass(commit_log, queue, next_offset, physical)
+            _refuse_or_pass(commit_log, queue, next_offset, physical, is_sealed=is_ours(physical))
             next_offset += 1
             continue
         if position != run_end:
@@ -132,11 +142,11 @@ def read_messages(
     return ReadResult(ReadStatus.FOUND, next_offset, queue.min_offset, queue.readable_end, b"".join(parts), count)
 
 
-def _refuse_or_pass(commit_log: CommitLog, queue: ConsumeQueue, offset: int, physical: int) -> None:
+def _refuse_or_pass(commit_log: CommitLog, queue: ConsumeQueue, offset: int, physical: int, *, is_sealed: bool) -> None:
     """A unit and its record disagree. Raise when the queue is wrong; log and let it pass when the record is rotten."""
     file = commit_log.at(physical)
     if file is not None and physical < commit_log.wrote:
-        check = check_record(file.view, physical - file.base_offset, physical_offset=physical)
+        check = check_record(file.view, physical - file.base_offset, physical_offset=physical, is_sealed=is_sealed)
         if not check.is_good:
             facts = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": offset, "offset": physical}
             log.error("a stored message is damaged and was passed over", extra=facts)
