@@ -27,7 +27,6 @@ from crash.payload import Mark, read_body
 from crash.processes import HOST, ServerProcess, broker, free_port
 from crash.producer import Producer
 from crash.readback import create_topics, pull_everything
-from crash.rounds import SETTINGS
 
 from gantry_broker.store.checkpoint import decode_checkpoint
 from gantry_remoting import Channel, RemotingError
@@ -36,6 +35,17 @@ from gantry_wire.message import StoredMessage
 UNDER: Final = Path(__file__).resolve().parent / "under.py"
 EVENT_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.002
+SMALL_FILES: Final = {
+    "mappedFileSizeCommitLog": str(1024 * 1024),
+    "mappedFileSizeConsumeQueue": str(20 * 500),
+    "maxMessageSize": str(256 * 1024),
+    "maxHashSlotNum": "500",
+    "maxIndexNum": "2000",
+    "flushConsumerOffsetInterval": "500",
+}
+"""Files so small that a short load rolls them."""
+PATIENT: Final = {"waitTimeMillsInSendQueue": "60000"}
+"""A machine that is busy with other things must not make the broker say "busy"."""
 QUICK_FLUSH: Final = {"flushIntervalCommitLog": "20", "flushCommitLogLeastPages": "0"}
 """Async flushes that come while a short load is still running."""
 NO_FLUSH: Final = {"flushIntervalCommitLog": "3600000", "flushCommitLogThoroughInterval": "3600000"}
@@ -63,8 +73,7 @@ class Scene:
         self._producers = [Producer(number, seed, self.history) for number in range(producers)]
         self.port: Final = free_port()
         self.address: Final = f"{HOST}:{self.port}"
-        self._conf = SETTINGS | {"storePathRootDir": str(self.store), "waitTimeMillsInSendQueue": "60000"}
-        self._conf |= settings or {}
+        self._conf = SMALL_FILES | PATIENT | {"storePathRootDir": str(self.store)} | dict(settings or {})
         self.broker: ServerProcess = broker(directory, self.port, free_port(), self._conf)
         self._has_topics = False
         self._log_start = 0
@@ -166,6 +175,13 @@ class Scene:
         """Wait until a send is answered with a refusal that was not there before."""
         before = self.history.count(Outcome.REFUSED)
         await self.until(lambda: self.history.count(Outcome.REFUSED) > before, "refusal")
+
+    async def until_refused_or_ended(self) -> None:
+        """Wait until the broker takes no more: it says so, or it is gone."""
+        before = self.history.count(Outcome.REFUSED)
+        async with asyncio.timeout(EVENT_TIMEOUT_S):
+            while self.broker.is_running and self.history.count(Outcome.REFUSED) == before:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
 
     async def until(self, predicate: Callable[[], bool], what: str) -> None:
         """Wait for something that comes by itself, as long as the broker lives."""

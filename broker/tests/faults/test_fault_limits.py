@@ -7,24 +7,25 @@ import asyncio
 import errno
 import os
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from crash.history import Outcome
 from crash.processes import HOST
 from faults.memory_group import memory_group
-from faults.modes import Medium, Mode
+from faults.modes import MODES, Mode
 from faults.scene import Scene
 
 from gantry_broker.errors import StoreFull
 from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import StoreWorld
+from gantry_broker.testing.store_world import TINY, StoreWorld
 from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode
 from gantry_wire.frame import FRAME_HEAD
 
-MODES_TODAY = [Mode(False, Medium.OFF)]
 SPARE_DESCRIPTORS = 20
 SPARE_BYTES = 24 << 20
 FRAME_BYTES = 15 << 20
@@ -89,6 +90,34 @@ async def test_without_descriptors_new_connections_are_refused_and_old_ones_serv
         assert await scene.judge() == []
 
 
+def test_a_message_is_stored_and_answered_even_if_no_file_can_be_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K6: a thread that cannot be started for the next file refuses nothing: what was appended is in log and queue."""
+
+    def no_thread(*arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", no_thread)
+    world = StoreWorld(FaultyDisk(), "/data/store", replace(TINY, is_preallocating=True))
+    world.open()
+
+    world.send(count=200)
+
+    assert world.store.wrote > 2 * world.settings.mapped_file_size_commit_log
+    assert world.bodies() == world.sent_bodies()
+
+
+def test_a_file_made_ahead_need_not_be_in_memory() -> None:
+    """K6: reading a new file ahead is a kindness; that it fails keeps nobody from using the file."""
+    world = StoreWorld(FaultyDisk(), "/data/store", replace(TINY, is_preallocating=True))
+    world.open()
+    world.faulty_disk.fail_next("read", errno.ENOMEM)
+
+    world.send(count=200)
+
+    assert world.bodies() == world.sent_bodies()
+    world.close()
+
+
 @pytest.mark.xfail(strict=True, reason="a recovery point for which there is no descriptor is taken for a failed flush")
 def test_a_recovery_point_without_a_descriptor_is_written_later() -> None:
     """K6: not to be able to open a directory is no failed sync: the broker goes on, and the next point is written."""
@@ -105,10 +134,10 @@ def test_a_recovery_point_without_a_descriptor_is_written_later() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES_TODAY, ids=str)
-async def test_without_address_space_nothing_acknowledged_is_lost(mode: Mode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", MODES, ids=str)
+async def test_without_address_space_nothing_acknowledged_is_lost(mode: Mode, tmp_path: Path, buffers: Path) -> None:
     """K6: when allocations fail the broker may refuse or end, never by a signal, and keeps what it acknowledged."""
-    async with Scene(tmp_path, settings=mode.settings(tmp_path)) as scene, AsyncExitStack() as others:
+    async with Scene(tmp_path, settings=mode.settings(buffers)) as scene, AsyncExitStack() as others:
         await scene.start()
         async with scene.load():
             await scene.acked(50)
@@ -151,11 +180,11 @@ def test_a_log_file_that_could_not_be_made_can_be_made_later(operation: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.needs_memory_group
-@pytest.mark.parametrize("mode", MODES_TODAY, ids=str)
-async def test_a_broker_killed_for_want_of_memory_loses_nothing(mode: Mode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", MODES, ids=str)
+async def test_a_broker_killed_for_want_of_memory_loses_nothing(mode: Mode, tmp_path: Path, buffers: Path) -> None:
     """K6: at its container's limit the kernel kills the broker; nothing acknowledged is lost."""
     with memory_group() as group:
-        async with Scene(tmp_path, settings=mode.settings(tmp_path)) as scene, AsyncExitStack() as others:
+        async with Scene(tmp_path, settings=mode.settings(buffers)) as scene, AsyncExitStack() as others:
             await scene.start()
             group.add(scene.broker.pid)
             async with scene.load():

@@ -4,27 +4,19 @@ The promise of the table: SYNC_FLUSH loses nothing that was acknowledged. ASYNC_
 what had been flushed, whatever the buffer; what is gone never comes back.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from crash.history import Outcome
 from faults.loop_disk import LoopDisk
-from faults.modes import MODES, Medium, Mode, buffer_directory
+from faults.modes import MODES, Medium, Mode
 from faults.power import lose_power
 from faults.scene import NO_FLUSH, QUICK_FLUSH, Scene, lowest
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.needs_loop]
 
-MODES_TODAY = [mode for mode in MODES if mode == Mode(False, Medium.OFF)]
 ROUNDS = 5
 ACKED_PER_ROUND = 400
-
-
-@pytest.fixture
-def buffers() -> Iterator[Path]:
-    with buffer_directory() as made:
-        yield made
 
 
 async def power_round(scene: Scene, disk: LoopDisk, buffers: Path, mode: Mode, *, acked: int) -> int:
@@ -48,7 +40,7 @@ async def power_round(scene: Scene, disk: LoopDisk, buffers: Path, mode: Mode, *
     return len(lost)
 
 
-@pytest.mark.parametrize("mode", [Mode(False, Medium.OFF)], ids=str)
+@pytest.mark.parametrize("mode", [Mode(False, Medium.OFF), Mode(True, Medium.TMPFS)], ids=str)
 async def test_power_loss_takes_no_more_than_the_mode_allows(
     mode: Mode, disk: LoopDisk, buffers: Path, tmp_path: Path
 ) -> None:
@@ -60,7 +52,7 @@ async def test_power_loss_takes_no_more_than_the_mode_allows(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(ROUNDS), ids=lambda seed: f"seed{seed}")
-@pytest.mark.parametrize("mode", MODES_TODAY, ids=str)
+@pytest.mark.parametrize("mode", MODES, ids=str)
 async def test_power_loss_again_and_again(mode: Mode, seed: int, disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
     """D1, several losses of one store: each is judged as strictly as the first."""
     settings = mode.settings(buffers) | QUICK_FLUSH
@@ -92,9 +84,13 @@ async def test_what_was_flushed_outlives_the_power(disk: LoopDisk, buffers: Path
 
 
 @pytest.mark.slow
-async def test_a_disk_that_lies_about_its_syncs_is_found(disk: LoopDisk, buffers: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", MODES, ids=str)
+async def test_a_disk_that_lies_about_its_syncs_is_found(
+    mode: Mode, disk: LoopDisk, buffers: Path, tmp_path: Path
+) -> None:
     """D1's twin: with syncs that do nothing, what the checkpoint calls flushed is gone, and the judgement says so."""
-    async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH) as scene:
+    settings = mode.settings(buffers) | QUICK_FLUSH
+    async with Scene(tmp_path, store=disk.path / "store", settings=settings) as scene:
         scene.put_under("--without", "syncs")
         await scene.start()
         await scene.send_once(300)

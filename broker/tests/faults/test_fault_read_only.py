@@ -5,22 +5,22 @@ from pathlib import Path
 import pytest
 from crash.history import Outcome
 from faults.loop_disk import LoopDisk
-from faults.modes import Medium, Mode
+from faults.modes import MODES, Medium, Mode
 from faults.scene import QUICK_FLUSH, Scene
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.needs_loop]
 
-MODES_TODAY = [Mode(False, Medium.OFF)]
+
+def scene_in(mode: Mode, disk: LoopDisk, directory: Path, buffers: Path) -> Scene:
+    return Scene(directory, store=disk.path / "store", settings=mode.settings(buffers) | QUICK_FLUSH)
 
 
-def scene_in(mode: Mode, disk: LoopDisk, directory: Path) -> Scene:
-    return Scene(directory, store=disk.path / "store", settings=mode.settings(directory) | QUICK_FLUSH)
-
-
-@pytest.mark.parametrize("mode", MODES_TODAY, ids=str)
-async def test_a_disk_that_turns_read_only_ends_acknowledgements(mode: Mode, disk: LoopDisk, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", MODES, ids=str)
+async def test_a_disk_that_turns_read_only_ends_acknowledgements(
+    mode: Mode, disk: LoopDisk, tmp_path: Path, buffers: Path
+) -> None:
     """D8: after the change the process ends with a reason and a non-zero code, and nothing flushed is lost."""
-    async with scene_in(mode, disk, tmp_path) as scene:
+    async with scene_in(mode, disk, tmp_path, buffers) as scene:
         await scene.start()
         async with scene.load():
             await scene.acked(100)
@@ -37,9 +37,9 @@ async def test_a_disk_that_turns_read_only_ends_acknowledgements(mode: Mode, dis
         assert mode == Mode(False, Medium.OFF) or not mode.is_sync or lost == []
 
 
-async def test_a_store_on_a_read_only_disk_does_not_start(disk: LoopDisk, tmp_path: Path) -> None:
+async def test_a_store_on_a_read_only_disk_does_not_start(disk: LoopDisk, tmp_path: Path, buffers: Path) -> None:
     """D8: a start on a read-only disk refuses with the reason, changes nothing, and works when the disk does."""
-    async with scene_in(Mode(False, Medium.OFF), disk, tmp_path) as scene:
+    async with scene_in(Mode(False, Medium.OFF), disk, tmp_path, buffers) as scene:
         await scene.start()
         await scene.send_once(100)
         await scene.broker.stop()

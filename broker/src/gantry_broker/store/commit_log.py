@@ -17,9 +17,11 @@ What it refuses to know: queues, keys, who may see what. Those read ``wrote`` an
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final, final
 
 from gantry_broker.errors import LogReadOnly, PoolExhausted, StoreFull
@@ -33,6 +35,8 @@ from gantry_broker.store.settings import StoreSettings
 from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_broker.store.write_pool import WritePool
 from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
+
+log = logging.getLogger(__name__)
 
 COMMIT_CHUNK_BYTES: Final = 1 << 20
 PREFAULT_BYTES: Final = 64 << 20
@@ -120,6 +124,7 @@ class CommitLog:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return StoreFull(f"no space on the disk: {error}")
         self.is_read_only = True
+        log.critical("the log cannot be written and is read-only now", extra={"reason": str(error)})
         return LogReadOnly(f"the log cannot be written: {error}")
 
     def use(self, file: MappedFile, position: int) -> None:
@@ -139,7 +144,12 @@ class CommitLog:
         base = self.base_offset + self.file_size
         if self._allocator is None or not self.is_next_file_wanted:
             return
-        self._next = self._allocator.submit(self._create_next, base)
+        try:
+            self._next = self._allocator.submit(self._create_next, base)
+        except RuntimeError as exc:
+            # The system has no thread to give. What was appended stands; the roll will make the file itself.
+            log.warning("the next file of the log is not made ahead", extra={"reason": str(exc)})
+            return
         if self.pool is not None and self._next_buffer is None:
             self._next_buffer = self.pool.borrow(base, base)
 
@@ -175,8 +185,9 @@ class CommitLog:
     def _prefault(self, file: MappedFile) -> None:
         """Have the first pages of a new file in memory: reading what has blocks and no bytes yet costs no disk."""
         end = min(file.size, PREFAULT_BYTES)
-        for position in range(0, end, PREFAULT_CHUNK_BYTES):
-            file.file.pread(min(PREFAULT_CHUNK_BYTES, end - position), position)
+        with suppress(OSError, MemoryError):  # the file is as good without
+            for position in range(0, end, PREFAULT_CHUNK_BYTES):
+                file.file.pread(min(PREFAULT_CHUNK_BYTES, end - position), position)
 
     def file_after(self, base_offset: int) -> MappedFile:
         """The file behind the one that begins at ``base_offset``, made now if it is not there, with its buffer.
