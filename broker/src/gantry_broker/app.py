@@ -65,6 +65,8 @@ D = TypeVar("D", bound=msgspec.Struct)
 GC_THRESHOLD: Final = 20_000
 """Objects between two looks of the garbage collector: what a pass makes is freed by counting, not by collecting."""
 CLIENT_SCAN_S: Final = 10.0
+ADVANCE_RETRY_S: Final = 1.0
+"""How soon stored messages that there was no room to show are tried again."""
 
 
 @final
@@ -230,6 +232,7 @@ class Broker:
         return ServerFacts(
             connections=self._connections(),
             queues=self.store.queue_count,
+            parked_sends=0 if self.parked is None else self.parked.count,
             is_refusing_sends=not self.store.is_writable or self.retention.status.is_refusing,
         )
 
@@ -419,7 +422,8 @@ class Broker:
     def _advance(self) -> None:
         self._is_advance_scheduled = False
         if self._is_store_owned:
-            self.store.advance()
+            if not self.store.advance():
+                self._loop.call_later(ADVANCE_RETRY_S, self._advance)
             if self.parked is not None:
                 self.parked.release()
 

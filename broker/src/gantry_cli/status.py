@@ -12,6 +12,7 @@ from gantry_cli.cluster_view import BrokerView, ClusterView, view_cluster
 from gantry_cli.examples import examples
 from gantry_cli.options import data_option, json_option, name_server_option, run
 from gantry_cli.stack import StackDirectory, StackRecord
+from gantry_cli.status_page import show_page
 from gantry_cli.tables import console, table
 from gantry_cli.text import bytes_text, count_text, duration_text, rate_text, time_text
 from gantry_client import Admin
@@ -23,18 +24,30 @@ from gantry_client import Admin
         ("gantry status -n ns.example:9876", "any cluster"),
         ("gantry status --all", "with retry, dead letter and system topics"),
         ("gantry status --json | jq .brokers", "for programs"),
+        ("gantry status --page /var/lib/gantry/store/status", "what one broker says, though it may not answer"),
     )
 )
 @name_server_option
 @data_option
 @click.option("--all", "with_internal", is_flag=True, help="Show retry, dead letter and system topics, too.")
+@click.option(
+    "--page",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Read a broker's status page (statusPagePath) instead; asks nobody.",
+)
 @json_option
-def status(name_server: str, data: Path, with_internal: bool, as_json: bool) -> None:
+def status(name_server: str, data: Path, with_internal: bool, page: Path | None, as_json: bool) -> None:
     """Show name servers, brokers, topics and groups.
 
     Rates are each broker's own averages over ten seconds; totals count since the broker started. A broker that does not
     answer is shown as such, and the exit code is then 1.
+
+    With --page the exit code says how the broker is: 0 serving, 4 silent (dead, or its event loop stands still), 5 it
+    lives and does not serve, or has ended; 3 there is no page, 1 it cannot be read.
     """
+    if page is not None:
+        raise click.exceptions.Exit(show_page(page, as_json=as_json))
     view = run(_ask(name_server, with_internal), name_server)
     record = StackDirectory(data).running()
     local = record if record is not None and record.name_server == name_server else None
