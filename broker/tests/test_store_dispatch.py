@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gantry_broker.testing.faulty_disk import FaultyDisk
 from gantry_broker.testing.store_world import StoreWorld, make_world
 
 
@@ -102,3 +103,37 @@ def test_a_clean_stop_shows_what_was_held_and_is_confirmed_by_then(world: StoreW
 
     assert report.is_clean
     assert world.bodies() == world.sent_bodies()
+
+
+def test_messages_that_there_is_no_room_to_show_wait_and_are_not_lost() -> None:
+    """A full disk stops the queues in the middle of a release; with room again they go on where they stopped."""
+    world = StoreWorld(FaultyDisk(), "/data/store")
+    world.open()
+    world.store.hold_dispatch()
+    for queue_id in range(3):
+        world.send(count=15, queue_id=queue_id)
+    world.store._log.preallocate()
+    world.faulty_disk.capacity = world.faulty_disk.space("/").used + 10 * 20
+
+    assert not world.store.advance()
+    assert len(world.bodies()) == 10
+    world.store.flush_step()
+    world.faulty_disk.capacity = 1 << 30
+
+    assert world.store.advance()
+    for queue_id in range(3):
+        assert world.bodies("orders", queue_id) == world.sent_bodies("orders", queue_id)
+
+
+def test_a_topic_that_is_deleted_while_its_messages_are_held_is_not_made_again(world: StoreWorld) -> None:
+    """What was to be shown in it is not, and its neighbours are not disturbed."""
+    world.store.hold_dispatch()
+    world.send("orders", 3)
+    world.send("bills", 3)
+    world.store.delete_topic("orders")
+
+    world.store.advance()
+
+    assert world.store.topics() == {"bills": [0]}
+    assert not world.disk.exists(world.path("consumequeue/orders"))
+    assert len(world.bodies("bills")) == 3

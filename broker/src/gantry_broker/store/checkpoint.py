@@ -1,11 +1,12 @@
 """The checkpoint file: small facts about what is on the disk, written only after they are true.
 
     | physic time 8 | logics time 8 | index time 8 | master flushed offset 8 | confirmed offset 8 | ... 4096
-                                             at 2048:  | seal "GANTRYCP" 8 | flushed 8 | CRC 4 |
+                                             at 256:   | seal "GANTRYCP" 8 | flushed 8 | CRC 4 |
 
 The first five are RocketMQ's: store times of the newest message that is flushed in log, queues and index, and two
-offsets of its replication. The seal is ours. Its CRC covers RocketMQ's five, too, so that a checkpoint which RocketMQ
-has written since does not pass for ours: what it calls confirmed is not necessarily flushed.
+offsets of its replication. The seal is ours, in the same sector, so that no power loss parts them. Its CRC covers
+RocketMQ's five, too, so that a checkpoint which RocketMQ has written since does not pass for ours: what it calls
+confirmed is not necessarily flushed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gantry_broker.store import points
 
 CHECKPOINT_BYTES: Final = 4096
 FACTS: Final = struct.Struct(">qqqqq")
-SEAL_POSITION: Final = 2048
+SEAL_POSITION: Final = 256
 SEAL_MARK: Final = b"GANTRYCP"
 SEAL: Final = struct.Struct(">8sqI")
 

@@ -8,12 +8,16 @@ in order of their physical offsets, in a deque, and ``release`` lets those go th
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, final
 
+from gantry_broker.errors import StoreFull
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
+
+log = logging.getLogger(__name__)
 
 HeldUnit = tuple[ConsumeQueue, int, int, int, int]
 """Queue, queue offset, physical offset, size, tags code."""
@@ -49,6 +53,8 @@ class Dispatcher:
         self.listeners: Final = listeners
         self.index: Index | None = None
         self.is_held = False
+        self.is_behind = False
+        """Whether confirmed messages could not be shown for want of room."""
         self.dispatched = 0
         self.tail: tuple[int, int, int] = (0, -1, 0)
         """Everything before the first is in queues and index; the record that ends there, and its store time."""
@@ -82,14 +88,26 @@ class Dispatcher:
         """From now on nothing is shown before ``release`` says so."""
         self.is_held = True
 
-    def release(self, confirmed: int, *, keep_holding: bool = True) -> None:
-        """Show every message that ends at or before ``confirmed``. Without holding on, all must be confirmed."""
+    def release(self, confirmed: int, *, keep_holding: bool = True) -> bool:
+        """Show every message that ends at or before ``confirmed``. Without holding on, all must be confirmed.
+
+        False when the disk has no room for a queue's next entries: what is left waits for the next call.
+        """
         touched: dict[ConsumeQueue, int] = {}
         units, batches = self._held_units, self._held_keys
+        is_complete = True
         while units and units[0][2] + units[0][3] <= confirmed:
-            queue, offset, physical, size, tags_code = units.popleft()
+            queue, offset, physical, size, tags_code = units[0]
+            try:
+                queue.put(offset, physical, size, tags_code)
+            except StoreFull as exc:
+                if not self.is_behind:
+                    log.error("no room to show messages that are stored", extra={"reason": str(exc)})
+                confirmed, is_complete = physical, False
+                break
+            units.popleft()
             touched.setdefault(queue, offset)
-            queue.put(offset, physical, size, tags_code)
+        self.is_behind = not is_complete
         # Keys follow batch by batch, and so does the recovery point: it never lies inside a batch.
         while batches and batches[0].wrote <= confirmed:
             batch = batches.popleft()
@@ -103,3 +121,11 @@ class Dispatcher:
         if touched:
             for listener in self.listeners:
                 listener(touched.keys())
+        return is_complete
+
+    def forget(self, queues: Collection[ConsumeQueue]) -> None:
+        """These queues are deleted: what was to be shown in them is not."""
+        if self._held_units:
+            kept = [unit for unit in self._held_units if unit[0] not in queues]
+            self._held_units.clear()
+            self._held_units.extend(kept)

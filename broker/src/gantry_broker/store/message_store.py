@@ -239,11 +239,13 @@ class MessageStore:
             self._lock.release()
             self._lock = None
 
-    def advance(self) -> None:
-        """Act on what the threads have done: buffers go back, consumers see what is confirmed now."""
+    def advance(self) -> bool:
+        """Act on what the threads have done: buffers go back, consumers see what is confirmed now.
+
+        False when there was no room to show all of it: call again, later.
+        """
         self._log.return_buffers()
-        if self._dispatcher.is_held:
-            self._dispatcher.release(self.confirmed)
+        return not self._dispatcher.is_held or self._dispatcher.release(self.confirmed)
 
     # -- positions -----------------------------------------------------------------------------------------------------
 
@@ -329,8 +331,10 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> bool:
         """Drop all queues of a topic; its messages stay in the log until they expire. False if it has none."""
+        queues = {queue for queue in self._queues if queue.topic == topic}
         if not self._queues.delete_topic(topic):
             return False
+        self._dispatcher.forget(queues)
         self._points.deleted = {**self._points.deleted, topic: self._log.wrote}
         self._points.request_point()
         return True

@@ -14,7 +14,7 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_broker.errors import StoreUnusable
+from gantry_broker.errors import StoreLocked, StoreUnusable
 from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.store.checkpoint import CheckpointFacts
 from gantry_broker.store.identity import LOG_END_MAX, IdentityFile, StoreIdentity
@@ -28,9 +28,7 @@ from gantry_broker.store.write_pool import NO_POOL, PoolStatus, WritePool
 log = logging.getLogger(__name__)
 
 
-def written_by_others_from(
-    checkpoint: CheckpointFacts, point: RecoveryPoint | None, min_physical: int
-) -> int | None:
+def written_by_others_from(checkpoint: CheckpointFacts, point: RecoveryPoint | None, min_physical: int) -> int | None:
     """From where somebody else may have written, since the checkpoint is not as we left it; None if nobody has."""
     if checkpoint.is_ours:
         return None
@@ -92,7 +90,12 @@ class OpenPools:
         except StoreUnusable as exc:
             log.warning("the write buffers of the last start are not there any more", extra={"reason": str(exc)})
             return
-        pool.open()
+        try:
+            pool.open()
+        except StoreLocked as exc:
+            # Whoever has it has set aside what was in it.
+            log.warning("the write buffers of the last start are somebody else's now", extra={"reason": str(exc)})
+            return
         self._previous = pool
 
     def _make(self, path: str, count: int) -> WritePool:
