@@ -107,7 +107,7 @@ class StoreIdentity(msgspec.Struct, frozen=True):
         Write it only when the cut is durable. What is appended next needs an epoch of ours: see ``started``.
         """
         kept = [epoch for epoch in self.epochs if epoch.start <= end]
-        return msgspec.structs.replace(self, epochs=kept or [Epoch(self.epoch, end, self.epochs[-1].is_ours)])
+        return msgspec.structs.replace(self, epochs=kept or [Epoch(self.epoch, end, is_ours=False)])
 
     def started(self, end: int, *, written_by_others_from: int | None) -> StoreIdentity:
         """The next start, which appends at ``end``. Write it before the first message is taken.
