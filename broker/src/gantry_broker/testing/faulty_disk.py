@@ -6,10 +6,13 @@ A crash is one of
 
     lose_unsynced()     nothing that was not synced is left, neither bytes nor names
     tear(seed)          of the sectors and names that were not synced, a random subset is left
+    tear_hole(...)      everything is left but some sectors of one file: written back in the worst order
 
 after which every open file is dead (using it raises ``EBADF``, as after the end of the process) and locks are free.
 ``kill()`` is the end of the process alone: the page cache stays. Single faults: ``fail_next``, ``short_write``,
-``flip``, ``capacity``; ``sync_gate`` holds up every sync of a file for as long as it is not set. Bytes changed through a map need no bookkeeping: they are found by comparing the two copies.
+``flip``, ``capacity``; ``sync_gate`` holds up every sync of a file for as long as it is not set. A sync that fails
+leaves pages that are clean and on no disk; see ``faulty_pages``. ``on_operation`` sees every operation before it
+happens, and may raise instead: an error, or the end of the process.
 
 It also polices its users: ``sync`` complains about bytes that were written where no blocks were reserved, which on
 a real disk would have been a SIGBUS waiting to happen.
@@ -23,76 +26,20 @@ import posixpath
 import random
 import threading
 from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import Final, final
 
 from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
+from gantry_broker.testing.faulty_pages import Node, Survives, by_chance, everything, nothing, outside
 
-SECTOR_BYTES: Final = 512
 DEFAULT_CAPACITY: Final = 1 << 30
-
-
-@final
-class _Node:
-    """A file's two copies. Names point to nodes, so that renaming moves no bytes."""
-
-    __slots__ = ("cache", "durable", "durable_size", "forgotten", "reserved")
-
-    def __init__(self, size: int) -> None:
-        self.cache = bytearray(size)
-        self.durable = bytearray()
-        self.durable_size = -1
-        self.reserved = 0
-        self.forgotten: set[int] = set()
-        """Sectors that a failed sync has left: they look clean, are not on the disk, and no later sync brings them there."""
-
-    def sync(self) -> None:
-        durable = bytearray(self.cache)
-        for start in self.forgotten:
-            lost = self.durable[start : start + SECTOR_BYTES]
-            durable[start : start + SECTOR_BYTES] = lost.ljust(len(durable[start : start + SECTOR_BYTES]), b"\0")
-        self.durable = durable
-        self.durable_size = len(durable)
-
-    def fail_sync(self) -> None:
-        """What was dirty is called clean by the kernel, and is not on the disk."""
-        durable = self.durable.ljust(len(self.cache), b"\0")
-        for start in range(0, len(self.cache), SECTOR_BYTES):
-            if self.cache[start : start + SECTOR_BYTES] != durable[start : start + SECTOR_BYTES]:
-                self.forgotten.add(start)
-
-    def written(self, start: int, end: int) -> None:
-        """Bytes of a range were written: they are dirty again."""
-        if self.forgotten:
-            first = start - start % SECTOR_BYTES
-            self.forgotten.difference_update(range(first, end, SECTOR_BYTES))
-
-    def crash(self, chance: random.Random | None) -> None:
-        """Fall back to what is durable, but for the dirty sectors that ``chance`` lets through.
-
-        A file that was never synced may not even have got its size: then it is empty.
-        """
-        if self.durable_size < 0 and (chance is None or chance.random() < 0.5):
-            self.cache = bytearray()
-        survived = bytearray(self.durable) + bytes(max(0, len(self.cache) - len(self.durable)))
-        if chance is not None:
-            # One draw decides how much survives at all, so that "nearly nothing" and "nearly all" both happen.
-            probability = chance.random()
-            for start in range(0, len(self.cache), SECTOR_BYTES):
-                end = start + SECTOR_BYTES
-                is_dirty = self.cache[start:end] != survived[start:end] and start not in self.forgotten
-                if is_dirty and chance.random() < probability:
-                    survived[start:end] = self.cache[start:end]
-        self.forgotten.clear()
-        self.cache = survived
-        self.durable = bytearray(survived)
-        self.durable_size = len(survived)
 
 
 @final
 class FaultyFile:
     """One open file of a ``FaultyDisk``."""
 
-    def __init__(self, disk: FaultyDisk, path: str, node: _Node) -> None:
+    def __init__(self, disk: FaultyDisk, path: str, node: Node) -> None:
         self._disk = disk
         self._path = path
         self._node = node
@@ -192,8 +139,10 @@ class FaultyDisk:
         self.sync_gate: Final = threading.Event()
         self.sync_gate.set()
         self.operations: dict[str, int] = defaultdict(int)
-        self._names: dict[str, _Node | None] = {"/": None}
-        self._durable_names: dict[str, _Node | None] = {"/": None}
+        self.on_operation: Callable[[str, str], None] = lambda operation, path: None
+        """Told of every operation and its path before it happens. What it raises is what happens instead."""
+        self._names: dict[str, Node | None] = {"/": None}
+        self._durable_names: dict[str, Node | None] = {"/": None}
         self._faults: dict[str, deque[int]] = defaultdict(deque)
         self._short_writes: deque[int] = deque()
 
@@ -202,7 +151,8 @@ class FaultyDisk:
     def fail_next(self, operation: str, code: int, *, count: int = 1) -> None:
         """Let the next ``count`` operations of a kind fail with the errno ``code``.
 
-        Kinds: create, open, reserve, read, write, sync, sync_directory, zero, map, rename, remove.
+        Kinds: create, open, reserve, read, write, sync, sync_directory, zero, map, rename, remove, remove_tree,
+        make_directory.
         """
         self._faults[operation].extend([code] * count)
 
@@ -223,6 +173,8 @@ class FaultyDisk:
         self.locked.clear()
         self._faults.clear()
         self._short_writes.clear()
+        for node in self._nodes():
+            node.kill()
 
     def lose_unsynced(self) -> None:
         """Power loss after which exactly the synced bytes and names are left."""
@@ -232,9 +184,45 @@ class FaultyDisk:
         """Power loss after which a random part of the unsynced bytes and names is left, too."""
         self._crash(random.Random(seed))
 
+    def tear_hole(self, path: str, start: int, end: int) -> None:
+        """Power loss after which everything is left but the unsynced sectors of one file in ``[start, end)``."""
+        hole = self._file(path)
+        for node in self._nodes():
+            node.durable_size = max(node.durable_size, 0)
+            node.write_back(everything if node is not hole else outside(start, end))
+        for name, node_or_directory in self._names.items():
+            self._durable_names.setdefault(name, node_or_directory)
+        self._crash(None)
+
+    def write_back(self, seed: int) -> None:
+        """The kernel brings a random part of the unsynced bytes to the disk; nobody notices."""
+        chance = random.Random(seed)
+        for node in self._nodes():
+            node.write_back(by_chance(chance))
+
+    def drop_caches(self) -> None:
+        """The kernel forgets clean pages: where a sync has failed, reads show what the disk has."""
+        for node in self._nodes():
+            node.drop_lost()
+
+    def copy(self) -> FaultyDisk:
+        """A disk of its own with the same bytes and names, unlocked and without faults."""
+        other = FaultyDisk(capacity=self.capacity)
+        both = (*self._names.values(), *self._durable_names.values())
+        nodes = {id(node): node.copy() for node in both if node is not None}
+        other._names = {path: None if node is None else nodes[id(node)] for path, node in self._names.items()}
+        other._durable_names = {
+            path: None if node is None else nodes[id(node)] for path, node in self._durable_names.items()
+        }
+        return other
+
+    def _nodes(self) -> list[Node]:
+        """Every file that has a name, once, in the order of the names."""
+        return list({id(node): node for _, node in sorted(self._names.items()) if node is not None}.values())
+
     def _crash(self, chance: random.Random | None) -> None:
         self.kill()
-        names: dict[str, _Node | None] = {}
+        names: dict[str, Node | None] = {}
         for path in sorted(self._names.keys() | self._durable_names.keys()):
             lasting, seen = self._durable_names.get(path, ...), self._names.get(path, ...)
             kept = seen if lasting != seen and chance is not None and chance.random() < 0.5 else lasting
@@ -242,7 +230,8 @@ class FaultyDisk:
                 names[path] = kept
         names["/"] = None
         for node in {id(node): node for node in names.values() if node is not None}.values():
-            node.crash(chance)
+            survives: Survives = nothing if chance is None else by_chance(chance)
+            node.crash(survives, is_sized=chance is not None and chance.random() < 0.5)
         self._names = names
         self._durable_names = dict(names)
 
@@ -250,6 +239,7 @@ class FaultyDisk:
 
     def meet_fault(self, operation: str, path: str) -> None:
         self.operations[operation] += 1
+        self.on_operation(operation, path)
         if self._faults[operation]:
             code = self._faults[operation].popleft()
             raise OSError(code, os.strerror(code), path)
@@ -257,7 +247,7 @@ class FaultyDisk:
     def shorten(self, length: int) -> int:
         return min(length, self._short_writes.popleft()) if self._short_writes else length
 
-    def charge(self, node: _Node, end: int, path: str) -> None:
+    def charge(self, node: Node, end: int, path: str) -> None:
         """Give blocks to ``node`` up to ``end``, or fail for want of space."""
         more = end - node.reserved
         if more > 0:
@@ -265,7 +255,7 @@ class FaultyDisk:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
             node.reserved = end
 
-    def _file(self, path: str) -> _Node:
+    def _file(self, path: str) -> Node:
         node = self._names.get(posixpath.normpath(path))
         if node is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -280,7 +270,7 @@ class FaultyDisk:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         if posixpath.dirname(path) not in self._names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        node = _Node(size)
+        node = Node(size)
         self._names[path] = node
         file = FaultyFile(self, path, node)
         try:
@@ -312,6 +302,7 @@ class FaultyDisk:
         path = posixpath.normpath(path)
         if path in self._names:
             return
+        self.meet_fault("make_directory", path)
         self.make_directory(posixpath.dirname(path))
         self._names[path] = None
 
@@ -321,6 +312,7 @@ class FaultyDisk:
         del self._names[posixpath.normpath(path)]
 
     def remove_tree(self, path: str) -> None:
+        self.meet_fault("remove_tree", path)
         path = posixpath.normpath(path)
         for name in [name for name in self._names if name == path or name.startswith(f"{path}/")]:
             del self._names[name]
@@ -350,7 +342,7 @@ class FaultyDisk:
     def write_file(self, path: str, data: bytes) -> None:
         temporary = f"{posixpath.normpath(path)}.tmp"
         self.meet_fault("write", temporary)
-        node = _Node(0)
+        node = Node(0)
         self._names[temporary] = node
         self.charge(node, len(data), temporary)
         node.cache = bytearray(data[: self.shorten(len(data))])
@@ -370,7 +362,7 @@ class FaultyDisk:
         if path in self.locked:
             raise BlockingIOError(errno.EAGAIN, "locked by another process", path)
         if path not in self._names:
-            self._names[path] = _Node(0)
+            self._names[path] = Node(0)
         self._file(path).cache = bytearray(b"lock")
         self.locked.add(path)
         return FaultyLock(self, path)
