@@ -219,6 +219,16 @@ class Scene:
         """The same without a broker: what the log's files hold. Settles nothing."""
         return self._lost(messages_by_queue(walk_log(self.store)))
 
+    async def missing(self) -> list[Mark]:
+        """The acknowledged messages that a broker with rot in its log no longer serves; everything else is as sent."""
+        channel = await Channel.connect(self.address)
+        stored = self._stored(await pull_everything(channel))
+        await channel.close()
+        for mark, message in stored.items():
+            sent = self.history.sent[mark]
+            assert sent.physical_offset in (message.physical_offset, -1), f"{mark} is elsewhere"
+        return [sent.mark for sent in self.history.sent.values() if _is_acked(sent) and sent.mark not in stored]
+
     def _lost(self, queues: Queues) -> list[Sent]:
         faults = check(self.history, queues)
         others = [str(fault) for fault in faults if fault.kind is not Kind.LOST]

@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 PROGRESS_RECORDS: Final = 10_000
+DAMAGE_LOGGED_MAX: Final = 100
+"""Damaged ranges that are named one by one; the report has all of them."""
 QUEUE_OFFSET_MAX: Final = 1 << 56
 
 
@@ -146,7 +148,7 @@ class Recovery:
 
         rebuilt = self._load_queues(plan, trusted)
         is_index_usable = self._load_index(trusted, is_clean=is_clean)
-        self._read_before(plan, rebuilt, is_index_usable=is_index_usable)
+        self._read_before(plan, found.seals, rebuilt, is_index_usable=is_index_usable)
         result = scan_log(commit_log.files.files, plan.start, plan.durable_mark, self._found, seals=found.seals)
         report.damaged = sorted(report.damaged + result.damaged)
         if found.buffers and found.expected is not None:
@@ -156,6 +158,11 @@ class Recovery:
         self._restore_ends(trusted)
         self._cut(result, plan, is_clean=is_clean)
         self._make_durable(plan, found, result.end)
+        for damage_start, damage_end in report.damaged[:DAMAGE_LOGGED_MAX]:
+            log.error(
+                "the log is damaged here; its neighbours are served",
+                extra={"offset": damage_start, "end": damage_end, "ranges": len(report.damaged)},
+            )
         points.reached(points.MID_RECOVERY)
         if report.cut_bytes or report.lost_flushed_bytes:
             lost = {"end": result.end, "cut_bytes": report.cut_bytes, "lost_flushed_bytes": report.lost_flushed_bytes}
@@ -252,13 +259,15 @@ class Recovery:
 
     # -- reading the log -----------------------------------------------------------------------------------------------
 
-    def _read_before(self, plan: StartPlan, rebuilt: set[ConsumeQueue], *, is_index_usable: bool) -> None:
+    def _read_before(self, plan: StartPlan, seals: Seals, rebuilt: set[ConsumeQueue], *, is_index_usable: bool) -> None:
         """Read what lies before the start, for queues and an index that are not there."""
         if plan.is_full or (not rebuilt and is_index_usable):
             return
         self._only = rebuilt
         files = tuple(_Before(file, plan.start) for file in self._log.files.files if file.base_offset < plan.start)
-        scan_log(files, self._log.min_physical, plan.start, self._found, verify_crc=False)
+        # With checksums: a rotten record may claim another queue or offset, and would cost its neighbours theirs.
+        result = scan_log(files, self._log.min_physical, plan.start, self._found, seals=seals)
+        self._report.damaged += result.damaged
         self._only = None
 
     def _found(self, view: memoryview, position: int, physical: int, size: int) -> None:

@@ -1,0 +1,151 @@
+"""D9: one bit changes in a stored record, in each of its fields, in the old middle of the log or in its tail.
+
+In the middle it is rot: the record is reported with its offset and stepped over, its neighbours are served, nothing
+behind it is cut. In the tail that was never flushed it cannot be told from a torn write, and ends the log.
+"""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crash.log_walk import log_files
+from faults.fields import FIELDS, places
+from faults.scene import Scene
+
+from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_wire.message import StoredMessage
+
+MIDDLE, FLUSHED, SENT = 20, 40, 60
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))]
+
+
+@pytest.fixture(params=[pytest.param("real", marks=pytest.mark.slow), "faulty"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld]:
+    """Sixty messages in two queues, forty of them before the recovery point and the checkpoint's seal."""
+    made = make_world(request.param, tmp_path)
+    made.open()
+    for number in range(SENT):
+        if number == FLUSHED:
+            made.clock.advance(20_000)
+            made.store.flush_step()
+        made.send("orders", queue_id=number % 2)
+    assert made.store.flushed == sorted(made.records)[FLUSHED]
+    yield made
+    made.disk.kill()
+
+
+def rot(world: StoreWorld, number: int, field: str, seed: int = 0) -> tuple[int, int]:
+    """Change one bit of a field of the record with this number; the record's half-open range."""
+    start = sorted(world.records)[number]
+    record = world.records[start]
+    first, end = places(record)[field]
+    dice = random.Random(f"{field}/{seed}")
+    size = world.settings.mapped_file_size_commit_log
+    at = dice.randrange(first, end)
+    name = f"commitlog/{start - start % size:020d}"
+    world.overwrite(name, start % size + at, bytes([record[at] ^ 1 << dice.randrange(8)]))
+    return start, start + len(record)
+
+
+def flip(store: Path, offset: int) -> None:
+    """Change one bit of a log with files as small as the scene's."""
+    path = next(path for path in log_files(store) if int(path.name) + path.stat().st_size > offset)
+    with path.open("r+b") as file:
+        file.seek(offset - int(path.name))
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def everything_but(world: StoreWorld, lost: int | None, count: int = SENT) -> None:
+    """Every message is served as it was sent, at its offset, except that one."""
+    for queue_id in (0, 1):
+        expected = [
+            (offset, body) for number, (_, _, queue, offset, body) in enumerate(world.sent[:count])
+            if queue == queue_id and number != lost
+        ]  # fmt: skip
+        messages: list[StoredMessage] = world.messages("orders", queue_id)
+        assert [(message.queue_offset, message.body) for message in messages] == expected
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("is_clean", [False, True], ids=["after-a-kill", "after-a-stop"])
+@pytest.mark.parametrize("field", FIELDS)
+def test_rot_in_the_middle_is_reported_and_stepped_over(
+    world: StoreWorld, field: str, is_clean: bool, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D9: when the whole log is read, one changed bit costs one message, and report and log name its offset."""
+    world.close() if is_clean else world.kill()
+    world.disk.remove(world.path("recovery-point.json"))
+    start, end = rot(world, MIDDLE, field, seed)
+
+    report = world.open()
+
+    assert report.damaged == [(start, end)]
+    assert report.end == world.sent[-1][0] and report.lost_flushed_bytes == 0
+    everything_but(world, MIDDLE)
+    assert start in [getattr(record, "offset", None) for record in caplog.records]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("field", FIELDS)
+def test_rot_in_the_middle_costs_one_message_when_queues_are_rebuilt(world: StoreWorld, field: str, seed: int) -> None:
+    """D9: queues that are built again from a log with rot have every other message at its own offset."""
+    world.kill()
+    world.disk.remove_tree(world.path("consumequeue/orders/0"))
+    world.disk.remove_tree(world.path("consumequeue/orders/1"))
+    start, end = rot(world, MIDDLE, field, seed)
+
+    report = world.open()
+
+    assert report.damaged == [(start, end)]
+    assert report.end == world.sent[-1][0]
+    everything_but(world, MIDDLE)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("field", FIELDS)
+def test_rot_in_the_tail_ends_the_log(world: StoreWorld, field: str, seed: int) -> None:
+    """D9: behind what was flushed a changed bit ends the log there, for good: what followed is gone and stays gone."""
+    world.kill()
+    start, _ = rot(world, FLUSHED + 10, field, seed)
+
+    report = world.open()
+
+    assert report.end == start and report.damaged == []
+    everything_but(world, None, FLUSHED + 10)
+    world.forget_after(start)
+    world.send("orders")
+    world.kill()
+    assert world.open().end == world.sent[-1][0]
+    everything_but(world, None)
+
+
+def test_the_places_of_all_fields_are_right(world: StoreWorld) -> None:
+    """The twin of the parameters: a changed bit in one field changes that field and nothing else, or is no record."""
+    start = sorted(world.records)[MIDDLE]
+    record = world.records[start]
+    found = places(record)
+
+    assert tuple(found) == FIELDS
+    assert record[slice(*found["topic"])] == b"orders"
+    assert record[slice(*found["body"])] == world.sent[MIDDLE][4]
+    assert int.from_bytes(record[slice(*found["physical-offset"])], "big") == start
+    assert record[slice(*found["seal"])].startswith(b"__CRC32#")
+
+
+async def test_a_broker_serves_around_rot(tmp_path: Path) -> None:
+    """D9, as a process: one changed bit in a stopped broker's log costs that message, and the log says where."""
+    async with Scene(tmp_path) as scene:
+        await scene.start()
+        await scene.send_once(300)
+        await scene.broker.stop()
+        victim = next(sent for sent in scene.history.sent.values() if sent.queue_offset == 5)
+        flip(scene.store, victim.physical_offset + 91)
+        (scene.store / "recovery-point.json").unlink()
+
+        await scene.start()
+
+        assert str(victim.physical_offset) in scene.log
+        assert await scene.missing() == [victim.mark]
