@@ -79,7 +79,8 @@ def recover_store(directory: Path, buffers: Path | None, yes: bool, as_json: boo
             raise CannotRead(f"a broker has {root} open (pid {summary.holder_pid or 'unknown'})", "stop it first")
         if not yes:
             click.echo(summary.next_start, err=True)
-            click.confirm("Do it now?", abort=True, err=True)
+            if not click.confirm("Do it now?", err=True):
+                raise CannotRead("nothing was done")
         try:
             with bytes_progress("recovering") as tell:
                 report = recover(root, absolute(buffers), tell)

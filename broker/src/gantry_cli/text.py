@@ -39,8 +39,11 @@ def duration_text(seconds: float) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A store time in local time, to the millisecond."""
-    moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    """A store time in local time, to the millisecond. One that no calendar has is shown as the number it is."""
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
 
 

@@ -2,6 +2,8 @@
 
 The lock question is ``F_GETLK``: it says who would be in the way of a lock and takes none. Our brokers and RocketMQ's
 both hold a record lock on byte 0 of the store's ``lock`` file, so one question finds either. Reading is enough for it.
+It must not be asked in the process that holds the lock: closing any descriptor of the file lets go of it there. Locks
+on whole files (``flock``), which a directory of write buffers has, can only be read off the kernel's list.
 """
 
 from __future__ import annotations
@@ -116,9 +118,23 @@ class RealReadingDisk:
         try:
             asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
             kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+            return _listed_holder(os.fstat(descriptor)) if kind == fcntl.F_UNLCK else LockHolder(pid)
         finally:
             os.close(descriptor)
-        return None if kind == fcntl.F_UNLCK else LockHolder(pid)
+
+
+def _listed_holder(file: os.stat_result) -> LockHolder | None:
+    """Who holds a lock on the whole file, as far as the kernel lists it: not processes of other containers."""
+    name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    try:
+        with open("/proc/locks", encoding="ascii", errors="replace") as lines:
+            for line in lines:
+                words = line.split()
+                if words[1] == "FLOCK" and words[5] == name:
+                    return LockHolder(max(int(words[4]), 0))
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
 
 
 def _open_untouched(path: str) -> int:

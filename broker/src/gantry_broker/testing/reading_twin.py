@@ -3,6 +3,7 @@
     twin = ReadingTwin(world.disk)
     twin.break_page(path, position)          reading it is EIO, as on a disk with a bad sector
     twin.before_read.append(lambda path, position: ...)      the broker goes on while somebody reads
+    ReadingTwin(world.disk, {"/pool": world.volume})         write buffers are files, too
 
 What it guards: a tool that gets this port cannot write, since there is nothing here to write with.
 """
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from gantry_broker.ports.disk import Disk, DiskFile, DiskSpace
 from gantry_broker.ports.reading import FileFacts, LockHolder, ReadingFile
+from gantry_broker.testing.faulty_volume import FaultyVolume
 
 PAGE_BYTES: Final = 4096
 
@@ -53,11 +55,39 @@ class TwinFile:
 
 
 @final
+class MemoryFile:
+    """A write buffer, as somebody from outside sees it."""
+
+    def __init__(self, path: str, data: bytearray) -> None:
+        self.path: Final = path
+        self._data: Final = data
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def pread(self, length: int, position: int) -> bytes:
+        return bytes(self._data[position : position + length])
+
+    def read_into(self, target: memoryview, position: int) -> int:
+        data = self.pread(len(target), position)
+        target[: len(data)] = data
+        return len(data)
+
+    def map(self) -> memoryview:
+        return memoryview(bytes(self._data))
+
+    def close(self) -> None:
+        return
+
+
+@final
 class ReadingTwin:
     """See the module."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, volumes: Mapping[str, FaultyVolume] | None = None) -> None:
         self._disk: Final = disk
+        self._volumes: Final = dict(volumes or {})
         self._broken: Final[dict[str, set[int]]] = {}
         self.before_read: Final[list[Callable[[str, int], None]]] = []
         self.holder: LockHolder | None = None
@@ -75,9 +105,14 @@ class ReadingTwin:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def open(self, path: str) -> ReadingFile:
+        directory, _, name = path.rpartition("/")
+        if directory in self._volumes:
+            return MemoryFile(path, self._volumes[directory].pieces[name])
         return TwinFile(self, self._disk.open(path))
 
     def facts(self, path: str) -> FileFacts | None:
+        if path in self._volumes:
+            return FileFacts(0, 0, 0, is_directory=True)
         if not self._disk.exists(path):
             return None
         is_directory = self._disk.is_directory(path)
@@ -85,13 +120,13 @@ class ReadingTwin:
         return FileFacts(size, size, 0, is_directory)
 
     def list(self, directory: str) -> list[str]:
-        return self._disk.list(directory)
+        return self._volumes[directory].names() if directory in self._volumes else self._disk.list(directory)
 
     def space(self, path: str) -> DiskSpace:
         return self._disk.space(path)
 
     def file_system(self, path: str) -> str:
-        return "memory"
+        return self._volumes[path].medium if path in self._volumes else "memory"
 
     def lock_holder(self, path: str) -> LockHolder | None:
         return self.holder if self._disk.exists(path) else None

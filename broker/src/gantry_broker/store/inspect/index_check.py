@@ -66,8 +66,8 @@ class IndexCheck:
 
     # -- while the log is read -----------------------------------------------------------------------------------------
 
-    def put(self, physical: int, hashes: Sequence[int]) -> None:
-        """A record with keys of these hashes; of a record without any, an empty one."""
+    def put(self, physical: int, hashes: Sequence[int], *, is_wanted: bool = True) -> None:
+        """A record with keys of these hashes. Without ``is_wanted`` its topic was deleted, and it may lack entries."""
         entry = self._entry
         while entry is not None and entry.physical < physical:
             self._judge_stray(entry)
@@ -82,7 +82,7 @@ class IndexCheck:
                 self._report(Kind.INDEX_STRAY, Harm.DERIVED, physical, "is for a key that its message does not have")
             self._next()
             entry = self._entry
-        if wanted:
+        if wanted and is_wanted:
             self._judge_missing(physical, len(wanted))
 
     def _judge_stray(self, entry: Entry) -> None:

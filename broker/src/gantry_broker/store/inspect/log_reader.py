@@ -147,7 +147,7 @@ class LogReader:
 
     # -- at one place --------------------------------------------------------------------------------------------------
 
-    def record_at(self, offset: int, *, verify_crc: bool = True) -> FoundRecord | None:
+    def record_at(self, offset: int, *, verify_crc: bool = True, verify_seal: bool = True) -> FoundRecord | None:
         """What lies at ``offset``; None where there is no file."""
         segment = segment_at(self.segments, offset) if offset >= 0 else None
         if segment is None:
@@ -160,7 +160,8 @@ class LogReader:
         if magic in _MAGICS and not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
             return FoundRecord(RecordCheck(RecordFault.LENGTH), memoryview(head))
         data = self._read(segment, offset, size) if magic in _MAGICS and size > len(head) else head
-        check = _judge(memoryview(data), 0, offset, is_ours=self._ours_from(offset).is_ours, verify_crc=verify_crc)
+        is_ours = verify_seal and self._ours_from(offset).is_ours
+        check = _judge(memoryview(data), 0, offset, is_ours=is_ours, verify_crc=verify_crc)
         return FoundRecord(check, memoryview(data)[: check.size] if check.is_good else memoryview(data))
 
     def bytes_at(self, offset: int, length: int) -> bytes:
@@ -178,7 +179,7 @@ class LogReader:
                         return candidate
         return None
 
-    def count_records(self, start: int, end: int) -> int:
+    def count_records(self, start: int, end: int, *, verify_crc: bool = True) -> int:
         """How many whole records there are in ``[start, end)``, whatever lies between them."""
         count = 0
 
@@ -188,7 +189,7 @@ class LogReader:
 
         at = self.next_record(start, end)
         while at is not None:
-            stop = self.walk(at, end, found)
+            stop = self.walk(at, end, found, verify_crc=verify_crc)
             at = self.next_record(stop.offset + 1, end)
         return count
 

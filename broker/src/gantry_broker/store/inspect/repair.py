@@ -159,7 +159,7 @@ class RepairPlanner:
         self._plan_index(start)
         if not start.is_full and (plan.queues_rebuilt or plan.is_index_rebuilt):
             plan.read_bytes += start.start - facts.log_start
-            plan.records += self._reader.count_records(facts.log_start, start.start)
+            plan.records += self._reader.count_records(facts.log_start, start.start, verify_crc=False)
         plan.lost_bytes = sum(end - begin for begin, end in plan.rotten) + max(plan.lost_flushed_bytes, plan.cut_bytes)
         return plan
 
@@ -313,7 +313,7 @@ def refusal_of(disk: ReadingDisk, facts: StoreFacts) -> str:
     """Why a start would refuse this store before it reads it; empty if it would not."""
     if facts.identity is None and facts.identity_fault:
         return f"the store's identity cannot be read: {facts.identity_fault}"
-    fault = next(segment_faults(facts.log), None)
+    fault = next(segment_faults(facts.log, usual_size(facts.log)), None)
     if fault is not None:
         return f"{fault.path}: {fault.text}"
     queue_files = [one for place in queue_places(disk, facts.root) for one in segments_of(disk, place.directory)]

@@ -65,9 +65,8 @@ def usual_size(segments: Sequence[Segment]) -> int:
     return sizes.most_common(1)[0][0] if sizes else 0
 
 
-def segment_faults(segments: Sequence[Segment]) -> Iterator[SegmentFault]:
-    """Files that are missing, too short, too long or out of place. An empty last one was just being made."""
-    size = usual_size(segments)
+def segment_faults(segments: Sequence[Segment], size: int) -> Iterator[SegmentFault]:
+    """Files that are missing, not of ``size`` bytes, or out of place. An empty last one was just being made."""
     previous: Segment | None = None
     for number, segment in enumerate(segments):
         if previous is not None and segment.base_offset > previous.base_offset + size:

@@ -9,7 +9,7 @@ from gantry_broker.ports.reading import ReadingDisk
 from gantry_broker.store.inspect.config_tables import ConfigTable, config_tables, consumer_offsets, known_topics
 from gantry_broker.store.inspect.facts import StoreFacts
 from gantry_broker.store.inspect.findings import Finding, Findings, Harm, Kind
-from gantry_broker.store.inspect.segments import QueuePlace, SegmentFault, segment_faults
+from gantry_broker.store.inspect.segments import QueuePlace, SegmentFault, segment_faults, usual_size
 
 QueueEnd = Callable[[str, int], int | None]
 """Behind the last unit of (topic, queue id); None if there is no such queue."""
@@ -19,7 +19,7 @@ DELETE_REMEDY: Final = "stop the broker and delete it: the next start makes it a
 
 def check_files(facts: StoreFacts, findings: Findings) -> None:
     """The log's files, by names and sizes."""
-    for fault in segment_faults(facts.log):
+    for fault in segment_faults(facts.log, usual_size(facts.log)):
         findings.add(
             Finding(
                 kind=Kind.LOG_FILE,

@@ -178,7 +178,7 @@ def _log(disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: int) ->
         files=len(facts.log),
         file_size=usual_size(facts.log),
         allocated=allocated,
-        faults=[f"{fault.path}: {fault.text}" for fault in segment_faults(facts.log)],
+        faults=[f"{fault.path}: {fault.text}" for fault in segment_faults(facts.log, usual_size(facts.log))],
     )
 
 

@@ -26,7 +26,7 @@ from gantry_broker.store.inspect.index_check import IndexCheck
 from gantry_broker.store.inspect.log_reader import LogReader, Stop, StopReason
 from gantry_broker.store.inspect.queue_check import Ground, QueueCheck
 from gantry_broker.store.inspect.queue_reader import BLOCK_BYTES_MAX, QueueReader
-from gantry_broker.store.inspect.segments import QueuePlace, queue_places, segment_faults
+from gantry_broker.store.inspect.segments import queue_places, segment_faults, usual_size
 from gantry_broker.store.inspect.small_checks import check_files, check_small, queue_file_finding
 from gantry_broker.store.key_hash import key_hash
 from gantry_broker.store.record_dispatch import RecordFacts, record_facts
@@ -179,7 +179,7 @@ class Verifier:
         self._judge.note_time(physical, record.store_timestamp_ms)
         if physical < self._deleted.get(record.topic, -1):
             report.older_records += 1
-            self._index.put(physical, ())
+            self._index.put(physical, self._hashes(record), is_wanted=False)
             return
         if record.is_queued:
             queue = self._queues.get((record.topic, record.queue_id))
@@ -187,7 +187,10 @@ class Verifier:
                 queue = self._absent_queue(record)
             queue.put(record.queue_offset, physical, size, record.tags_code)
         if self._index.is_there:
-            self._index.put(physical, [key_hash(record.topic, key) for key in record.keys])
+            self._index.put(physical, self._hashes(record))
+
+    def _hashes(self, record: RecordFacts) -> list[int]:
+        return [key_hash(record.topic, key) for key in record.keys] if self._index.is_there else []
 
     def _absent_queue(self, record: RecordFacts) -> QueueCheck:
         queue = QueueCheck(record.topic, record.queue_id, None, self._ground)
@@ -199,15 +202,15 @@ class Verifier:
     def _open_queues(self) -> None:
         places = list(queue_places(self._disk, self.facts.root))
         block_bytes = min(BLOCK_BYTES_MAX, max(QUEUE_MEMORY_BYTES // max(len(places), 1) // 4, 640))
-        for place in places:
-            self._queues[place.topic, place.queue_id] = self._open_queue(place, block_bytes)
-
-    def _open_queue(self, place: QueuePlace, block_bytes: int) -> QueueCheck:
-        reader = QueueReader(self._disk, place, block_bytes=block_bytes)
-        self.report.queues += 1
-        for fault in segment_faults(reader.segments):
-            self._ground.findings.add(queue_file_finding(place, fault))
-        return QueueCheck(place.topic, place.queue_id, reader if reader.segments else None, self._ground)
+        readers = [QueueReader(self._disk, place, block_bytes=block_bytes) for place in places]
+        size = usual_size([segment for reader in readers for segment in reader.segments])
+        for reader in readers:
+            place = reader.place
+            for fault in segment_faults(reader.segments, size):
+                self._ground.findings.add(queue_file_finding(place, fault))
+            used = reader if reader.segments else None
+            self._queues[place.topic, place.queue_id] = QueueCheck(place.topic, place.queue_id, used, self._ground)
+        self.report.queues = len(readers)
 
     def _finish(self) -> None:
         """The log was read: now what is left of queues and index leads nowhere."""

@@ -1,0 +1,129 @@
+"""`gantry store` and write buffers on a real tmpfs, left by a process that was killed with messages in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gantry_broker.ports.real_buffers import file_system_of
+from gantry_cli.main import cli
+
+SHARED_MEMORY = "/dev/shm"
+COUNT = 60
+WRITE = """
+import dataclasses, sys
+from gantry_broker.store.message_store import MessageStore
+from gantry_broker.store.settings import PoolSettings
+from gantry_broker.testing.killable_disk import KillableDisk
+from gantry_broker.testing.store_world import STORE_HOST, TINY, StoreWorld
+pool = PoolSettings(is_enabled=True, buffers_count=3, path=sys.argv[2])
+world = StoreWorld(KillableDisk(), sys.argv[1], dataclasses.replace(TINY, pool=pool))
+store = MessageStore(world.root, world.settings, disk=world.disk, clock=world.clock, store_host=STORE_HOST,
+                     on_fatal=world.fatal.append)
+store.open(is_flushing=False)
+world.adopt(store)
+world.send("orders", 20)
+world.clock.advance(60_000)
+store.commit_step()
+store.flush_step()
+world.send("orders", 40)
+print(store.wrote, store.committed, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def buffers() -> Iterator[Path]:
+    """A directory on a tmpfs."""
+    if not os.path.isdir(SHARED_MEMORY) or file_system_of(SHARED_MEMORY) != "tmpfs":
+        pytest.skip(f"no tmpfs at {SHARED_MEMORY}")
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def killed(tmp_path: Path, buffers: Path) -> tuple[str, int, int]:
+    """(root, wrote, committed) of a store whose process was killed."""
+    root = str(tmp_path / "store")
+    words = [sys.executable, "-c", WRITE, root, str(buffers)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        wrote, committed = map(int, process.stdout.readline().split())
+        seen = document("inspect", root)
+        assert seen["buffers"]["holder"] is not None, "while it runs, it is said to hold its buffers"
+        process.send_signal(signal.SIGKILL)
+    return root, wrote, committed
+
+
+def gantry(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["store", *words])
+
+
+def document(*words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(gantry(*words, "--json").output)
+    return found
+
+
+def test_inspect_shows_what_a_buffer_holds(killed: tuple[str, int, int], buffers: Path) -> None:
+    """Medium, file, store, start, and how much of it the log does not have."""
+    root, wrote, committed = killed
+
+    directory = document("inspect", root)["buffers"]
+    live = [one for one in directory["buffers"] if one["state"] == "live"]
+
+    assert (directory["path"], directory["medium"], directory["holder"]) == (str(buffers), "tmpfs", None)
+    assert [one["state"] for one in directory["buffers"]].count("free") == 2
+    assert [(one["committed"], one["stop"], one["records_not_committed"]) for one in live] == [(committed, wrote, 40)]
+    assert (live[0]["is_of_this_store"], live[0]["generation"], live[0]["base_offset"]) == (True, 1, 0)
+    text = gantry("inspect", root).output
+    assert "this one" in text
+    assert f"replay up to {wrote - committed} bytes of 1 write buffers" in text
+
+
+def test_verify_calls_what_waits_in_a_buffer_unsettled(killed: tuple[str, int, int]) -> None:
+    """The queues know messages that the log's files do not have yet: no damage."""
+    report = document("verify", killed[0])
+
+    assert not report["is_damaged"]
+    assert (report["end"], report["records"]) == (killed[2], 20)
+    assert {finding["harm"] for finding in report["findings"]} == {"unsettled"}
+
+
+def test_the_plan_replays_and_recover_does(killed: tuple[str, int, int], buffers: Path) -> None:
+    """After `recover` the log has everything, nothing live is left, and all of it is verified."""
+    root, wrote, committed = killed
+    plan = document("repair-plan", root)
+    assert (plan["end"], plan["lost_messages"], [one["action"] for one in plan["buffers"]]) == (wrote, 0, ["replay"])
+    assert plan["buffers"][0]["start"] == committed
+
+    report = document("recover", root, "--yes")
+
+    assert (report["end"], report["replayed_records"]) == (wrote, 40)
+    verified = document("verify", root)
+    assert (verified["records"], verified["units"], verified["findings"]) == (COUNT, COUNT, [])
+    assert list(buffers.glob("buffer-*")) == []
+    assert not (Path(root) / "abort").exists()
+
+
+def test_buffers_are_found_where_they_were_moved(killed: tuple[str, int, int], buffers: Path) -> None:
+    """The store names a directory that is not there on this machine; --buffers says where it is now."""
+    root, wrote, _ = killed
+    moved = buffers / "moved"
+    moved.mkdir()
+    for path in buffers.glob("buffer-*"):
+        path.rename(moved / path.name)
+
+    assert document("repair-plan", root)["end"] < wrote
+    assert document("repair-plan", root, "--buffers", str(moved))["end"] == wrote
+    assert document("inspect", root, "--buffers", str(moved))["buffers"]["path"] == str(moved)
+    assert document("recover", root, "--buffers", str(moved), "--yes")["end"] == wrote

@@ -1,0 +1,245 @@
+"""`repair-plan` says what a start would do: held against what a start of the same bytes then does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gantry_broker.errors import StoreError
+from gantry_broker.store.inspect.repair import RepairPlan, RepairPlanner
+from gantry_broker.store.recover import RecoveryReport
+from gantry_broker.store.settings import PoolSettings, StoreSettings
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.reading_twin import ReadingTwin
+from gantry_broker.testing.store_world import TINY, StoreWorld
+
+FILE = TINY.mapped_file_size_commit_log
+Damage = Callable[[StoreWorld], None]
+
+
+POOL = replace(TINY, pool=PoolSettings(is_enabled=True, buffers_count=4, path="/pool"))
+
+
+def filled(settings: StoreSettings = TINY) -> StoreWorld:
+    """A recovery point in the middle, unflushed messages behind it, three topics."""
+    world = StoreWorld(FaultyDisk(), "/data/store", settings)
+    world.open()
+    for i in range(100):
+        world.send("orders", queue_id=i % 3)
+        world.send("bills", queue_id=i % 2)
+        world.store.commit_step()
+    world.clock.advance(60_000)
+    world.store.commit_step()
+    world.store.flush_step()
+    for i in range(40):
+        world.send("orders", queue_id=i % 3)
+        world.send("late")
+    return world
+
+
+def plan_of(world: StoreWorld) -> RepairPlan:
+    return RepairPlanner(ReadingTwin(world.disk, {"/pool": world.volume}), world.root).run()
+
+
+def agrees(plan: RepairPlan, report: RecoveryReport) -> None:
+    """Everything that both speak of."""
+    assert plan.refusal == ""
+    assert (plan.is_clean, plan.read_from, plan.end) == (report.is_clean, report.start, report.end)
+    assert plan.records == report.records
+    assert plan.cut_bytes == report.cut_bytes
+    assert plan.rotten == report.damaged
+    assert plan.lost_flushed_bytes == report.lost_flushed_bytes
+    assert plan.queues_rebuilt == report.queues_rebuilt
+    assert plan.is_index_rebuilt == report.is_index_rebuilt
+    replayed = [one for one in plan.buffers if one.action == "replay"]
+    assert sum(one.end - one.start for one in replayed) == report.replayed_bytes
+    assert sum(one.records for one in replayed) == report.replayed_records
+    assert sum(one.action == "set aside" for one in plan.buffers) == len(report.set_aside)
+
+
+def record(world: StoreWorld, number: int) -> int:
+    return sorted(world.records)[number]
+
+
+def log_byte(world: StoreWorld, offset: int, data: bytes) -> None:
+    world.overwrite(f"commitlog/{offset - offset % FILE:020d}", offset % FILE, data)
+
+
+DAMAGES: dict[str, Damage] = {
+    "none": lambda world: None,
+    "rot-before-the-point": lambda world: log_byte(world, record(world, 50) + 90, b"\0\0"),
+    "rot-behind-the-point": lambda world: log_byte(world, record(world, 230) + 90, b"\0\0"),
+    "torn-end": lambda world: log_byte(world, record(world, 279) + 90, bytes(40)),
+    "garbage-behind-the-end": lambda world: log_byte(world, record(world, 279) + 400, b"garbage"),
+    "no-point": lambda world: world.disk.remove(world.path("recovery-point.json")),
+    "damaged-point": lambda world: world.disk.write_file(world.path("recovery-point.json"), b"x\n{}"),
+    "no-checkpoint": lambda world: world.disk.remove(world.path("checkpoint")),
+    "no-queues": lambda world: world.disk.remove_tree(world.path("consumequeue")),
+    "no-queue": lambda world: world.disk.remove_tree(world.path("consumequeue/orders/1")),
+    "short-queue": lambda world: world.overwrite("consumequeue/orders/1/00000000000000000000", 400, bytes(600)),
+    "wrong-first-unit": lambda world: world.overwrite(
+        "consumequeue/bills/0/00000000000000000000", 0, b"\0" * 7 + b"\1"
+    ),
+    "no-index": lambda world: world.disk.remove_tree(world.path("index")),
+    "no-newest-index-file": lambda world: world.disk.remove(
+        world.path("index/" + world.disk.list(world.path("index"))[-1])
+    ),
+    "no-oldest-log-file": lambda world: world.disk.remove(world.path(f"commitlog/{0:020d}")),
+    "flush-failed": lambda world: world.disk.write_file(world.path("flush-failed"), b"100 00000000\n"),
+    "point-not-proved": lambda world: log_byte(world, record(world, 199) + 4, b"\0\0"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=str)
+@pytest.mark.parametrize("end", ["clean", "killed"])
+@pytest.mark.parametrize("settings", [TINY, POOL], ids=["plain", "pool"])
+def test_a_start_does_what_was_planned(settings: StoreSettings, damage: str, end: str) -> None:
+    """Where reading begins, where the log ends, what is cut, rotten, lost, replayed and built again."""
+    world = filled(settings)
+    if end == "clean":
+        world.close()
+    else:
+        world.kill()
+    DAMAGES[damage](world)
+
+    plan = plan_of(world)
+    report = world.open()
+
+    agrees(plan, report)
+
+
+def scramble_identity(world: StoreWorld) -> None:
+    for name in ("store.json", "store.json.bak"):
+        world.disk.write_file(world.path(name), b"x")
+
+
+REFUSALS: dict[str, Damage] = {
+    "missing-log-file": lambda world: world.disk.remove(world.path(f"commitlog/{FILE:020d}")),
+    "short-log-file": lambda world: world.disk.write_file(world.path(f"commitlog/{0:020d}"), b"x" * 100),
+    "short-queue-file": lambda world: world.disk.write_file(
+        world.path("consumequeue/late/0/00000000000000000000"), b"x"
+    ),
+    "no-identity": scramble_identity,
+}
+
+
+@pytest.mark.parametrize("damage", REFUSALS, ids=str)
+def test_a_start_that_would_refuse_is_planned_as_a_refusal(damage: str) -> None:
+    """The reason is known before anybody tries."""
+    world = filled()
+    world.kill()
+    REFUSALS[damage](world)
+
+    plan = plan_of(world)
+
+    assert plan.refusal
+    with pytest.raises(StoreError):
+        world.open()
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_a_start_does_what_was_planned_whatever_is_broken(seed: int) -> None:
+    """Random damage to random files and buffers: the plan and the start agree, or both refuse."""
+    chance = random.Random(seed)
+    world = filled(chance.choice((TINY, POOL)))
+    if chance.random() < 0.3:
+        world.close()
+    elif chance.random() < 0.5:
+        world.kill()
+    else:
+        world.lose_power(seed)
+    names = sorted(world.files("."))
+    for _ in range(chance.randrange(1, 5)):
+        name = chance.choice(names)
+        size = world.disk.file_size(world.path(name))
+        if size and "store.json" not in name and not name.endswith("lock"):
+            position = chance.randrange(size)
+            world.overwrite(name, position, chance.randbytes(min(chance.choice((1, 4, 30)), size - position)))
+
+    for data in world.volume.pieces.values():
+        if chance.random() < 0.3:
+            data[chance.randrange(min(chance.choice((100, 1000)), len(data)))] ^= 1 << chance.randrange(8)
+
+    plan = plan_of(world)
+    try:
+        report = world.open()
+    except StoreError:
+        assert plan.refusal, f"seed {seed}: the start refused, the plan did not"
+        return
+
+    agrees(plan, report)
+
+
+def test_what_is_lost_is_counted_from_the_queues() -> None:
+    """A rotten record is one message, and so is each that goes with the tail."""
+    world = filled()
+    world.close()
+    log_byte(world, record(world, 279) + 90, b"\0\0")
+    log_byte(world, record(world, 50) + 90, b"\0\0")
+    world.disk.remove(world.path("recovery-point.json"))
+
+    plan = plan_of(world)
+
+    assert len(plan.rotten) == 1
+    assert (plan.lost_messages, plan.cut_records) == (2, 0)
+    assert not plan.is_lossless
+
+
+def test_a_plan_for_a_store_in_use_says_what_a_crash_now_would_mean() -> None:
+    """The broker's own marks count; nothing is refused, since it would be dead by then."""
+    world = filled()
+
+    plan = plan_of(world)
+
+    assert (plan.is_clean, plan.refusal, plan.end) == (False, "", world.store.wrote)
+    assert plan.records == 80
+    assert plan.is_lossless
+
+
+# -- write buffers -----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_buffer_holds_is_planned_to_be_replayed() -> None:
+    """Messages that only a buffer has are not lost, and the plan says from where they come."""
+    world = filled(POOL)
+    wrote = world.store.wrote
+    world.kill()
+
+    plan = plan_of(world)
+
+    assert plan.buffers_path == "/pool"
+    [replay] = [one for one in plan.buffers if one.action == "replay"]
+    assert (replay.end, replay.records) == (wrote, 80)
+    assert (plan.end, plan.is_lossless) == (wrote, True)
+
+
+def test_buffers_of_another_start_are_planned_to_be_set_aside() -> None:
+    """An outdated buffer that holds what the log does not is named with the reason."""
+    world = filled(POOL)
+    world.kill()
+    outdated = {name: bytearray(data) for name, data in world.volume.pieces.items()}
+    world.volume.pieces = {}
+    world.open()
+    world.send("orders", 3)
+    world.kill()
+    world.volume.pieces = outdated
+
+    plan = plan_of(world)
+    report = world.open()
+
+    assert {one.action for one in plan.buffers} == {"set aside"}
+    assert "start 1 of the store" in plan.buffers[0].reason
+    agrees(plan, report)
+
+
+def test_buffers_that_are_not_where_the_store_says_are_missed() -> None:
+    """A directory that is gone is said: what was in it is lost with it."""
+    world = filled(POOL)
+    world.kill()
+
+    plan = RepairPlanner(ReadingTwin(world.disk), world.root).run()
+
+    assert (plan.buffers_path, plan.buffers_fault) == ("/pool", "there is no such directory here")
