@@ -44,6 +44,9 @@ LOOK_INTERVAL_S: Final = 1.0
 MANUAL_ROUNDS: Final = 20
 """How many rounds an administrator's wish lasts, as in RocketMQ: ten files each."""
 
+NOT_DELETED: Final = "old files could not be deleted; it is tried again"
+NO_SPACE_KNOWN: Final = "the disk does not say how full it is; it is asked again"
+
 
 class DiskStatus(NamedTuple):
     """The disk of the store in one look."""
@@ -68,7 +71,7 @@ class Retention:
         self._manual_rounds = 0
         self._planned_at_ms: int | None = None
         self._said: object = None
-        self._failure: str | None = None
+        self._troubles: dict[str, str] = {}
         self._round: Final = asyncio.Lock()
         self._wake: Final = asyncio.Event()
         self.rounds = 0
@@ -96,7 +99,7 @@ class Retention:
         try:
             await self._remove_before(self._core.store.min_physical)
         except OSError as error:
-            self._say_failure(str(error))
+            self._say_trouble(NOT_DELETED, error)
 
     async def run(self) -> None:
         """Look and delete until cancelled."""
@@ -119,8 +122,9 @@ class Retention:
         try:
             self._space = space = await in_thread(lambda: core.disk.space(store.root))
         except OSError as error:
-            self._say_failure(f"the disk does not say how full it is: {error}")
+            self._say_trouble(NO_SPACE_KNOWN, error)
             return
+        self._troubles.pop(NO_SPACE_KNOWN, None)
         was_refusing = self._flow.standing is not None
         is_full = is_refusing(self._room(), self._settings)
         self._flow.standing = (ResponseCode.SERVICE_NOT_AVAILABLE, refusal_text(space)) if is_full else None
@@ -142,9 +146,9 @@ class Retention:
             try:
                 await self._plan_and_delete()
             except OSError as error:
-                self._say_failure(str(error))
+                self._say_trouble(NOT_DELETED, error)
             else:
-                self._failure = None
+                self._troubles.pop(NOT_DELETED, None)
         self.rounds += 1
 
     async def _plan_and_delete(self) -> None:
@@ -235,10 +239,10 @@ class Retention:
             self._said = said
             log.warning("the disk is filling up and nothing can be deleted", extra=facts)
 
-    def _say_failure(self, reason: str) -> None:
-        if reason != self._failure:
-            self._failure = reason
-            log.error("old files could not be deleted; it is tried again", extra={"reason": reason})
+    def _say_trouble(self, what: str, error: OSError) -> None:
+        if self._troubles.get(what) != str(error):
+            self._troubles[what] = str(error)
+            log.error(what, extra={"reason": str(error)})
 
 
 def refusal_text(space: DiskSpace) -> str:

@@ -1,0 +1,465 @@
+"""A broker and its disk: what is deleted and when, whose messages are kept, and how sends stop and come back."""
+
+import errno
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.ports import DiskSpace
+from gantry_broker.settings import broker_settings
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, local_conf, properties_text, wait_until
+from gantry_wire import RequestCode
+from gantry_wire.commands.admin import TopicConfig
+from gantry_wire.names import SCHEDULE_TOPIC, retry_topic
+
+MIB = 1 << 20
+HOUR_MS = 3_600_000
+BODY = b"x" * 100_000
+CONF = {
+    "mappedFileSizeCommitLog": str(MIB),
+    "maxMessageSize": "200000",
+    "cleanResourceInterval": "100",
+    "flushIntervalCommitLog": "10",
+    "flushCommitLogLeastPages": "0",
+}
+LOFTY = {"diskMaxUsedSpaceRatio": "95", "diskSpaceCleanForciblyRatio": "99", "diskSpaceWarningLevelRatio": "99"}
+"""Levels that leave the last word to the room that the next file needs."""
+
+
+@dataclass
+class Place:
+    """A broker on a disk that is as large as we say, at a time that we say."""
+
+    disk: FaultyDisk
+    clock: FakeClock
+    broker: Broker
+    client: Dialogue
+
+    @property
+    def begin(self) -> int:
+        return self.broker.store.min_physical
+
+    async def fill(self, files: int, *, topic: str = TOPIC, queue_id: int = 0) -> None:
+        """Messages of 100 kB until so many more files of the log are full; all of them flushed."""
+        target = self.broker.store.wrote + files * MIB
+        while self.broker.store.wrote < target:
+            await self.client.send_ok(BODY, topic=topic, queueId=str(queue_id))
+            self.clock.advance(1)
+        await wait_until(lambda: self.broker.store.flushed == self.broker.store.wrote)
+
+    def press(self, percent: int) -> None:
+        """Let the disk be so full, by making it smaller or larger."""
+        self.disk.capacity = self.disk.space("/").used * 100 // percent
+
+    async def rounds(self, count: int = 1) -> None:
+        """Let retention plan so often, with everything that was so before the call."""
+        for _ in range(count + 1):
+            before = self.broker.retention.rounds
+            self.clock.advance(1_000)
+            await wait_until(lambda before=before: self.broker.retention.rounds > before)  # type: ignore[misc]
+
+    def consume(self, offset: int, *, group: str = GROUP, topic: str = TOPIC, queue_id: int = 0) -> None:
+        self.broker.core.offsets.commit(group, topic, queue_id, offset)
+
+    def end(self, topic: str = TOPIC, queue_id: int = 0) -> int:
+        queue = self.broker.store.find_queue(topic, queue_id)
+        assert queue is not None
+        return queue.end
+
+
+def hour_of(clock: FakeClock) -> int:
+    return time.localtime(clock.wall_ms() / 1000).tm_hour
+
+
+@asynccontextmanager
+async def place(disk: FaultyDisk | None = None, clock: FakeClock | None = None, /, **conf: str) -> AsyncIterator[Place]:
+    """By default the delete hour is far away."""
+    disk, clock = disk or FaultyDisk(), clock or FakeClock()
+    far = str((hour_of(clock) + 12) % 24)
+    settings = broker_settings(local_conf("/store", **{**CONF, "deleteWhen": far, **conf}))
+    broker = Broker(settings, disk=disk, clock=clock)
+    await broker.start()
+    try:
+        async with dialogue(broker) as client:
+            yield Place(disk, clock, broker, client)
+    finally:
+        await broker.close()
+
+
+def said(caplog: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.getMessage() == text]
+
+
+# ------- when sends are refused
+
+
+async def test_sends_are_refused_above_the_level_and_come_back(caplog: pytest.LogCaptureFixture) -> None:
+    """Code 14 before the disk is full, reads go on, and with room sends go on by themselves; each said once."""
+    async with place() as here:
+        await here.client.send_ok(b"first")
+        here.press(91)
+        await wait_until(lambda: here.broker.retention.status.is_refusing)
+
+        refused = [await here.client.send(b"more") for _ in range(5)]
+        batch = await here.client.send(b"", code=RequestCode.SEND_BATCH_MESSAGE)
+
+        assert {reply.code for reply in (*refused, batch)} == {14}
+        assert (refused[0].remark or "").startswith("service not available now, the disk is full: 91.")
+        assert [message.body for message in await here.client.read(0)] == [b"first"]
+        space = here.disk.space("/store")
+        await wait_until(lambda: here.broker.retention.status == (space.total, space.used, True))
+        assert len(said(caplog, "sends are refused: the disk is full")) == 1
+        here.press(50)
+        await wait_until(lambda: not here.broker.retention.status.is_refusing)
+        assert (await here.client.send_ok(b"again"))["queueOffset"] == "1"
+        assert len(said(caplog, "sends are taken again: the disk has room")) == 1
+
+
+async def test_a_broker_that_starts_on_a_full_disk_refuses_from_the_first_send() -> None:
+    """Nothing is taken before the disk was looked at."""
+    disk, clock = FaultyDisk(), FakeClock()
+    async with place(disk, clock) as here:
+        await here.client.send_ok(b"first")
+    disk.capacity = disk.space("/").used * 100 // 95
+
+    async with place(disk, clock) as here:
+        assert (await here.client.send(b"second")).code == 14
+        assert [message.body for message in await here.client.read(0)] == [b"first"]
+
+
+async def test_the_disk_is_never_filled_to_the_last_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast messages come and however small the disk: refused before any file meets the end of the space."""
+    met: list[str] = []
+    charge = FaultyDisk.charge
+
+    def watched(self: FaultyDisk, node: object, end: int, path: str) -> None:
+        try:
+            charge(self, node, end, path)  # type: ignore[arg-type]
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+            met.append(path)
+            raise
+
+    monkeypatch.setattr(FaultyDisk, "charge", watched)
+    async with place(FaultyDisk(capacity=16 * MIB), **LOFTY) as here:
+        taken = 0
+        while (reply := await here.client.send(BODY)).code == 0:
+            taken += 1
+
+        assert (reply.code, "the disk is full" in (reply.remark or "")) == (14, True)
+        assert taken > 100
+        assert met == []
+        assert here.disk.space("/").free >= here.disk.capacity // 64
+        here.disk.capacity = 32 * MIB
+        here.clock.advance(2_000)
+        await wait_until(lambda: not here.broker.retention.status.is_refusing)
+        await here.client.send_ok(BODY)
+
+
+async def test_the_last_half_file_is_for_the_broker_itself() -> None:
+    """When the next file is due and does not fit, clients are refused while delayed messages still find room."""
+    async with place(FaultyDisk(capacity=64 * MIB), **LOFTY) as here:
+        delayed = properties_text(UNIQ_KEY="7F00000100007A0B4C9D2E1F00000000", DELAY="1")
+        await here.client.send_ok(b"later", properties=delayed)
+        here.disk.capacity = here.disk.space("/").used + MIB // 2
+        for _ in range(6):
+            await here.client.send_ok(BODY)
+        await wait_until(lambda: here.broker.retention.status.is_refusing)
+        assert (await here.client.send(BODY)).code == 14
+        end = here.end()
+
+        here.clock.advance(10_000)
+        await wait_until(lambda: here.end() == end + 1)
+
+        assert [message.body for message in await here.client.read(end)] == [b"later"]
+        assert here.broker.retention.status.is_refusing
+
+
+# ------- what goes
+
+
+async def test_expired_messages_go_at_the_delete_hour_and_readers_are_told() -> None:
+    """Consumed or not: the reserved time is what it says. Who asks for what is gone learns where to go on."""
+    clock = FakeClock()
+    async with place(None, clock, deleteWhen=str((hour_of(clock) + 3) % 24), fileReservedTime="1") as here:
+        await here.fill(5)
+        clock.advance(HOUR_MS + HOUR_MS // 2)
+        await here.client.send_ok(b"new")
+        await here.rounds()
+        assert here.begin == 0, "expired, but it is not the hour"
+        clock.advance(HOUR_MS + HOUR_MS // 2)
+        await here.rounds()
+
+        reply = await here.client.pull(0)
+
+        assert here.begin == 5 * MIB
+        assert (reply.code, reply.ext["nextBeginOffset"]) == (21, reply.ext["minOffset"])
+        left = await here.client.read(int(reply.ext["nextBeginOffset"]), maxMsgNums="1")
+        assert 0 < left[0].queue_offset < here.end()
+
+
+async def test_an_administrator_deletes_expired_files_at_any_hour() -> None:
+    """Code 329 is answered at once; what is expired goes in the next rounds, what is not stays."""
+    async with place(fileReservedTime="1") as here:
+        await here.fill(3)
+        here.clock.advance(2 * HOUR_MS)
+        await here.fill(3)
+        await here.rounds()
+        assert here.begin == 0
+
+        reply = await here.client.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)
+        await here.rounds()
+
+        assert reply.code == 0
+        assert 2 * MIB <= here.begin <= 3 * MIB
+        end = here.end()
+        assert (await here.client.send_ok(b"next"))["queueOffset"] == str(end)
+
+
+async def test_cleaning_queues_is_answered_and_loses_nothing() -> None:
+    """Code 306 finds nothing left to do, and unlike RocketMQ's it never lets a queue begin at zero again."""
+    async with place(deleteUnconsumed="true") as here:
+        await here.client.send_ok(b"only", topic="Quiet")
+        await here.fill(5)
+        here.press(99)
+        await here.rounds(2)
+        assert here.begin > 0
+
+        reply = await here.client.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+
+        assert reply.code == 0
+        here.press(20)
+        await wait_until(lambda: not here.broker.retention.status.is_refusing)
+        assert (await here.client.send_ok(b"next", topic="Quiet"))["queueOffset"] == "1"
+
+
+# ------- whose messages are kept
+
+
+async def test_what_a_group_has_not_consumed_is_not_deleted_to_make_room(caplog: pytest.LogCaptureFixture) -> None:
+    """Forced deletion stops at the slowest group, says which one it is once, and goes on when that one does."""
+    caplog.set_level(logging.INFO)
+    async with place() as here:
+        await here.fill(6)
+        here.consume(here.end(), group="fast")
+        here.consume(15, group="slow")
+        for _ in range(3):
+            here.press(97)
+            await here.rounds()
+        first = here.begin
+
+        assert 0 < first < 3 * MIB
+        left = await here.client.read(15, maxMsgNums="1")
+        assert [message.queue_offset for message in left] == [15]
+        [line] = said(caplog, "the disk is filling up and nothing can be deleted")
+        assert (line.topic, line.group) == (TOPIC, "slow")  # type: ignore[attr-defined]
+        assert "not consumed" in line.reason  # type: ignore[attr-defined]
+
+        here.consume(here.end(), group="slow")
+        await here.rounds(3)
+
+        assert here.begin > first
+        deleted = said(caplog, "old messages are deleted")
+        assert deleted[0].start == 0  # type: ignore[attr-defined]
+        assert deleted[-1].end == here.begin  # type: ignore[attr-defined]
+        assert "consumed by every group" in deleted[-1].reason  # type: ignore[attr-defined]
+
+
+async def test_full_and_unconsumed_means_refused_until_somebody_consumes() -> None:
+    """The default keeps messages and refuses sends; consuming is enough for sends to come back by themselves."""
+    async with place() as here:
+        await here.fill(6)
+        here.press(95)
+        await here.rounds(2)
+        assert here.begin == 0, "nobody consumes the topic, so all of it is unconsumed"
+        assert (await here.client.send(BODY)).code == 14
+
+        here.consume(here.end())
+        await here.rounds(2)
+
+        assert here.begin > 0
+        assert (await here.client.send(BODY)).code == 0
+
+
+async def test_unconsumed_messages_go_when_that_was_asked_for() -> None:
+    """``deleteUnconsumed`` lets the oldest go, as many as it takes and no more; never the current file."""
+    async with place(deleteUnconsumed="true") as here:
+        await here.fill(6)
+        here.press(90)
+        await here.rounds(3)
+
+        assert MIB <= here.begin < 6 * MIB
+        space = here.disk.space("/")
+        assert space.used * 100 <= 85 * space.total < (space.used + MIB) * 100
+        for _ in range(8):
+            here.press(99)
+            await here.rounds()
+        assert here.begin == here.broker.store.wrote - here.broker.store.wrote % MIB
+
+
+async def test_delayed_messages_wait_for_their_delivery() -> None:
+    """What is not delivered yet counts as unconsumed, whoever has consumed what."""
+    async with place() as here:
+        here.broker.core.topics.put(TopicConfig(topic_name="Later", read_queue_nums=1, write_queue_nums=1))
+        delayed = properties_text(UNIQ_KEY="7F00000100007A0B4C9D2E1F00000000", DELAY="18")
+        await here.client.send_ok(b"later", topic="Later", properties=delayed)
+        await here.fill(6)
+        here.consume(here.end())
+        here.press(95)
+        await here.rounds(2)
+        assert here.begin == 0
+
+        here.clock.advance(2 * HOUR_MS)
+        await wait_until(lambda: here.broker.store.find_queue("Later", 0) is not None)
+        here.consume(1, topic="Later")
+        await wait_until(lambda: here.broker.store.flushed == here.broker.store.wrote)
+        here.press(95)
+        await here.rounds(2)
+
+        assert here.begin > 0
+        assert SCHEDULE_TOPIC in here.broker.store.topics()
+
+
+async def test_failed_messages_wait_for_their_own_group() -> None:
+    """A retry topic holds its file until its group has consumed it, and nobody else counts there."""
+    async with place() as here:
+        await here.client.send_ok(b"again", topic=retry_topic(GROUP))
+        await here.fill(6)
+        here.consume(here.end())
+        here.consume(1, topic=retry_topic(GROUP), group="somebody-else")
+        here.press(95)
+        await here.rounds(2)
+        assert here.begin == 0
+
+        here.consume(1, topic=retry_topic(GROUP))
+        await here.rounds(2)
+
+        assert here.begin > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "group", "is_held"),
+    [("CLUSTERING", "newcomer", True), ("BROADCASTING", "radio", False), ("CLUSTERING", "CID_RMQ_SYS_x", False)],
+    ids=["a-subscriber-without-an-offset", "broadcasting", "a-system-group"],
+)
+async def test_who_counts_as_a_consumer(model: str, group: str, is_held: bool) -> None:
+    """A connected group that has consumed nothing holds everything; broadcasters and the system's own hold nothing."""
+    async with place() as here:
+        await here.fill(6)
+        here.consume(here.end())
+        await here.client.heartbeat("client", group, TOPIC, model=model)
+        here.press(95)
+
+        await here.rounds(2)
+
+        assert (here.begin == 0) is is_held
+
+
+async def test_system_topics_hold_nothing_back() -> None:
+    """What is in a topic of the system is consumed by nobody, and may go."""
+    async with place() as here:
+        await here.client.send_ok(b"measured", topic="BenchmarkTest")
+        await here.fill(6)
+        here.consume(here.end())
+        here.press(95)
+
+        await here.rounds(2)
+
+        assert here.begin > 0
+
+
+# ------- clocks, restarts, troubles
+
+
+@pytest.mark.parametrize("hours", [3, 100, 24 * 3650, -3, -100])
+async def test_a_clock_that_jumps_deletes_nothing(hours: int) -> None:
+    """K7: an operator's mistake with the clock, put right within the hour, costs no message."""
+    every_hour = ";".join(str(hour) for hour in range(24))
+    async with place(fileReservedTime="1", deleteWhen=every_hour) as here:
+        await here.fill(5)
+        await here.rounds()
+        here.clock.jump_wall(hours * HOUR_MS)
+        for _ in range(5):
+            here.clock.advance(600_000)
+            await here.rounds(0)
+        here.clock.jump_wall(-hours * HOUR_MS)
+        await here.rounds()
+
+        assert here.begin == 0
+        assert len(await here.client.read(0, maxMsgNums="2")) == 2
+
+
+async def test_a_round_takes_ten_files_at_most() -> None:
+    """Much that expires at once is not deleted in one blow."""
+    clock = FakeClock()
+    async with place(None, clock, deleteWhen=str(hour_of(clock)), fileReservedTime="1") as here:
+        await here.fill(14)
+        before = here.broker.retention.rounds
+        clock.advance(24 * HOUR_MS)
+        await wait_until(lambda: here.broker.retention.rounds > before)
+
+        assert here.begin == 10 * MIB
+
+
+async def test_a_restart_goes_on_behind_what_was_deleted() -> None:
+    """Consumers, offsets and queues are where they were, over a clean stop and over a kill."""
+    disk, clock = FaultyDisk(), FakeClock()
+    async with place(disk, clock) as here:
+        await here.fill(6)
+        here.consume(30)
+        here.press(95)
+        await here.rounds(3)
+        begin, end = here.begin, here.end()
+        assert begin > 0
+        minimum = (await here.client.pull(30)).ext["minOffset"]
+
+    async with place(disk, clock) as here:
+        assert (here.begin, here.end()) == (begin, end)
+        reply = await here.client.pull(30)
+        assert (reply.code, reply.ext["minOffset"]) == (0, minimum)
+
+
+async def test_a_disk_that_refuses_to_delete_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    """A file that cannot be unlinked costs nobody anything but its space, is said once, and goes when it can."""
+    async with place(deleteUnconsumed="true") as here:
+        await here.fill(6)
+        here.disk.fail_next("remove", errno.EROFS, count=3)
+        here.press(92)
+        await here.rounds(5)
+
+        assert here.begin > 0
+        assert here.disk.list("/store/commitlog")[0] == f"{here.begin:020d}"
+        assert len(said(caplog, "old files could not be deleted; it is tried again")) == 1
+        reply = await here.client.pull(0)
+        assert reply.code == 21
+
+
+async def test_a_disk_that_does_not_say_how_full_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was known last stays, the broker goes on, and the trouble is said once."""
+    async with place() as here:
+        await here.client.send_ok(b"first")
+        real = here.disk.space
+
+        def fail(path: str) -> DiskSpace:
+            if path == "/store":
+                raise OSError(errno.EIO, "no answer", path)
+            return real(path)
+
+        monkeypatch.setattr(here.disk, "space", fail)
+        await here.rounds()
+        status = here.broker.retention.status
+        here.press(95)
+        await here.rounds()
+
+        assert here.broker.retention.status == status
+        assert len(said(caplog, "the disk does not say how full it is; it is asked again")) == 1
+        await here.client.send_ok(b"second")
