@@ -338,7 +338,7 @@ async def test_a_broker_that_gives_up_says_so(tmp_path: Path) -> None:
 async def test_without_a_page_nothing_is_published(tmp_path: Path) -> None:
     """A broker that is not given a way to make pages makes none and works."""
     publisher = StatusPublisher(str(tmp_path / "status"), "broker-a", open_page=None)
-    publisher.start(lambda: RealDisk().space(str(tmp_path)), lambda task: None)
+    publisher.start(lambda task: None)
     publisher.opened()
     publisher.enter(Phase.SERVING)
     await publisher.finish(Phase.STOPPED)

@@ -12,18 +12,16 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, TypeVar, final
+from typing import Final, final
 
-import msgspec
-
-from gantry_broker.errors import ConfigCorrupt, FlushFailed
+from gantry_broker.errors import FlushFailed
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.server.clients import ClientRegistry
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.flow_control import FlowControl
-from gantry_broker.server.groups import GroupDocument, GroupTable
+from gantry_broker.server.groups import GroupTable
 from gantry_broker.server.handlers.broker import BrokerHandlers
 from gantry_broker.server.handlers.clients import ClientHandlers
 from gantry_broker.server.handlers.groups import GroupHandlers
@@ -33,9 +31,9 @@ from gantry_broker.server.handlers.queries import QueryHandlers
 from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
 from gantry_broker.server.handlers.topics import TopicHandlers
-from gantry_broker.server.offsets import ConsumerOffsets, DelayOffsetDocument, OffsetDocument
+from gantry_broker.server.offsets import ConsumerOffsets
 from gantry_broker.server.parked import ParkedReplies
-from gantry_broker.server.persist import Persistence, TableFile
+from gantry_broker.server.persist import Persistence
 from gantry_broker.server.queue_locks import QueueLocks
 from gantry_broker.server.retention import Retention
 from gantry_broker.server.send_path import SendPath
@@ -45,22 +43,19 @@ from gantry_broker.server.stats import SAMPLE_INTERVAL_S, BrokerStats
 from gantry_broker.server.status import ServerFacts, StatusPublisher
 from gantry_broker.server.status_thread import OpenPage
 from gantry_broker.server.stopping import StopTimeout, finish_within
-from gantry_broker.server.topics import TopicTable, system_topics
+from gantry_broker.server.stored_tables import StoredTables
+from gantry_broker.server.topics import TopicTable
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.abort_marker import AbortMarker
-from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection, Listener
 from gantry_status import Phase
-from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.limits import WireLimits
 from gantry_wire.message import encode_host
 
 log = logging.getLogger(__name__)
-
-D = TypeVar("D", bound=msgspec.Struct)
 
 GC_THRESHOLD: Final = 20_000
 """Objects between two looks of the garbage collector: what a pass makes is freed by counting, not by collecting."""
@@ -85,7 +80,6 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: list[Listener] = []
         self._services: list[BrokerService] = []
-        self._files: dict[str, ConfigFile] = {}
         self._is_open = False
         self._is_advance_scheduled = False
         self._is_store_owned = False
@@ -104,7 +98,7 @@ class Broker:
         ``progress`` is called by the thread that recovers; what it raises ends the start.
         """
         self._progress = progress or self._progress
-        self.status.start(lambda: self._disk.space(self.settings.store_path), self._task_ended)
+        self.status.start(self._task_ended)
         try:
             self._build()
             await self._open_store()
@@ -142,7 +136,7 @@ class Broker:
         self.status.store = self.store
         self._is_store_owned = True
         try:
-            self._load_tables()
+            self.tables.load()
             self.core.stats.start_at(self.store.wrote)
             await self.retention.start()
             await self._listen()
@@ -229,11 +223,14 @@ class Broker:
         tables.result()
 
     def _server_facts(self) -> ServerFacts:
+        disk = self.retention.status
         return ServerFacts(
             connections=self._connections(),
             queues=self.store.queue_count,
             parked_sends=0 if self.parked is None else self.parked.count,
-            is_refusing_sends=not self.store.is_writable or self.retention.status.is_refusing,
+            disk_total_bytes=disk.total or None,
+            disk_used_bytes=disk.used if disk.total else None,
+            is_refusing_sends=not self.store.is_writable or disk.is_refusing,
         )
 
     @property
@@ -306,16 +303,7 @@ class Broker:
         self.registration = Registration(
             identity, list(settings.name_servers), self.core.topics.document, period_ms=settings.register_period_ms
         )
-        tables: tuple[tuple[str, Callable[[], msgspec.Struct]], ...] = (
-            ("topics", self.core.topics.document),
-            ("subscriptionGroup", self.core.groups.document),
-            ("consumerOffset", self.core.offsets.document),
-            ("delayOffset", self.delay.document),
-        )
-        for name, document in tables:
-            file = ConfigFile(self._disk, settings.store_path, name)
-            self._files[name] = file
-            self.core.persistence.add(TableFile(name, document, file.save))
+        self.tables = StoredTables(self.core, self.delay)
         self._limits = limits
 
     def _handlers(self) -> HandlerTable:
@@ -345,48 +333,6 @@ class Broker:
             await listener.start()
             self._services.append(service)
             self._listeners.append(listener)
-
-    # ------- tables
-
-    def _load_tables(self) -> None:
-        core, settings = self.core, self.settings
-        core.topics.load(self._load("topics", TopicConfigTable))
-        core.groups.load(self._load("subscriptionGroup", GroupDocument))
-        core.offsets.load(self._load("consumerOffset", OffsetDocument))
-        self.delay.load(self._load("delayOffset", DelayOffsetDocument))
-        core.topics.seed(
-            system_topics(
-                settings.cluster_name,
-                settings.broker_name,
-                auto_create=settings.auto_create_topics,
-                default_queues=settings.default_topic_queues,
-            )
-        )
-        adopted = core.topics.adopt_queues(self.store.topics())
-        if adopted:
-            log.warning("topics found on disk that topics.json did not have", extra={"topics": adopted})
-        self._clamp_offsets()
-        for name in ("topics", "subscriptionGroup"):
-            core.persistence.mark(name, now=True)
-
-    def _clamp_offsets(self) -> None:
-        """Nobody may skip new messages because an offset points beyond what a crash left."""
-        for topic, queue_id in self.core.offsets.known_queues():
-            queue = self.store.find_queue(topic, queue_id)
-            for group, old in self.core.offsets.clamp(topic, queue_id, 0 if queue is None else queue.end):
-                log.warning(
-                    "a consumer offset pointed beyond its queue and was set back",
-                    extra={"group": group, "topic": topic, "queue": queue_id, "old": old},
-                )
-
-    def _load(self, name: str, kind: type[D]) -> D:
-        """What a table's file says. Raises ConfigCorrupt, also for JSON of another shape."""
-        file = self._files[name]
-        data = file.load()
-        try:
-            return kind() if data is None else msgspec.convert(data, kind, strict=False)
-        except msgspec.ValidationError as error:
-            raise ConfigCorrupt(f"{file.path} is no {kind.__name__}: {error}") from error
 
     def _connections(self) -> int:
         return sum(len(listener.connections) for listener in self._listeners)

@@ -19,12 +19,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol, final
 
-from gantry_broker.ports.disk import DiskSpace
 from gantry_broker.server.status_thread import LastError, OpenPage, PageThread
 from gantry_status import PUBLISH_INTERVAL_MS, Medium, PageWriter, Phase, Role, Status, new_origin, now
 
 DISTRIBUTION: Final = "gantry-mq"
-DISK_INTERVAL_S: Final = 1.0
 FINISH_TIMEOUT_S: Final = 1.0
 
 
@@ -77,6 +75,8 @@ class ServerFacts(NamedTuple):
     connections: int = 0
     queues: int = 0
     parked_sends: int = 0
+    disk_total_bytes: int | None = None
+    disk_used_bytes: int | None = None
     is_refusing_sends: bool = False
 
 
@@ -100,7 +100,6 @@ class StatusPublisher:
         self.server: Callable[[], ServerFacts] = ServerFacts
         self._last_error: Final = LastError()
         self._recovery: tuple[int, int] | None = None
-        self._space: DiskSpace | None = None
         self._min_physical: int | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread = None if open_page is None else PageThread(path, new_origin(broker_name, version()), open_page)
@@ -108,14 +107,14 @@ class StatusPublisher:
     def __repr__(self) -> str:
         return f"<StatusPublisher {self.phase.name}>"
 
-    def start(self, space: Callable[[], DiskSpace], ended: Callable[[asyncio.Task[None]], None]) -> None:
-        """Begin to publish, as soon as there is a page. ``space`` may wait for the disk.
+    def start(self, ended: Callable[[asyncio.Task[None]], None]) -> None:
+        """Begin to publish, as soon as there is a page.
 
         ``ended`` is told when the publishing ends, which it does by itself only for a bug.
         """
         if self._thread is not None:
             logging.getLogger().addHandler(self._last_error)
-            self._task = asyncio.ensure_future(self._run(space))
+            self._task = asyncio.ensure_future(self._run())
             self._task.add_done_callback(ended)
 
     def opened(self) -> None:
@@ -146,20 +145,10 @@ class StatusPublisher:
         await asyncio.to_thread(self._thread.end, FINISH_TIMEOUT_S)
         logging.getLogger().removeHandler(self._last_error)
 
-    async def _run(self, space: Callable[[], DiskSpace]) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._measure(space))
-            while True:
-                self._put()
-                await asyncio.sleep(PUBLISH_INTERVAL_MS / 1000)
-
-    async def _measure(self, space: Callable[[], DiskSpace]) -> None:
+    async def _run(self) -> None:
         while True:
-            try:
-                self._space = await asyncio.to_thread(space)
-            except OSError:
-                self._space = None  # a store that is not there yet, or a disk that is in trouble: not known
-            await asyncio.sleep(DISK_INTERVAL_S if self._space is not None else PUBLISH_INTERVAL_MS / 1000)
+            self._put()
+            await asyncio.sleep(PUBLISH_INTERVAL_MS / 1000)
 
     def _put(self) -> None:
         if self._thread is not None:
@@ -174,8 +163,8 @@ class StatusPublisher:
             published_wall_ms=moment.wall_ms,
             phase=self.phase,
             role=Role.MASTER,
-            disk_total_bytes=None if self._space is None else self._space.total,
-            disk_used_bytes=None if self._space is None else self._space.used,
+            disk_total_bytes=server.disk_total_bytes,
+            disk_used_bytes=server.disk_used_bytes,
             is_refusing_sends=server.is_refusing_sends or self.phase is not Phase.SERVING,
             recovery_done_bytes=done,
             recovery_total_bytes=total,

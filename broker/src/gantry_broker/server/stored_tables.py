@@ -1,0 +1,88 @@
+"""The broker's tables and their files: read at the start, written whenever they change.
+
+    config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json
+
+What a crash has left is brought together here, before the first request: a topic that has queues and no entry gets
+one, and no consumer offset points beyond its queue. A file that cannot be read, together with its predecessor, stops
+the start: offsets that silently began at zero would be worse than a broker that is not there.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar, final
+
+import msgspec
+
+from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.server.core import BrokerCore
+from gantry_broker.server.delay import DelayService
+from gantry_broker.server.groups import GroupDocument
+from gantry_broker.server.offsets import DelayOffsetDocument, OffsetDocument
+from gantry_broker.server.persist import TableFile
+from gantry_broker.server.topics import system_topics
+from gantry_broker.store.config_file import ConfigFile
+from gantry_wire.commands.admin import TopicConfigTable
+
+log = logging.getLogger(__name__)
+
+D = TypeVar("D", bound=msgspec.Struct)
+
+
+@final
+class StoredTables:
+    """Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore, delay: DelayService) -> None:
+        self._core = core
+        self._delay = delay
+        self._files: dict[str, ConfigFile] = {}
+        tables: tuple[tuple[str, Callable[[], msgspec.Struct]], ...] = (
+            ("topics", core.topics.document),
+            ("subscriptionGroup", core.groups.document),
+            ("consumerOffset", core.offsets.document),
+            ("delayOffset", delay.document),
+        )
+        for name, document in tables:
+            file = self._files[name] = ConfigFile(core.disk, core.settings.store_path, name)
+            core.persistence.add(TableFile(name, document, file.save))
+
+    def load(self) -> None:
+        """Read everything. Raises ``ConfigCorrupt``."""
+        core, settings = self._core, self._core.settings
+        core.topics.load(self._load("topics", TopicConfigTable))
+        core.groups.load(self._load("subscriptionGroup", GroupDocument))
+        core.offsets.load(self._load("consumerOffset", OffsetDocument))
+        self._delay.load(self._load("delayOffset", DelayOffsetDocument))
+        core.topics.seed(
+            system_topics(
+                settings.cluster_name,
+                settings.broker_name,
+                auto_create=settings.auto_create_topics,
+                default_queues=settings.default_topic_queues,
+            )
+        )
+        adopted = core.topics.adopt_queues(core.store.topics())
+        if adopted:
+            log.warning("topics found on disk that topics.json did not have", extra={"topics": adopted})
+        self._clamp_offsets()
+        for name in ("topics", "subscriptionGroup"):
+            core.persistence.mark(name, now=True)
+
+    def _clamp_offsets(self) -> None:
+        """Nobody may skip new messages because an offset points beyond what a crash left."""
+        for topic, queue_id in self._core.offsets.known_queues():
+            queue = self._core.store.find_queue(topic, queue_id)
+            for group, old in self._core.offsets.clamp(topic, queue_id, 0 if queue is None else queue.end):
+                log.warning(
+                    "a consumer offset pointed beyond its queue and was set back",
+                    extra={"group": group, "topic": topic, "queue": queue_id, "old": old},
+                )
+
+    def _load(self, name: str, kind: type[D]) -> D:
+        """What a table's file says. Raises ConfigCorrupt, also for JSON of another shape."""
+        file = self._files[name]
+        data = file.load()
+        try:
+            return kind() if data is None else msgspec.convert(data, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigCorrupt(f"{file.path} is no {kind.__name__}: {error}") from error
