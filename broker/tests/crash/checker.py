@@ -3,9 +3,11 @@
     acknowledged   stored once, in its queue, at the offset and the place that the reply named, byte for byte
     refused        not stored
     unknown        stored once or not at all
+    gone           not stored, ever again
     every queue    offsets 0, 1, 2, ... without a gap; the messages of one producer in the order of their sending
 
-It does not care how the queues were read; it is asked about pulls and about the log's files alike.
+It does not care how the queues were read; it is asked about pulls and about the log's files alike. Where the mode
+allows that the newest messages are lost, `may_lose_tail` has it demand that nothing behind a lost message is there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +30,8 @@ class Kind(Enum):
     INVENTED = "a message is stored that nobody sent"
     DOUBLED = "a message is stored twice"
     REFUSED = "a refused message is stored"
+    RISEN = "a message that was gone is there again"
+    HOLE = "a message is lost, and others behind it in the log are there"
     GAP = "queue offsets are not dense"
     DISORDER = "a producer's messages are not in the order of their sending"
 
@@ -42,7 +46,9 @@ class Fault(NamedTuple):
         return f"{self.kind.name}: {self.kind.value}: {self.detail}"
 
 
-def check(history: History, queues: Mapping[Queue, Sequence[StoredMessage]]) -> list[Fault]:
+def check(
+    history: History, queues: Mapping[Queue, Sequence[StoredMessage]], *, may_lose_tail: bool = False
+) -> list[Fault]:
     """Everything that is wrong with these queues; empty when the promises were kept."""
     faults: list[Fault] = []
     stored: dict[Mark, StoredMessage] = {}
@@ -51,11 +57,25 @@ def check(history: History, queues: Mapping[Queue, Sequence[StoredMessage]]) -> 
         faults += _check_order(history, queue, messages)
         for message in messages:
             faults += _check_message(history, message, stored)
-    for sent in history.sent.values():
-        if sent.outcome is Outcome.ACKED and sent.mark not in stored:
-            place = f"{sent.topic}/{sent.queue_id} offset {sent.queue_offset} at {sent.physical_offset}"
-            faults.append(Fault(Kind.LOST, f"{name(sent.mark)}, acknowledged as {place}"))
+    log_end = max((message.physical_offset for message in stored.values()), default=-1)
+    for sent in lost_messages(history, stored):
+        if may_lose_tail and sent.physical_offset > log_end:
+            continue
+        place = f"{sent.topic}/{sent.queue_id} offset {sent.queue_offset} at {sent.physical_offset}"
+        kind = Kind.HOLE if may_lose_tail else Kind.LOST
+        faults.append(Fault(kind, f"{name(sent.mark)}, acknowledged as {place}"))
     return faults
+
+
+def stored_marks(run: bytes, queues: Mapping[Queue, Sequence[StoredMessage]]) -> dict[Mark, StoredMessage]:
+    """The run's whole messages by their marks."""
+    marked = ((read_body(run, message.body), message) for messages in queues.values() for message in messages)
+    return {mark: message for mark, message in marked if mark is not None}
+
+
+def lost_messages(history: History, stored: Mapping[Mark, StoredMessage]) -> list[Sent]:
+    """What was acknowledged and is not there."""
+    return [sent for sent in history.sent.values() if sent.outcome is Outcome.ACKED and sent.mark not in stored]
 
 
 def name(mark: Mark) -> str:
@@ -97,6 +117,8 @@ def _check_message(history: History, message: StoredMessage, stored: dict[Mark, 
     stored[mark] = message
     if sent.outcome is Outcome.REFUSED:
         return [Fault(Kind.REFUSED, f"{name(mark)} in {where}")]
+    if sent.outcome is Outcome.GONE:
+        return [Fault(Kind.RISEN, f"{name(mark)} in {where}")]
     if digest(message.body).hex() != sent.body_digest or message.properties.get("UNIQ_KEY") != sent.unique_id:
         return [Fault(Kind.ALTERED, f"{name(mark)} in {where}")]
     if not _is_where_it_should_be(sent, message):

@@ -2,15 +2,22 @@
 
 Every send is written down before it goes out and again when its outcome is known, in memory and in a file, so that a
 failed run can be looked at afterwards. A send without an outcome is unknown: it may or may not be stored.
+
+Once a broker has recovered and all its queues were read, nothing is unknown any more: `settle` writes down what is
+there and what is gone, and from then on what is there must stay, and what is gone must never come back.
 """
 
 import json
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import IO, final
 
 from crash.payload import Mark
+
+from gantry_wire.message import StoredMessage
 
 
 class Outcome(Enum):
@@ -25,6 +32,9 @@ class Outcome(Enum):
     REFUSED = "refused"
     """Another code: not stored."""
 
+    GONE = "gone"
+    """It was unknown, or might be lost, and was not there after a recovery."""
+
 
 @dataclass(slots=True)
 class Sent:
@@ -38,6 +48,8 @@ class Sent:
     outcome: Outcome = Outcome.UNKNOWN
     queue_offset: int = -1
     physical_offset: int = -1
+    acked_s: float = field(default=0.0, compare=False)
+    """When the reply came, on the clock of this process."""
 
 
 @final
@@ -47,6 +59,8 @@ class History:
     def __init__(self, run: bytes, file: IO[str] | None = None) -> None:
         self.run = run
         self.sent: dict[Mark, Sent] = {}
+        self.replies = 0
+        """Messages that were acknowledged by a reply, whatever became of them."""
         self._file = file
         self._write({"run": run.hex()})
 
@@ -64,6 +78,11 @@ class History:
 
     def acked(self, mark: Mark, queue_offset: int, physical_offset: int) -> None:
         """The broker said that it is stored, and where."""
+        self.replies += 1
+        self.sent[mark].acked_s = time.monotonic()
+        self._is_stored(mark, queue_offset, physical_offset)
+
+    def _is_stored(self, mark: Mark, queue_offset: int, physical_offset: int) -> None:
         sent = self.sent[mark]
         sent.outcome, sent.queue_offset, sent.physical_offset = Outcome.ACKED, queue_offset, physical_offset
         self._write({"acked": list(mark), "offset": queue_offset, "at": physical_offset})
@@ -72,6 +91,16 @@ class History:
         """The broker said that it is not stored."""
         self.sent[mark].outcome = Outcome.REFUSED
         self._write({"refused": list(mark), "code": code})
+
+    def settle(self, stored: Mapping[Mark, StoredMessage]) -> None:
+        """A recovery is over and this is what is stored: nobody is told anything about the rest any more."""
+        for mark, sent in self.sent.items():
+            message = stored.get(mark)
+            if message is not None and sent.outcome is Outcome.UNKNOWN:
+                self._is_stored(mark, message.queue_offset, message.physical_offset)
+            elif message is None and sent.outcome in (Outcome.UNKNOWN, Outcome.ACKED):
+                sent.outcome = Outcome.GONE
+                self._write({"gone": list(mark)})
 
     def count(self, outcome: Outcome) -> int:
         return sum(1 for sent in self.sent.values() if sent.outcome is outcome)
@@ -96,6 +125,8 @@ def load_history(path: Path) -> History:
             history.invoke(Sent(mark, event["topic"], event["queue"], event["digest"], event["unique"]))
         elif "acked" in event:
             history.acked(Mark(*event["acked"]), event["offset"], event["at"])
+        elif "gone" in event:
+            history.sent[Mark(*event["gone"])].outcome = Outcome.GONE
         else:
             history.refused(Mark(*event["refused"]), event["code"])
     return history

@@ -20,8 +20,11 @@ def log_files(store: Path) -> list[Path]:
     return sorted(path for path in (store / "commitlog").glob("*") if path.name.isdigit())
 
 
-def walk_log(store: Path) -> Iterator[StoredMessage]:
-    """Messages in physical order, each at the place it claims, up to the first that is none."""
+def walk_log(store: Path, *, is_sealed: bool = False) -> Iterator[StoredMessage]:
+    """Messages in physical order, each at the place it claims, up to the first that is none.
+
+    With `is_sealed` all of them were written by a Gantry master, and one whose seal is broken ends the log.
+    """
     expected: int | None = None
     for path in log_files(store):
         base = int(path.name)
@@ -35,7 +38,7 @@ def walk_log(store: Path) -> Iterator[StoredMessage]:
             position = 0
             while position < size:
                 with memoryview(data) as view:
-                    check = check_record(view, position, physical_offset=base + position)
+                    check = check_record(view, position, physical_offset=base + position, is_sealed=is_sealed)
                     message = decode_record(view, position) if check.is_good else None
                 if message is None:
                     if check.fault is RecordFault.BLANK:

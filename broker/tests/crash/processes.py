@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
@@ -19,6 +19,7 @@ HOST: Final = "127.0.0.1"
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 60.0
 LOG_POLL_S: Final = 0.001
+BROKER: Final = ("-m", "gantry_broker")
 
 
 class ServerFailed(Exception):
@@ -92,6 +93,21 @@ class ServerProcess:
         await self.launch()
         return await self.wait_ready()
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Tell it something, unless it has ended."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def ends_within(self, timeout_s: float) -> bool:
+        """Whether it ends by itself in this time."""
+        assert self._process is not None, "asked before start"
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._process.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def stop(self) -> int:
         """A clean stop; the exit code. Raises ServerFailed when it does not end."""
         if self._process is None:
@@ -158,8 +174,13 @@ def name_server(directory: Path, port: int) -> ServerProcess:
     return ServerProcess("nameserver", arguments, "name server listening on", directory)
 
 
-def broker(directory: Path, port: int, name_server_port: int, settings: Mapping[str, str]) -> ServerProcess:
-    """A broker on `port` with its store in `directory`/store; `settings` are keys of broker.conf."""
+def broker(
+    directory: Path, port: int, name_server_port: int, settings: Mapping[str, str], program: Sequence[str] = BROKER
+) -> ServerProcess:
+    """A broker on `port` with its store in `directory`/store; `settings` are keys of broker.conf.
+
+    `program` is what Python runs, before `-c broker.conf`.
+    """
     pairs = {
         "brokerClusterName": "SuiteCluster",
         "brokerName": "suite-broker",
@@ -173,4 +194,4 @@ def broker(directory: Path, port: int, name_server_port: int, settings: Mapping[
     }
     file = directory / "broker.conf"
     file.write_text("".join(f"{key}={value}\n" for key, value in pairs.items()))
-    return ServerProcess("broker", ["-m", "gantry_broker", "-c", str(file)], "broker listening on", directory)
+    return ServerProcess("broker", [*program, "-c", str(file)], "broker listening on", directory)

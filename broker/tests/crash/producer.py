@@ -25,6 +25,8 @@ REPLY_TIMEOUT_MS: Final = 20_000
 UNKNOWN_CODES: Final = (
     ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
 )  # fmt: skip
+REFUSED_PAUSE_S: Final = 0.01
+"""A producer that is refused takes a breath, as clients do: it is there to be acknowledged."""
 BODY_SIZES: Final = (0, 10, 100, 100, 500, 2000, 6000, 20_000)
 BATCH_SHARE: Final = 0.1
 
@@ -102,6 +104,7 @@ class Producer:
         if reply.code != ResponseCode.SUCCESS:
             for mark in marks:
                 self._history.refused(mark, reply.code)
+            await asyncio.sleep(REFUSED_PAUSE_S)
             return
         result = SendResult.read(reply.ext)
         ids = result.msg_id.split(",")

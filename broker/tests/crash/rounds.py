@@ -1,41 +1,42 @@
-"""A run of rounds: load, kill, look at the files, maybe spoil what is derived, restart, look through the broker.
+"""A chapter: rounds of load, kill, a look at the files, maybe something spoilt, restarts, a look through the broker.
 
-    start -> producers send -> SIGKILL -> read the log's files -> [remove queues, index, ...] -> [start, SIGKILL] ...
-      -> start -> pull every queue, ask for messages by key -> compare everything with the history
+    start -> producers send -> it ends itself at a named point, or SIGKILL -> read the log's files
+      -> [remove queues, index, ...] -> [start, end at a named point] ... -> [start, SIGKILL] ...
+      -> start -> pull every queue, ask for messages by key -> compare everything with the history, and settle it
 
 What is checked after a kill and before the restart separates what the kill took from what the recovery took. The plan
-of every round follows from the seed; the moment of a kill inside the program's work does not, and cannot.
+of every round follows from the cell and the seed; the moment of a kill inside the program's work does not, and cannot.
 """
 
 import asyncio
 import random
+import re
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Final, final
 
-from crash.checker import Fault, check
-from crash.history import History, Outcome
+from crash.cells import COMMIT_WINDOW_S, Cell
+from crash.checker import check, lost_messages, stored_marks
+from crash.history import History, Outcome, Sent
+from crash.lives import Lives
 from crash.log_walk import Queue, log_files, messages_by_queue, walk_log
-from crash.processes import HOST, broker, free_port, name_server
+from crash.media import SEGMENT_BYTES
+from crash.plans import Plan, plan
+from crash.processes import ServerFailed
 from crash.producer import Producer
-from crash.readback import create_topics, not_found_by_key, pull_everything
+from crash.readback import UnexpectedReply, create_topics, not_found_by_key, pull_everything
 from crash.sabotage import Sabotage, spoil_log
+from crash.verdict import Verdict
 
-from gantry_remoting import Channel
+from gantry_remoting import Channel, RemotingError
 from gantry_wire.message import StoredMessage
 
 KEYS_ASKED_PER_ROUND: Final = 50
-LOAD_S: Final = (0.1, 1.0)
-RECOVERY_KILL: Final = (0.0, 1.0)
-"""When a recovering broker is killed, as parts of the time that its last recovery took."""
-RECOVERY_BEGINS, RECOVERY_ENDED = " starting ", "store recovered"
-"""What the broker's log says before and after it."""
+REPLAYED: Final = re.compile(r"store recovered.* replayed_records=(\d+)")
 SETTINGS: Final = {
-    "mappedFileSizeCommitLog": str(1024 * 1024),
+    "mappedFileSizeCommitLog": str(SEGMENT_BYTES),
     "mappedFileSizeConsumeQueue": str(20 * 500),
     "maxMessageSize": str(256 * 1024),
     "maxHashSlotNum": "500",
@@ -44,150 +45,112 @@ SETTINGS: Final = {
 }
 """Files so small that a kill often falls into a roll."""
 
-
-class Derived(Enum):
-    """What may be removed between a kill and a restart without losing a message."""
-
-    NOTHING = ()
-    QUEUES = ("consumequeue",)
-    INDEX = ("index",)
-    CHECKPOINT = ("checkpoint",)
-    EVERYTHING = ("consumequeue", "index", "checkpoint")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What one round does."""
-
-    load_s: float
-    removed: Derived
-    recovery_kills: tuple[float, ...]
-    """When the recovering broker is killed again, each time, as parts of its last recovery."""
-
-
-def plan(seed: int, number: int) -> Plan:
-    """Round `number` of the run with this seed."""
-    rng = random.Random(f"{seed}/round/{number}")
-    removed = rng.choice((Derived.NOTHING, Derived.NOTHING, *Derived))
-    kills = rng.choice((0, 0, 1, 1, 3))
-    return Plan(rng.uniform(*LOAD_S), removed, tuple(rng.uniform(*RECOVERY_KILL) for _ in range(kills)))
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What a run found."""
-
-    faults: list[str] = field(default_factory=list)
-    rounds: int = 0
-    sent: int = 0
-    acked: int = 0
-    refused: int = 0
-    stored: int = 0
-    log_files: int = 0
-    recovery_kills: int = 0
-    """Kills of a broker that had begun to open its store, or was about to."""
-    recovery_hits: int = 0
-    """Of these, kills before it had recovered."""
-    removals: int = 0
+Queues = dict[Queue, list[StoredMessage]]
 
 
 @final
 class CrashRun:
     """One name server, one store, one history, many lives of a broker. Owned by one event loop."""
 
-    def __init__(self, directory: Path, seed: int, *, producers: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cell: Cell,
+        seed: int,
+        *,
+        pool_path: Path | None = None,
+        producers: int = 4,
+        sabotage: Sabotage = Sabotage.NONE,
+        say: Callable[[str], None],
+    ) -> None:
+        """`pool_path`: a folder for write buffers that outlive their process, if the cell has such."""
         self._directory = directory
         self._store = directory / "store"
+        self._cell = cell
         self._seed = seed
+        self._sabotage = sabotage
         self._say = say
-        self._rng = random.Random(f"{seed}/checks")
+        self._pool_path = pool_path
+        self._rng = random.Random(f"{seed}/{cell}/checks")
         self._file = (directory / "history.jsonl").open("w")
-        self._history = History(random.Random(f"{seed}/run").randbytes(8), self._file)
+        self._history = History(random.Random(f"{seed}/{cell}/run").randbytes(8), self._file)
         self._producers = [Producer(number, seed, self._history) for number in range(producers)]
-        name_server_port, port = free_port(), free_port()
-        self._address = f"{HOST}:{port}"
-        self._name_server = name_server(directory, name_server_port)
-        self._broker = broker(directory, port, name_server_port, SETTINGS)
-        self._recovery_s = 0.0
         self.verdict = Verdict()
+        settings = SETTINGS | cell.settings(pool_path, seed)
+        self._lives = Lives(directory, settings, self.verdict, has_replay=sabotage is not Sabotage.NO_REPLAY)
+        self._settled_end = -1
 
     def __repr__(self) -> str:
-        return f"<CrashRun seed={self._seed} rounds={self.verdict.rounds} {self._history}>"
+        return f"<CrashRun {self._cell} seed={self._seed} rounds={self.verdict.rounds} {self._history}>"
 
-    async def run(self, rounds: int, sabotage: Sabotage = Sabotage.NONE) -> Verdict:
+    async def run(self, rounds: int) -> Verdict:
         """All rounds, or those up to the first fault; no process is left behind."""
+        began_at = time.monotonic()
+        plans = [plan(self._cell, self._seed, number) for number in range(rounds)]
         try:
-            await self._name_server.start()
-            await self._start()
+            await self._lives.begin(plans[0])
             await self._setup()
-            for number in range(rounds):
-                await self._round(number, sabotage if number == rounds - 1 else Sabotage.NONE)
+            for number, (chosen, following) in enumerate(zip(plans, [*plans[1:], None], strict=True)):
+                await self._round(number, chosen, following)
                 if self.verdict.faults:
                     break
             else:
                 await self._last_stop()
+        except (ServerFailed, UnexpectedReply, RemotingError) as error:
+            self.verdict.faults.append(f"{type(error).__name__}: {error}")
         finally:
-            await self._broker.kill()
-            await self._name_server.kill()
+            await self._lives.end()
             self._file.close()
+        self.verdict.seconds = time.monotonic() - began_at
         return self.verdict
 
     async def _setup(self) -> None:
-        channel = await Channel.connect(self._address)
+        channel = await Channel.connect(self._lives.address)
         await create_topics(channel)
         await channel.close()
 
-    async def _round(self, number: int, sabotage: Sabotage) -> None:
-        chosen = plan(self._seed, number)
-        acked_before = self.verdict.acked
-        await self._load(chosen.load_s)
+    # -- a round -------------------------------------------------------------------------------------------------------
+
+    async def _round(self, number: int, chosen: Plan, following: Plan | None) -> None:
+        before = self._history.replies
+        how = await self._load(chosen)
         self._count()
-        self._judge("files after the kill", messages_by_queue(walk_log(self._store)))
+        in_files = messages_by_queue(walk_log(self._store, is_sealed=True))
+        self._judge("files after the kill", in_files, may_lose_tail=self._cell.may_lack_tail)
+        self._keep_buffers()
         for name in chosen.removed.value:
             self._remove(self._store / name)
-        spoil_log(self._store, sabotage)
+        if following is None:
+            spoil_log(self._store, self._sabotage)
+        for crash_at in chosen.openings:
+            how += ", restart " + await self._lives.end_while_opening(crash_at)
         for part in chosen.recovery_kills:
-            await self._kill_while_recovering(part)
-        await self._start()
-        await self._read_back()
+            await self._lives.kill_while_recovering(part)
+        await self._lives.start(following)
+        walked = await self._read_back()
+        is_undisturbed = not chosen.openings and not chosen.recovery_kills
+        replayed = self._compare_restart(in_files, walked, may_count=is_undisturbed)
+        lost = self._settle(walked)
         self.verdict.rounds += 1
         self._say(
-            f"round {number + 1}: {self.verdict.acked - acked_before:,} acknowledged in {chosen.load_s:.2f} s, "
-            f"{self.verdict.stored:,} stored in {self.verdict.log_files} log files; "
-            f"removed {chosen.removed.name.lower()}, killed {len(chosen.recovery_kills)} times while recovering; "
-            + (f"{len(self.verdict.faults)} FAULTS" if self.verdict.faults else "nothing lost")
+            f"round {number + 1}: {self._history.replies - before:,} acknowledged, {how}; {replayed:,} replayed, "
+            f"{lost:,} lost, {self.verdict.stored:,} stored in {self.verdict.log_files} log files; "
+            f"removed {chosen.removed.name.lower()}, killed {len(chosen.recovery_kills)} times while recovering"
+            + (f"; {len(self.verdict.faults)} FAULTS" if self.verdict.faults else "")
         )
 
-    async def _start(self) -> None:
-        """Start it, and measure how long it recovers."""
-        log_start = await self._launch_until_recovery()
-        began_at = time.monotonic()
-        await self._broker.wait_logged(RECOVERY_ENDED, log_start)
-        self._recovery_s = time.monotonic() - began_at
-        await self._broker.wait_ready()
-
-    async def _kill_while_recovering(self, part: float) -> None:
-        """Start it, kill it after `part` of the time that its last recovery took, and see whether that hit."""
-        log_start = await self._launch_until_recovery()
-        await asyncio.sleep(part * self._recovery_s)
-        await self._broker.kill()
-        self.verdict.recovery_kills += 1
-        self.verdict.recovery_hits += RECOVERY_ENDED not in self._broker.logged_since(log_start)
-
-    async def _launch_until_recovery(self) -> int:
-        """Start it up to the last line before it opens its store; where its log began."""
-        log_start = self._broker.log_bytes
-        await self._broker.launch()
-        await self._broker.wait_logged(RECOVERY_BEGINS, log_start)
-        return log_start
-
-    async def _load(self, seconds: float) -> None:
-        """All producers send; the broker dies in the middle of it; their connections end."""
-        work = asyncio.gather(*(producer.run(self._address) for producer in self._producers))
-        await asyncio.sleep(seconds)
-        await self._broker.kill()
+    async def _load(self, chosen: Plan) -> str:
+        """All producers send; the broker dies in the middle of it; their connections end. How it died."""
+        work = asyncio.gather(*(producer.run(self._lives.address) for producer in self._producers))
+        how = await self._lives.end_under_load(chosen)
         await work
         self._history.flush()
+        return how
+
+    def _keep_buffers(self) -> None:
+        """What the buffers hold after the kill, for whoever looks at a failed run."""
+        if self._pool_path is not None:
+            shutil.copytree(self._pool_path, self._directory / "buffers", dirs_exist_ok=True)
 
     def _remove(self, path: Path) -> None:
         self.verdict.removals += path.exists()
@@ -196,42 +159,92 @@ class CrashRun:
         else:
             path.unlink(missing_ok=True)
 
-    async def _read_back(self) -> None:
+    # -- judgement -----------------------------------------------------------------------------------------------------
+
+    async def _read_back(self) -> Queues:
         """Through the broker, and once more through its files: both must hold the same, and keep the history."""
-        channel = await Channel.connect(self._address)
+        channel = await Channel.connect(self._lives.address)
         pulled = await pull_everything(channel)
-        acked = [sent for sent in self._history.sent.values() if sent.outcome is Outcome.ACKED]
-        sample = self._rng.sample(acked, min(KEYS_ASKED_PER_ROUND, len(acked)))
+        stored = stored_marks(self._history.run, pulled)
+        known = [sent for sent in self._history.sent.values() if _is_acked(sent) and sent.mark in stored]
+        sample = self._rng.sample(known, min(KEYS_ASKED_PER_ROUND, len(known)))
         missing = await not_found_by_key(channel, sample)
         await channel.close()
         self.verdict.faults += [f"NOT FOUND BY KEY: {text}" for text in missing]
-        self._judge("pulled", pulled)
-        walked = messages_by_queue(walk_log(self._store))
-        self._judge("files after the restart", walked)
+        self._judge("pulled", pulled, may_lose_tail=self._cell.may_lose_tail)
+        walked = messages_by_queue(walk_log(self._store, is_sealed=True))
         if pulled != walked:
+            self._judge("files after the restart", walked, may_lose_tail=self._cell.may_lose_tail)
             self.verdict.faults.append(f"DIFFERENT: {_first_difference(pulled, walked)}")
-        self.verdict.stored = sum(len(messages) for messages in pulled.values())
+        self.verdict.stored = len(stored)
         self.verdict.log_files = len(log_files(self._store))
+        return walked
 
-    def _judge(self, where: str, queues: dict[Queue, list[StoredMessage]]) -> None:
-        found: list[Fault] = check(self._history, queues)
+    def _judge(self, where: str, queues: Queues, *, may_lose_tail: bool) -> None:
+        found = check(self._history, queues, may_lose_tail=may_lose_tail)
         self.verdict.faults += [f"{where}: {fault}" for fault in found]
+
+    def _compare_restart(self, in_files: Queues, walked: Queues, *, may_count: bool) -> int:
+        """A restart keeps what the files held and adds what it says that it replayed. How many of those were promised.
+
+        `may_count`: no other start has come between and replayed some of it.
+        """
+        for queue, messages in in_files.items():
+            if walked.get(queue, [])[: len(messages)] != messages:
+                self.verdict.faults.append(f"CUT: the restart has changed what the files held of {queue[0]}/{queue[1]}")
+        before, after = stored_marks(self._history.run, in_files), stored_marks(self._history.run, walked)
+        promised = [sent for sent in lost_messages(self._history, before) if sent.mark in after]
+        self.verdict.replayed += len(promised)
+        added = len(after) - len(before)
+        if added and not self._cell.is_replayed:
+            self.verdict.faults.append(f"ADDED: {added} messages that no file and no buffer held")
+        if may_count:
+            found = REPLAYED.search(self._lives.log)
+            said = int(found[1]) if found else 0
+            self.verdict.replayed_said += said
+            if said != added:
+                self.verdict.faults.append(f"COUNT: {added} messages came with the restart, and it says {said}")
+        return len(promised)
+
+    def _settle(self, walked: Queues) -> int:
+        """From here on nothing of the past is open. How many messages are gone, as the mode allows."""
+        stored = stored_marks(self._history.run, walked)
+        lost = lost_messages(self._history, stored)
+        if lost and self._cell.may_lose_tail:
+            self._check_window(lost)
+        self.verdict.lost += len(lost)
+        self._history.settle(stored)
+        self._history.flush()
+        self._settled_end = max((message.physical_offset for message in stored.values()), default=-1)
+        return len(lost)
+
+    def _check_window(self, lost: list[Sent]) -> None:
+        """What goes was written since the last start, and within the time that a commit may take to come."""
+        first = min(lost, key=lambda sent: sent.physical_offset)
+        if first.physical_offset <= self._settled_end:
+            self.verdict.faults.append(f"WINDOW: {first} was there after an earlier restart")
+        window_s = max(sent.acked_s for sent in lost) - first.acked_s
+        if window_s > COMMIT_WINDOW_S:
+            self.verdict.faults.append(f"WINDOW: what {window_s:.2f} s of acknowledgements named is gone")
 
     def _count(self) -> None:
         self.verdict.sent = len(self._history.sent)
-        self.verdict.acked = self._history.count(Outcome.ACKED)
+        self.verdict.acked = self._history.replies
         self.verdict.refused = self._history.count(Outcome.REFUSED)
 
     async def _last_stop(self) -> None:
-        """A clean stop at the end must keep everything, too."""
-        code = await self._broker.stop()
-        if code != 0:
-            self.verdict.faults.append(f"a clean stop ended with code {code}\n{self._broker.tail()}")
-        await self._broker.start()
+        """A clean stop at the end must keep everything, too, in the files alone."""
+        await self._lives.stop()
+        self._judge("files after a clean stop", messages_by_queue(walk_log(self._store)), may_lose_tail=False)
+        await self._lives.start(None)
         await self._read_back()
 
 
-def _first_difference(pulled: dict[Queue, list[StoredMessage]], walked: dict[Queue, list[StoredMessage]]) -> str:
+def _is_acked(sent: Sent) -> bool:
+    return sent.outcome is Outcome.ACKED
+
+
+def _first_difference(pulled: Queues, walked: Queues) -> str:
     for queue in sorted(pulled.keys() | walked.keys()):
         ours, theirs = pulled.get(queue, []), walked.get(queue, [])
         if ours != theirs:

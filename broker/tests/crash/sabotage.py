@@ -1,7 +1,7 @@
 """Faults that no broker can mend, to show that the checker sees them.
 
 A checker that has never failed proves nothing. Each of these changes the log's files while the broker is down, behind
-everybody's back.
+everybody's back, or takes a guard from the broker.
 """
 
 from enum import Enum
@@ -11,21 +11,23 @@ from crash.log_walk import log_files, walk_log
 
 
 class Sabotage(Enum):
-    """What is done to the log before the last restart."""
+    """What is done to the log before the last restart, or to the broker at every one."""
 
     NONE = "none"
     CUT_TAIL = "cut-tail"
-    """The last tenth of the messages is zeroed, as a disk that lied about a flush would have it."""
+    """The second half of the messages is zeroed, as a disk that lied about a flush would have it."""
     FLIP_BIT = "flip-bit"
     """One bit of one body changes."""
+    NO_REPLAY = "no-replay"
+    """No start finds the write buffers of the one before it."""
 
 
 def spoil_log(store: Path, sabotage: Sabotage) -> None:
-    """Do it."""
-    if sabotage is Sabotage.NONE:
+    """Do it, as far as it is done to files."""
+    if sabotage in (Sabotage.NONE, Sabotage.NO_REPLAY):
         return
     messages = list(walk_log(store))
-    victim = messages[len(messages) * 9 // 10]
+    victim = messages[len(messages) // 2]
     if sabotage is Sabotage.CUT_TAIL:
         _write(store, victim.physical_offset, None)
     else:

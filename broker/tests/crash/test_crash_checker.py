@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from crash.checker import Kind, check
+from crash.checker import Kind, check, stored_marks
 from crash.history import History, Outcome, Sent, load_history
 from crash.log_walk import Queue, messages_by_queue, walk_log
 from crash.payload import Mark, digest, make_body, read_body
@@ -210,3 +210,48 @@ def test_sabotage_of_the_files_is_a_loss(tmp_path: Path, sabotage: Sabotage) -> 
     spoil_log(tmp_path, sabotage)
 
     assert Kind.LOST in {fault.kind for fault in check(history, messages_by_queue(walk_log(tmp_path)))}
+
+
+def test_a_tail_may_be_lost_where_the_mode_allows_it_and_nothing_else() -> None:
+    """The newest message gone is no fault then; one before it is, by a name of its own."""
+    history, stored = small_world()
+    last = max((message for queue in stored.values() for message in queue), key=lambda one: one.physical_offset)
+    stored[TOPIC, last.queue_id].remove(last)
+    assert {fault.kind for fault in check(history, stored)} == {Kind.LOST}
+    assert check(history, stored, may_lose_tail=True) == []
+
+    drop_from_the_middle(history, stored)
+
+    assert Kind.HOLE in {fault.kind for fault in check(history, stored, may_lose_tail=True)}
+
+
+def test_what_a_recovery_has_decided_stays_so() -> None:
+    """An unknown message that was there must stay at its place; one that was not there, or was lost, never returns."""
+    history, stored = small_world()
+    there, gone = Mark(0, 0), Mark(1, 4)
+    whole = {queue: list(messages) for queue, messages in stored.items()}
+    history.sent[there].outcome = Outcome.UNKNOWN
+    stored[TOPIC, 0].pop()
+    history.settle(stored_marks(RUN, stored))
+    assert check(history, stored) == []
+
+    del stored[TOPIC, 0][0]
+
+    assert Kind.LOST in {fault.kind for fault in check(history, stored)}
+    assert [fault.kind for fault in check(history, whole)] == [Kind.RISEN]
+    assert (history.sent[there].outcome, history.sent[gone].outcome) == (Outcome.ACKED, Outcome.GONE)
+
+
+def test_offsets_of_what_is_gone_may_be_used_again() -> None:
+    """After a loss that the mode allows, the next message takes the place and the offset, and both are promised."""
+    history, stored = small_world()
+    gone = stored[TOPIC, 0].pop()
+    history.settle(stored_marks(RUN, stored))
+    mark = Mark(1, 5)
+    history.invoke(Sent(mark, TOPIC, 0, digest(body_of(mark)).hex(), unique_of(mark)))
+    history.acked(mark, gone.queue_offset, gone.physical_offset)
+
+    properties = f"UNIQ_KEY\x01{unique_of(mark)}\x02".encode()
+    stored[TOPIC, 0].append(replace(gone, body=body_of(mark), properties_bytes=properties))
+
+    assert check(history, stored) == []

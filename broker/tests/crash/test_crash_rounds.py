@@ -1,8 +1,10 @@
-"""A short crash run with real processes: two rounds keep every promise, and a damaged log does not pass."""
+"""A short crash run with real processes: two rounds keep every promise, and a broker that breaks one does not pass."""
 
 import importlib
 import json
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,30 +13,60 @@ from click.testing import CliRunner
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 run_crash = importlib.import_module("run_crash")
 
-from crash.rounds import Derived, plan  # noqa: E402 - found through run_crash's path
+from crash.cells import CELLS, Cell  # noqa: E402 - found through run_crash's path
+from crash.chapters import Chapter, chapters, crash  # noqa: E402
+from crash.media import Medium, missing, mounted  # noqa: E402
+from crash.plans import CHAPTER_ROUNDS, Derived, named_moment, plan  # noqa: E402
 from crash.sabotage import Sabotage  # noqa: E402
 
+from gantry_broker.store import points  # noqa: E402
 
-def test_acknowledged_messages_survive_kills(tmp_path: Path) -> None:
-    """Two rounds of load, kill -9 and restart lose nothing; the seed is in the failure's text."""
-    verdict = run_crash.crash(tmp_path, seed=1, rounds=2)
+WITH_BUFFER = "async-tmpfs"
+needs_tmpfs = pytest.mark.skipif(missing(Medium.TMPFS) is not None, reason=str(missing(Medium.TMPFS)))
 
-    assert verdict.faults == [], "replay: .venv/bin/python broker/tests/crash/run_crash.py --seed 1 --rounds 2"
-    assert verdict.rounds == 2
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[str]:
+    """A tmpfs of its own, mounted where that is allowed."""
+    with mounted([Medium.TMPFS], tmp_path, brokers=1) as folders:
+        yield str(folders[Medium.TMPFS])
+
+
+@needs_tmpfs
+def test_acknowledged_messages_survive_kills_in_the_buffer(tmp_path: Path, volume: str) -> None:
+    """Two rounds, one ended behind an append and again in the replay, lose nothing and bring back what no file held."""
+    chapter = Chapter(cell=WITH_BUFFER, seed=160, rounds=2, volume=volume)
+
+    verdict = crash(tmp_path, chapter, print)
+
+    assert verdict.faults == [], f"replay: {chapter.replay}"
+    assert (verdict.rounds, verdict.lost) == (2, 0)
+    assert verdict.hits == {points.AFTER_APPEND: 1, points.MID_REPLAY: 1}
     assert verdict.acked > 100 and verdict.stored >= verdict.acked
+    assert verdict.replayed > 0 and verdict.replayed_said > 0
+
+
+@needs_tmpfs
+def test_a_broker_without_the_replay_is_found(tmp_path: Path, volume: str) -> None:
+    """The twin: with the guard off, acknowledged messages are lost, and the run says so."""
+    chapter = Chapter(cell=WITH_BUFFER, seed=4, rounds=2, volume=volume, sabotage=Sabotage.NO_REPLAY)
+
+    verdict = crash(tmp_path, chapter, print)
+
+    assert any("LOST" in fault for fault in verdict.faults), chapter.replay
 
 
 @pytest.mark.parametrize("sabotage", [Sabotage.CUT_TAIL, Sabotage.FLIP_BIT])
 def test_a_log_damaged_behind_the_brokers_back_is_found(tmp_path: Path, sabotage: Sabotage) -> None:
     """The whole run can fail: acknowledged messages taken from the files are reported lost."""
-    verdict = run_crash.crash(tmp_path, seed=2, rounds=1, sabotage=sabotage)
+    verdict = crash(tmp_path, Chapter(cell="async-none", seed=2, rounds=1, sabotage=sabotage), print)
 
     assert any("LOST" in fault for fault in verdict.faults)
 
 
 def test_a_kept_run_can_be_checked_again(tmp_path: Path) -> None:
     """`check` reads history and store of a run without a broker, and sees one made-up acknowledgement."""
-    run_crash.crash(tmp_path, seed=3, rounds=1, producers=1)
+    crash(tmp_path, Chapter(cell="async-none", seed=3, rounds=1, producers=1), print)
     again = CliRunner().invoke(run_crash.main, ["check", str(tmp_path)])
     history = tmp_path / "history.jsonl"
     lines = history.read_text().splitlines()
@@ -46,10 +78,39 @@ def test_a_kept_run_can_be_checked_again(tmp_path: Path) -> None:
     assert lied.exit_code == 1 and "LOST" in lied.output
 
 
-def test_plans_differ_from_round_to_round_and_repeat_with_the_seed() -> None:
-    """Every kind of removal and of kills while recovering comes up within a full run's rounds."""
-    plans = [plan(5, number) for number in range(40)]
+@pytest.mark.parametrize("cell", CELLS.values(), ids=list(CELLS))
+def test_five_chapters_come_to_every_point_of_their_cell(cell: Cell) -> None:
+    """The default fifty rounds name each point of a cell twice at least, from any seed on; the plan repeats."""
+    for seed in (0, 1, 12345):
+        portions = chapters(str(cell), seed, 50)
+        planned = [named_moment(cell, one.seed, number) for one in portions for number in range(one.rounds)]
 
-    assert plans == [plan(5, number) for number in range(40)]
+        assert [one.rounds for one in portions] == [CHAPTER_ROUNDS] * 5
+        assert all(planned.count(moment) >= 2 for moment in cell.moments)
+        assert None in planned
+        assert plan(cell, seed, 7) == plan(cell, seed, 7)
+
+
+def test_plans_differ_from_round_to_round() -> None:
+    """Every kind of removal and of kills while recovering comes up within a full run's rounds."""
+    plans = [plan(CELLS[WITH_BUFFER], seed, number) for seed in range(5) for number in range(10)]
+
     assert {one.removed for one in plans} == set(Derived)
-    assert {len(one.recovery_kills) for one in plans} == {0, 1, 3}
+    assert {len(one.recovery_kills) for one in plans} == {0, 1, 2}
+    assert {len(one.openings) for one in plans} == {0, 1, 2}
+
+
+@pytest.mark.needs_root
+def test_memory_is_taken_for_the_run_and_given_back(tmp_path: Path) -> None:
+    """Huge pages and mounts are as before, also after an error."""
+    if (reason := missing(Medium.HUGETLBFS)) is not None:
+        pytest.skip(reason)
+    before = Path("/proc/sys/vm/nr_hugepages").read_text()
+
+    with pytest.raises(ZeroDivisionError), mounted(set(Medium), tmp_path, brokers=2) as folders:
+        assert all(os.path.ismount(folder) for folder in folders.values())
+        assert int(Path("/proc/sys/vm/nr_hugepages").read_text()) > int(before)
+        raise ZeroDivisionError
+
+    assert Path("/proc/sys/vm/nr_hugepages").read_text() == before
+    assert list(tmp_path.iterdir()) == []

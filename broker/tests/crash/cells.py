@@ -1,0 +1,108 @@
+"""A cell of the matrix: a flush mode and a medium of the write buffer, with what they promise about `kill -9`.
+
+                     hugetlbfs     tmpfs         anonymous                none
+    ASYNC_FLUSH      all, replay   all, replay   a tail of the log goes   all
+    SYNC_FLUSH       all           all           all                      all
+
+Asynchronous flushes acknowledge what is in the buffer only. So right after the kill the log's files may lack a tail
+that was acknowledged: files of buffers have it, and the restart must bring it back; anonymous memory took it with it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from crash.media import BUFFERS, SEGMENT_BYTES, Medium
+
+from gantry_broker.store import points
+
+COMMIT_INTERVAL_MS: Final = 200
+COMMIT_PAGES: Final = (4, 512, 64)
+"""commitCommitLogLeastPages, by turns: as shipped, never but by the interval, and between."""
+COMMIT_WINDOW_S: Final = 2 * COMMIT_INTERVAL_MS / 1000 + 1.0
+"""Between the acknowledgements of the first and the last message that one kill may take from anonymous memory: a round
+of the commit thread that came just too early, the next one, and a second for a machine that has other things to do."""
+
+
+class Moment(NamedTuple):
+    """A named point, and in which part of a broker's life it is to end there."""
+
+    point: str
+    is_opening: bool
+    """While it opens its store, or under load."""
+
+    def __str__(self) -> str:
+        return f"{self.point} at the start" if self.is_opening else self.point
+
+
+ALWAYS: Final = (
+    Moment(points.AFTER_APPEND, False),
+    Moment(points.MID_ROLL, False),
+    Moment(points.AFTER_SYNC, False),
+    Moment(points.MID_POINT, False),
+    Moment(points.MID_CHECKPOINT, False),
+    Moment(points.MID_TRUNCATION, True),
+    Moment(points.MID_RECOVERY, True),
+    Moment(points.MID_POINT, True),
+    Moment(points.MID_CHECKPOINT, True),
+)
+WITH_BUFFER: Final = (Moment(points.MID_COMMIT, False), Moment(points.MID_RETURN, False))
+WITH_REPLAY: Final = (Moment(points.MID_REPLAY, True), Moment(points.AFTER_REPLAY, True))
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One of the eight."""
+
+    is_sync: bool
+    medium: Medium
+
+    def __str__(self) -> str:
+        return f"{'sync' if self.is_sync else 'async'}-{self.medium.value}"
+
+    @property
+    def is_buffered(self) -> bool:
+        return self.medium is not Medium.NONE
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether the buffer outlives its process."""
+        return self.medium in (Medium.HUGETLBFS, Medium.TMPFS)
+
+    @property
+    def may_lack_tail(self) -> bool:
+        """Whether right after a kill the log's files may lack messages that were acknowledged."""
+        return self.is_buffered and not self.is_sync
+
+    @property
+    def may_lose_tail(self) -> bool:
+        """Whether a restart may lack them, too."""
+        return self.may_lack_tail and not self.is_replayed
+
+    @property
+    def must_replay(self) -> bool:
+        """Whether acknowledged messages live in the buffer only, and a run that replays none of them proves nothing."""
+        return self.may_lack_tail and self.is_replayed
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        """Every named point that a broker of this cell comes to."""
+        return ALWAYS + WITH_BUFFER * self.is_buffered + WITH_REPLAY * self.is_replayed
+
+    def settings(self, pool_path: Path | None, seed: int) -> dict[str, str]:
+        """Keys of broker.conf."""
+        flush = {"flushDiskType": "SYNC_FLUSH" if self.is_sync else "ASYNC_FLUSH", "flushIntervalCommitLog": "100"}
+        if not self.is_buffered:
+            return flush
+        return flush | {
+            "transientStorePoolEnable": "true",
+            "transientStorePoolSize": str(BUFFERS),
+            "transientStorePoolPath": "" if pool_path is None else str(pool_path),
+            "commitIntervalCommitLog": str(COMMIT_INTERVAL_MS),
+            "commitCommitLogThoroughInterval": str(COMMIT_INTERVAL_MS),
+            "commitCommitLogLeastPages": str(COMMIT_PAGES[seed % len(COMMIT_PAGES)]),
+        }
+
+
+CELLS: Final = {str(cell): cell for cell in (Cell(is_sync, medium) for is_sync in (False, True) for medium in Medium)}
+assert max(COMMIT_PAGES) * 4096 > SEGMENT_BYTES

@@ -1,0 +1,173 @@
+"""The matrix: all cells that this machine can have, some chapters at a time, and what the whole must have shown.
+
+A run in which no message was in danger has shown nothing. So beside the faults of its chapters a run fails when a named
+point was never come to, when the buffers that outlive their process had nothing to bring back, and when anonymous
+memory never lost anything. Fewer rounds than `ROUNDS_DEMANDED` may be too few for that; then it is not asked.
+"""
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, final
+
+from crash.cells import CELLS, Cell
+from crash.chapters import Chapter, chapters, run_chapter
+from crash.media import missing, mounted
+from crash.sabotage import Sabotage
+from crash.verdict import Verdict, table
+
+FAULTS_SHOWN_MAX: Final = 12
+ROUNDS_DEMANDED: Final = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a run is asked for."""
+
+    cells: Sequence[str]
+    seed: int
+    rounds: int
+    """Of each cell."""
+
+    jobs: int = 2
+    """Chapters at a time."""
+
+    producers: int = 4
+    sabotage: Sabotage = Sabotage.NONE
+    is_kept: bool = False
+    is_verbose: bool = False
+
+
+@dataclass(slots=True)
+class Matrix:
+    """What a run found, by cell."""
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Cells that this machine cannot have, and why."""
+
+
+@final
+class MatrixRun:
+    """One run. Used once."""
+
+    def __init__(self, options: Options, directory: Path, say: Callable[[str], None]) -> None:
+        """File systems are mounted below `directory`."""
+        self._options = options
+        self._directory = directory
+        self._say = say
+        self._matrix = Matrix()
+
+    def run(self) -> Matrix:
+        """All chapters, but no more of a cell that has a fault."""
+        cells = [CELLS[name] for name in self._options.cells]
+        reasons = {medium: missing(medium) for medium in {cell.medium for cell in cells}}
+        self._matrix.skipped = {str(cell): reason for cell in cells if (reason := reasons[cell.medium])}
+        runnable = [cell for cell in cells if reasons[cell.medium] is None]
+        media = {cell.medium for cell in runnable}
+        with mounted(media, self._directory, brokers=self._options.jobs) as volumes:
+            folders = {str(cell): volumes.get(cell.medium) for cell in runnable}
+            self._run_all(self._plan(runnable, folders))
+        return self._matrix
+
+    def _plan(self, cells: Sequence[Cell], volumes: Mapping[str, Path | None]) -> list[Chapter]:
+        """The first chapter of every cell, then the second of every cell, ..."""
+        options = self._options
+        numbered = [
+            (number, replace(
+                chapter,
+                volume=str(volume) if (volume := volumes[chapter.cell]) is not None else None,
+                producers=options.producers, sabotage=options.sabotage, is_kept=options.is_kept,
+                is_verbose=options.is_verbose,
+            ))
+            for cell in cells
+            for number, chapter in enumerate(chapters(str(cell), options.seed, options.rounds))
+        ]  # fmt: skip
+        return [chapter for _, chapter in sorted(numbered, key=lambda pair: pair[0])]
+
+    def _run_all(self, planned: Sequence[Chapter]) -> None:
+        """Processes that are started anew: a fork would share the loop and the locks of this one."""
+        context = multiprocessing.get_context("spawn")
+        executor = ProcessPoolExecutor(self._options.jobs, mp_context=context)
+        try:
+            running = {executor.submit(run_chapter, chapter): chapter for chapter in planned}
+            for future in as_completed(running):
+                if not future.cancelled():
+                    self._take(running[future], *future.result())
+                    self._cancel_faulty(running)
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+    def _cancel_faulty(self, running: Mapping[Future[tuple[Verdict, Path | None]], Chapter]) -> None:
+        for future, chapter in running.items():
+            verdict = self._matrix.verdicts.get(chapter.cell)
+            if verdict is not None and verdict.faults:
+                future.cancel()
+
+    def _take(self, chapter: Chapter, verdict: Verdict, directory: Path | None) -> None:
+        self._matrix.verdicts.setdefault(chapter.cell, Verdict()).add(verdict)
+        self._say(
+            f"{chapter.cell}, seed {chapter.seed}: {verdict.rounds} rounds in {verdict.seconds:.0f} s, "
+            f"{verdict.acked:,} acknowledged, {verdict.replayed:,} replayed, {verdict.lost:,} lost, "
+            f"{len(verdict.faults)} faults"
+        )
+        for fault in verdict.faults[:FAULTS_SHOWN_MAX]:
+            self._say(f"FOUND {fault}")
+        if verdict.faults:
+            self._say(f"replay: {chapter.replay}")
+        if directory is not None:
+            self._say(f"store, buffers, logs, rounds.log and history.jsonl: {directory}")
+
+
+def shortcomings(matrix: Matrix, rounds: int) -> list[str]:
+    """What a run of so many rounds a cell should have shown and has not. Of cells that had no fault."""
+    if rounds < ROUNDS_DEMANDED:
+        return []
+    short: list[str] = []
+    hits: Counter[str] = Counter()
+    wanted: set[str] = set()
+    for name, verdict in matrix.verdicts.items():
+        cell = CELLS[name]
+        hits += verdict.hits
+        if verdict.faults:
+            continue
+        wanted |= {moment.point for moment in cell.moments}
+        if cell.must_replay and not (verdict.replayed and verdict.replayed_said):
+            short.append(f"{cell}: no acknowledged message was only in the buffer, so the replay was not tried")
+        if cell.may_lose_tail and not verdict.lost:
+            short.append(f"{cell}: nothing was lost, so no kill came at a bad moment for the other cells, either")
+    return short + [f"no broker ended at {point}" for point in sorted(wanted) if not hits[point]]
+
+
+def sums(matrix: Matrix) -> str:
+    """The run in one table: a line for each cell."""
+    head = [
+        "cell", "rounds", "kills", "at points", "acked", "replayed", "by broker", "lost", "twice", "faults", "seconds",
+    ]  # fmt: skip
+    rows = [head]
+    for name, one in matrix.verdicts.items():
+        numbers = (
+            one.rounds, one.kills, one.hits.total(), one.acked, one.replayed, one.replayed_said, one.lost,
+            one.doubled, len(one.faults), round(one.seconds),
+        )  # fmt: skip
+        rows.append([name, *(f"{number:,}" for number in numbers)])
+    rows += [[name, *(["-"] * (len(head) - 1))] for name in matrix.skipped]
+    return table(rows)
+
+
+def points_hit(matrix: Matrix) -> str:
+    """How often a broker ended at each point: a line for each point, a column for each cell."""
+    names = list(matrix.verdicts)
+    moments = {moment.point: None for name in names for moment in CELLS[name].moments}
+    rows = [["ended at", *names, "missed"]]
+    for point in moments:
+        counts = []
+        for name in names:
+            is_there = any(moment.point == point for moment in CELLS[name].moments)
+            counts.append(str(matrix.verdicts[name].hits[point]) if is_there else "-")
+        missed = sum(verdict.misses[point] for verdict in matrix.verdicts.values())
+        rows.append([point, *counts, str(missed)])
+    return table(rows)

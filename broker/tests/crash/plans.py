@@ -1,0 +1,97 @@
+"""What a round does: how long the load lasts, where the broker ends, what is removed, and how the restart is disturbed.
+
+Everything follows from the cell and the seed of the chapter. One round in three ends at a moment of chance; the others
+take the cell's named points in turn, so that a run of some chapters comes to all of them. The points in the work of a
+recovery need a kill under load first; where the buffer must hold something for it, that kill is right behind an append.
+"""
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from crash.cells import WITH_REPLAY, Cell, Moment
+
+from gantry_broker.store import points
+from gantry_broker.testing.crashing_broker import CrashAt
+
+CHAPTER_ROUNDS: Final = 10
+"""The rounds of a whole chapter."""
+LOAD_S: Final = (0.1, 0.6)
+NAMED_IN_THREE: Final = 2
+NAMED_PER_CHAPTER: Final = sum(1 for number in range(CHAPTER_ROUNDS) if number % (NAMED_IN_THREE + 1))
+COUNTS: Final = {
+    points.AFTER_APPEND: 300,
+    points.MID_ROLL: 3,
+    points.AFTER_SYNC: 4,
+    points.MID_COMMIT: 5,
+    points.MID_RETURN: 2,
+    points.MID_POINT: 2,
+    points.MID_CHECKPOINT: 2,
+}
+"""The broker ends when it comes to the point for the first to the so-manieth time."""
+COUNTS_SYNC: Final = COUNTS | {points.AFTER_SYNC: 40, points.MID_COMMIT: 60}
+"""Synchronous flushes come one after the other, each with a commit."""
+RECOVERY_KILL: Final = (0.0, 1.0)
+"""When a recovering broker is killed by chance, as parts of the time that its last recovery took."""
+
+
+class Derived(Enum):
+    """What may be removed between a kill and a restart without losing a message."""
+
+    NOTHING = ()
+    QUEUES = ("consumequeue",)
+    INDEX = ("index",)
+    CHECKPOINT = ("checkpoint",)
+    EVERYTHING = ("consumequeue", "index", "checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One round."""
+
+    load_s: float
+    """For how long the producers send, unless the broker ends itself before."""
+
+    load_end: CrashAt | None
+    """Where it ends itself under load; None: it is killed when the time is over."""
+
+    openings: tuple[CrashAt, ...]
+    """Where the restarts end themselves, one after the other."""
+
+    recovery_kills: tuple[float, ...]
+    """When further restarts are killed, as parts of the last recovery's time."""
+
+    removed: Derived
+
+
+def plan(cell: Cell, seed: int, number: int) -> Plan:
+    """Round `number` of the chapter with this seed."""
+    rng = random.Random(f"{seed}/{cell}/round/{number}")
+    load_s = rng.uniform(*LOAD_S)
+    removed = rng.choice((Derived.NOTHING, Derived.NOTHING, *Derived))
+    recovery_kills = tuple(rng.uniform(*RECOVERY_KILL) for _ in range(rng.choice((0, 0, 0, 1, 2))))
+    counts = COUNTS_SYNC if cell.is_sync else COUNTS
+    moment = named_moment(cell, seed, number)
+    if moment is None:
+        return Plan(load_s, None, (), recovery_kills, removed)
+    if not moment.is_opening:
+        end = CrashAt(moment.point, rng.randint(1, counts[moment.point]))
+        return Plan(load_s, end, (), recovery_kills, removed)
+    # A crash in a crashed recovery, now and then.
+    openings = (CrashAt(moment.point, 1),) * rng.choice((1, 1, 2))
+    needs_tail = moment in WITH_REPLAY
+    first = CrashAt(points.AFTER_APPEND, rng.randint(1, counts[points.AFTER_APPEND])) if needs_tail else None
+    return Plan(load_s, first, openings, () if needs_tail else recovery_kills, removed)
+
+
+def named_moment(cell: Cell, seed: int, number: int) -> Moment | None:
+    """The point that this round is about; None for one of chance.
+
+    Chapters have consecutive seeds, and each goes on in the list where the one before it ended, if it had ten rounds.
+    """
+    third, within = divmod(number, NAMED_IN_THREE + 1)
+    if within == 0:
+        return None
+    moments = cell.moments
+    return moments[(seed * NAMED_PER_CHAPTER + third * NAMED_IN_THREE + within - 1) % len(moments)]
