@@ -1,8 +1,8 @@
 """The reading half: never blocks, never mixes two publications, follows a broker over its restarts.
 
-A look is a ``stat`` of the path, one ``pread`` of the whole page and one of the sequence it chose, about 5 us. Read
-calls rather than a map, because a map of a file that somebody else truncates kills the reader with SIGBUS, and a
-sidecar must outlive everything.
+A look is a ``stat`` of the path, one ``pread`` of the whole page and one of the sequence it chose: tens of
+microseconds. Read calls rather than a map, because a map of a file that somebody else truncates kills the reader with
+SIGBUS, and a sidecar must outlive everything.
 
 How a look can go wrong, and what the reader does then:
 
