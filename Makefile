@@ -32,7 +32,7 @@ interop: ## Run Apache's Java clients 4.9.8 and 5.3.3 against our processes (nee
 interop-bench: ## Run Apache's own benchmark Producer and Consumer against our processes (needs Java and Maven).
 	@scripts/interop-bench
 
-crash: ## Kill the broker under load, 20 rounds, and look for every acknowledged message.
+crash: ## Kill the broker in every mode at every bad moment, break its disk, and look for what it promised.
 	@scripts/crash
 
 fuzz: ## Send two million mutated frames to a broker and see that it still serves.
