@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 READY_TIMEOUT_S: Final = 120.0
 """A broker recovers its log before it is ready."""
-STOP_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 70.0
+"""Longer than a broker's own `shutdownTimeout`, so that it is the broker that says what it could not finish."""
 LOG_PREFIX: Final = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ \S+ ")
 """Time, level and logger, which the log has and a one-line error does not need."""
 
