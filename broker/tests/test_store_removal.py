@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from gantry_broker.ports import RealDisk
 from gantry_broker.store.file_age import newest_store_time
 from gantry_broker.store.reader import ReadStatus
+from gantry_broker.store.settings import PoolSettings
 from gantry_broker.testing.head import remove_before, remove_files, write_point
 from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
 from gantry_wire.message import decode_records
@@ -146,6 +148,29 @@ def test_a_file_made_ahead_stays(world: StoreWorld) -> None:
     facts = world.store.removal.facts()
 
     assert [file.is_removable for file in facts] == [True, True, False, False]
+
+
+def test_a_file_with_a_write_buffer_stays(tmp_path: Path) -> None:
+    """A buffer stands for its file until it is given back, even if all of it is committed and flushed by then."""
+    pooled = replace(TINY, pool=PoolSettings(is_enabled=True, buffers_count=4))
+    world = make_world("faulty", tmp_path, pooled)
+    world.open()
+    while world.store.wrote < 3 * FILE_BYTES:
+        world.send()
+    world.store._log.commit()
+    world.store.flush()
+    world.store.release_dispatch(world.store.wrote)
+    assert [file.is_removable for file in world.store.removal.facts()] == [False] * 4
+
+    world.store.advance()
+
+    assert [file.is_removable for file in world.store.removal.facts()] == [True] * 3 + [False]
+    remove_files(world.store, 3)
+    world.send(count=10)
+    assert world.bodies() == survivors(world, "orders", 0)
+    world.kill()
+    world.open()
+    assert world.bodies() == survivors(world, "orders", 0)
 
 
 def test_index_files_of_deleted_messages_go(world: StoreWorld) -> None:

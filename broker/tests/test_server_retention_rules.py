@@ -1,0 +1,188 @@
+"""For any history: no message goes that somebody has still to consume, unless it expired or that was asked for.
+
+The whole chain is under test (facts, unconsumed, plan, removal) against an oracle that knows nothing of files: what was
+sent when, and who has committed which offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gantry_broker.ports import DiskSpace
+from gantry_broker.server.clients import ClientRegistry
+from gantry_broker.server.core import BrokerCore
+from gantry_broker.server.offsets import ConsumerOffsets
+from gantry_broker.server.topics import TopicTable
+from gantry_broker.server.unconsumed import oldest_unconsumed
+from gantry_broker.store.retention import (
+    FILES_PER_ROUND_MAX,
+    HOUR_MS,
+    NOTHING_UNCONSUMED,
+    RetentionFacts,
+    RoomFacts,
+    needs_unconsumed,
+    plan_retention,
+)
+from gantry_broker.store.settings import RetentionSettings
+from gantry_broker.testing.head import remove_before
+from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+from gantry_wire.names import RETRY_PREFIX, SCHEDULE_TOPIC
+
+FILE_BYTES = TINY.mapped_file_size_commit_log
+QUEUES = (("orders", 0), ("orders", 1), ("bills", 0), (f"{RETRY_PREFIX}g1", 0), (SCHEDULE_TOPIC, 0), ("TBW102", 0))
+GROUPS = ("g1", "g2")
+
+
+@dataclass
+class History:
+    """A store, its consumers, and what the oracle remembers."""
+
+    is_asked: bool
+    world: StoreWorld = field(default_factory=lambda: make_world("faulty", Path("/")))
+    delivered: dict[int, int] = field(default_factory=dict)
+    sent_ms: dict[int, int] = field(default_factory=dict)
+    """Store time by the end of the record."""
+
+    def __post_init__(self) -> None:
+        self.world.open()
+        self.offsets = ConsumerOffsets(self.world.clock)
+        parts: Any = SimpleNamespace(
+            store=self.world.store,
+            offsets=self.offsets,
+            clients=ClientRegistry(self.world.clock),
+            topics=TopicTable(self.world.clock, lambda topic: None),
+        )
+        self.core = cast("BrokerCore", parts)
+        self.settings = RetentionSettings(reserved_hours=10, delete_hours=(4,), is_unconsumed_deleted=self.is_asked)
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    def send(self, queue: int, count: int) -> None:
+        topic, queue_id = QUEUES[queue]
+        for _ in range(count):
+            self.world.append([self.world.draft(topic, queue_id, body=b"x" * 300)])
+            self.sent_ms[self.world.sent[-1][0]] = self.world.store.last_timestamp_ms
+            self.world.clock.advance(1)
+
+    def consume(self, queue: int, group: int, percent: int) -> None:
+        topic, queue_id = QUEUES[queue]
+        found = self.world.store.find_queue(topic, queue_id)
+        if found is None:
+            return
+        offset = found.min_offset + (found.end - found.min_offset) * percent // 100
+        if topic == SCHEDULE_TOPIC:
+            self.delivered[queue_id + 1] = max(offset, self.delivered.get(queue_id + 1, 0))
+        else:
+            self.offsets.commit(GROUPS[group], topic, queue_id, offset)
+
+    def wait(self, hours: int) -> None:
+        self.world.clock.advance(hours * HOUR_MS)
+
+    def flush(self) -> None:
+        self.world.store.flush()
+
+    def restart(self) -> None:
+        self.world.kill()
+        self.world.open()
+        self.core.store = self.world.store  # type: ignore[misc]
+
+    def plan(self, used: int, hour: int) -> None:
+        """One round of retention, and the oracle's judgement."""
+        store = self.world.store
+        space = DiskSpace(1000 * FILE_BYTES, (100 - used) * 10 * FILE_BYTES)
+        unconsumed_from = NOTHING_UNCONSUMED
+        if needs_unconsumed(space, self.settings):
+            oldest = asyncio.run(oldest_unconsumed(self.core, self.delivered))
+            unconsumed_from = NOTHING_UNCONSUMED if oldest is None else oldest.physical_offset
+        facts = RetentionFacts(
+            files=store.removal.facts(),
+            room=RoomFacts(space=space, file_size=FILE_BYTES),
+            now_ms=self.world.clock.wall_ms(),
+            hour=hour,
+            unconsumed_from=unconsumed_from,
+        )
+        before = store.min_physical
+        plan = plan_retention(facts, self.settings)
+
+        remove_before(store, plan.delete_before)
+
+        self.judge(before, store.min_physical, is_pressed=used > self.settings.forced_percent)
+
+    # -- the oracle --------------------------------------------------------------------------------------------------
+
+    def judge(self, before: int, after: int, *, is_pressed: bool) -> None:
+        store = self.world.store
+        assert after % FILE_BYTES == 0
+        assert after - before <= FILES_PER_ROUND_MAX * FILE_BYTES
+        assert after <= store.flushed
+        assert after <= store.wrote - store.wrote % FILE_BYTES, "the current file stays"
+        expired_ms = self.world.clock.wall_ms() - 10 * HOUR_MS
+        for end, topic, queue_id, offset, _ in self.world.sent:
+            if before < end <= after:
+                is_free = is_pressed and (self.is_asked or self.is_consumed(topic, queue_id, offset))
+                assert self.sent_ms[end] < expired_ms or is_free, (end, topic, queue_id, offset)
+        for topic, queue_id in QUEUES:
+            kept = [entry for entry in self.world.sent if entry[1:3] == (topic, queue_id) and entry[0] > after]
+            assert self.world.bodies(topic, queue_id) == [body for *_, body in kept]
+
+    def is_consumed(self, topic: str, queue_id: int, offset: int) -> bool:
+        if topic == "TBW102":
+            return True
+        if topic == SCHEDULE_TOPIC:
+            return offset < self.delivered.get(queue_id + 1, 0)
+        groups = ["g1"] if topic.startswith(RETRY_PREFIX) else self.offsets.groups_of(topic)
+        return bool(groups) and all((self.offsets.find(group, topic, queue_id) or 0) > offset for group in groups)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("send"), st.integers(0, 5), st.integers(1, 60)),
+    st.tuples(st.just("send"), st.integers(0, 5), st.integers(1, 60)),
+    st.tuples(st.just("consume"), st.integers(0, 4), st.integers(0, 1), st.sampled_from((0, 50, 90, 100, 100, 100))),
+    st.tuples(st.just("consume"), st.integers(0, 4), st.just(0), st.just(100)),
+    st.tuples(st.just("wait"), st.integers(0, 12)),
+    st.tuples(st.just("flush")),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("plan"), st.sampled_from((50, 76, 86, 95, 99)), st.sampled_from((3, 4))),
+    st.tuples(st.just("plan"), st.sampled_from((86, 99)), st.just(3)),
+)
+
+
+@settings(max_examples=150)
+@given(is_asked=st.booleans(), steps=st.lists(STEPS, max_size=40))
+def test_no_history_loses_what_somebody_still_needs(is_asked: bool, steps: list[tuple[Any, ...]]) -> None:
+    """Consumed by all, expired, or given up by name: nothing else is ever deleted, and the rest is served whole."""
+    history = History(is_asked)
+
+    for verb, *arguments in steps:
+        getattr(history, verb)(*arguments)
+
+    history.flush()
+    history.plan(99, 3)
+
+
+def test_the_oracle_and_the_rules_meet() -> None:
+    """A history in which each rule deletes something, so that the property is not true of doing nothing."""
+    history = History(is_asked=False)
+    history.send(0, 150)
+    history.flush()
+    history.plan(99, 3)
+    assert history.world.store.min_physical == 0, "nobody consumes it"
+    history.consume(0, 0, 100)
+    history.plan(99, 3)
+    assert history.world.store.min_physical == 4 * FILE_BYTES, "everybody has consumed it"
+
+    history.send(2, 150)
+    history.flush()
+    history.wait(11)
+    history.plan(50, 3)
+    assert history.world.store.min_physical == 4 * FILE_BYTES, "expired, but neither the hour nor a need"
+    history.plan(50, 4)
+
+    assert history.world.store.min_physical > 6 * FILE_BYTES, "expired, though nobody has consumed it"
