@@ -88,6 +88,13 @@ class IndexFile:
     def is_full(self) -> bool:
         return self.header.next_number >= self.count_max
 
+    @property
+    def is_complete(self) -> bool:
+        """What a file must be that another one follows: full, from an earlier message to a later one."""
+        header = self.header
+        is_ordered = 0 < header.begin_timestamp_ms <= header.end_timestamp_ms
+        return self.is_full and is_ordered and 0 <= header.begin_physical <= header.end_physical
+
     def entry_position(self, number: int) -> int:
         return self.entries_start + number * ENTRY_BYTES
 

@@ -86,7 +86,7 @@ class KeyIndex:
                 self._disk.remove(path)
                 self.is_directory_dirty = True
                 continue
-            if self._disk.file_size(path) != self._settings.index_file_size:
+            if self._disk.file_size(path) != self._settings.index_file_size or (files and not files[-1].is_complete):
                 is_good = False
                 break
             file = IndexFile(self._disk.open(path), name, self._settings)
@@ -109,7 +109,8 @@ class KeyIndex:
     def restore(self, point: IndexPoint, *, is_clean: bool) -> bool:
         """Go back to ``point``, unless the last stop was clean. False if what the point says is not there."""
         newest = next((file for file in self.files if file.name == point.name), None)
-        if newest is None or (newest.header.next_number < point.header.next_number and is_clean):
+        if newest is None or newest.header.next_number < point.header.next_number:
+            # The header was synced before the point was written, and only ever grows.
             return False
         if not is_clean:
             newest.restore(point.header)

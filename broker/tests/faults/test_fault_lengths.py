@@ -1,0 +1,191 @@
+"""D10 and D11: length fields that lie, blanks where none belong, and old records in a place that is not theirs.
+
+Recovery reads bytes that anything may have happened to. It ends, whatever they say, takes no more memory than the files
+have, and believes no record that says it belongs elsewhere.
+"""
+
+import struct
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults.fields import places
+
+from gantry_broker.store import recovery
+from gantry_broker.store.mapped_file import file_name
+from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, RecordCheck, check_record
+
+SENT, FLUSHED = 60, 40
+MIDDLE, TAIL = 20, 50
+FILE_BYTES = 16 * 1024
+MEMORY_BYTES_MAX = 4 << 20
+CHECKS_MAX = 20_000
+LENGTHS = {
+    "zero": 0, "one": 1, "minus-one": -1, "smallest": -(1 << 31), "largest": (1 << 31) - 1, "a-file": FILE_BYTES,
+    "beyond-the-file": FILE_BYTES + 1, "beyond-any-message": 64 << 20, "short-of-a-record": 90,
+}  # fmt: skip
+BLANKS = {"zero": 0, "seven": 7, "eight": 8, "minus-one": -1, "smallest": -(1 << 31), "beyond-the-file": FILE_BYTES + 1}
+KILLED = pytest.mark.parametrize("number", [MIDDLE, TAIL], ids=["middle", "tail"])
+
+
+@pytest.fixture(params=[pytest.param("real", marks=pytest.mark.slow), "faulty"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWorld]:
+    """Sixty messages, forty of them flushed; killed, and without a recovery point, so that the whole log is read."""
+    made = make_world(request.param, tmp_path)
+    made.open()
+    for number in range(SENT):
+        if number == FLUSHED:
+            made.clock.advance(20_000)
+            made.store.flush_step()
+        made.send()
+    made.kill()
+    made.disk.remove(made.path("recovery-point.json"))
+    yield made
+    made.disk.kill()
+
+
+def start_of(world: StoreWorld, number: int) -> int:
+    return sorted(world.records)[number]
+
+
+def write(world: StoreWorld, offset: int, data: bytes) -> None:
+    """Put bytes at a place of the log, behind everybody's back."""
+    world.overwrite(f"commitlog/{file_name(offset - offset % FILE_BYTES)}", offset % FILE_BYTES, data)
+
+
+def open_in_bounds(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open it, with every look at a record counted and every byte of memory."""
+    looks = 0
+
+    def counting(*arguments: object, **options: object) -> RecordCheck:
+        nonlocal looks
+        looks += 1
+        assert looks < CHECKS_MAX, "recovery goes in circles"
+        return check_record(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(recovery, "check_record", counting)
+    tracemalloc.start()
+    try:
+        world.open()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < MEMORY_BYTES_MAX, "something was allocated because a length asked for it"
+
+
+def expect_one_lost(world: StoreWorld, number: int) -> None:
+    """In the middle one message is gone; in the tail it and everything after it."""
+    bodies = world.sent_bodies()
+    expected = bodies[:number] + (bodies[number + 1 :] if number < FLUSHED else [])
+    assert world.bodies() == expected
+    world.send()
+    assert world.bodies()[-1] == world.sent[-1][4]
+
+
+@KILLED
+@pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS.keys())
+@pytest.mark.parametrize("field", ["total", "body-length"])
+def test_a_length_that_lies_is_found_out(
+    world: StoreWorld, field: str, length: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D10: recovery ends within bounds for any length, and loses no more than damage at that place must cost."""
+    start = start_of(world, number)
+    first, _ = places(world.records[start])[field]
+    write(world, start + first, struct.pack(">i", length))
+
+    open_in_bounds(world, monkeypatch)
+
+    expect_one_lost(world, number)
+
+
+@KILLED
+@pytest.mark.parametrize("length", [0, 1, 127, 255])
+@pytest.mark.parametrize("field", ["topic-length", "properties-length"])
+def test_a_short_length_that_lies_is_found_out(
+    world: StoreWorld, field: str, length: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D10: the lengths inside a record are asked as sharply as its own."""
+    start = start_of(world, number)
+    first, end = places(world.records[start])[field]
+    write(world, start + first, length.to_bytes(end - first, "big"))
+
+    open_in_bounds(world, monkeypatch)
+
+    expect_one_lost(world, number)
+
+
+@KILLED
+@pytest.mark.parametrize("length", BLANKS.values(), ids=BLANKS.keys())
+def test_a_blank_in_the_middle_of_a_file_hides_nothing(
+    world: StoreWorld, length: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D10: a blank record counts only where it reaches exactly to the end of its file."""
+    write(world, start_of(world, number), BLANK_RECORD.pack(length, BLANK_MAGIC))
+
+    open_in_bounds(world, monkeypatch)
+
+    expect_one_lost(world, number)
+
+
+def stale_copy(world: StoreWorld, target: int, numbers: range) -> None:
+    """Whole, valid records of an earlier place, one after the other at `target`."""
+    starts = sorted(world.records)
+    data = b"".join(world.records[starts[number]] for number in numbers)
+    assert target % FILE_BYTES + len(data) <= FILE_BYTES
+    write(world, target, data)
+
+
+def test_old_records_behind_the_end_of_the_log_are_not_believed(world: StoreWorld) -> None:
+    """D11: what lies behind the last record is older content of the same file: whole, valid, and no message."""
+    end = world.sent[-1][0]
+    stale_copy(world, end, range(10))
+
+    assert world.open().end == end
+    assert world.bodies() == world.sent_bodies()
+
+
+def test_an_old_segment_under_a_new_name_is_not_believed(world: StoreWorld) -> None:
+    """D11: a file that was used before and holds nothing but old records is an empty one, once the log comes to it."""
+    end = world.sent[-1][0]
+    base = end - end % FILE_BYTES + FILE_BYTES
+    old = world.files("commitlog")[f"commitlog/{file_name(0)}"]
+    made = world.disk.create(world.path(f"commitlog/{file_name(base)}"), FILE_BYTES, reserve=FILE_BYTES)
+    made.pwrite(old, 0)
+    made.sync()
+    made.close()
+
+    assert world.open().end == end
+    while world.store.wrote < base + 1000:
+        world.send()
+    world.kill()
+    assert world.open().end == world.sent[-1][0]
+    assert world.bodies() == world.sent_bodies()
+
+
+def test_old_records_in_the_place_of_newer_ones_cost_only_those(world: StoreWorld) -> None:
+    """D11: a misdirected write in the flushed middle costs the messages it destroyed; old ones are not seen twice."""
+    starts = sorted(world.records)
+    assert len(world.records[starts[12]]) == len(world.records[starts[MIDDLE]])
+    stale_copy(world, starts[MIDDLE], range(12, 13))
+
+    report = world.open()
+
+    assert report.damaged == [(starts[MIDDLE], starts[MIDDLE + 1])]
+    expect_one_lost(world, MIDDLE)
+
+
+def test_without_the_offset_check_old_records_would_be_served(
+    world: StoreWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D11's twin: a scan that does not compare a record's own offset takes the old records for new ones."""
+
+    def anywhere(*arguments: object, **options: object) -> RecordCheck:
+        return check_record(*arguments, **(options | {"physical_offset": None}))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(recovery, "check_record", anywhere)
+    end = world.sent[-1][0]
+    stale_copy(world, end, range(10))
+
+    assert world.open().end > end
