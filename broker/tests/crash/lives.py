@@ -31,11 +31,11 @@ RECOVERY_BEGINS, RECOVERY_ENDED, OPENED = " starting ", "store recovered", "the 
 class Lives:
     """A name server and a broker that is started again and again. Owned by one event loop."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, str], verdict: Verdict, *, has_replay: bool) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str], verdict: Verdict, *, without: str | None) -> None:
         self._directory = directory
         self._settings = settings
         self._verdict = verdict
-        self._has_replay = has_replay
+        self._without = without
         self._name_server_port, self._port = free_port(), free_port()
         self.address: Final = f"{HOST}:{self._port}"
         self._name_server = name_server(directory, self._name_server_port)
@@ -117,8 +117,8 @@ class Lives:
 
     def _make_broker(self, *options: str) -> ServerProcess:
         """The shipped broker, or the one that ends itself."""
-        if not self._has_replay:
-            options += ("--without-replay",)
+        if self._without is not None:
+            options += ("--without", self._without)
         program = ("-m", "gantry_broker.testing.crashing_broker", *options, "--") if options else BROKER
         return broker(self._directory, self._port, self._name_server_port, self._settings, program)
 

@@ -145,13 +145,14 @@ def shortcomings(matrix: Matrix, rounds: int) -> list[str]:
 def sums(matrix: Matrix) -> str:
     """The run in one table: a line for each cell."""
     head = [
-        "cell", "rounds", "kills", "at points", "acked", "replayed", "by broker", "lost", "twice", "faults", "seconds",
+        "cell", "rounds", "kills", "at points", "acked", "replayed", "by broker", "seen", "lost", "twice", "faults",
+        "seconds",
     ]  # fmt: skip
     rows = [head]
     for name, one in matrix.verdicts.items():
         numbers = (
-            one.rounds, one.kills, one.hits.total(), one.acked, one.replayed, one.replayed_said, one.lost,
-            one.doubled, len(one.faults), round(one.seconds),
+            one.rounds, one.kills, one.hits.total(), one.acked, one.replayed, one.replayed_said, one.seen,
+            one.lost, one.doubled, len(one.faults), round(one.seconds),
         )  # fmt: skip
         rows.append([name, *(f"{number:,}" for number in numbers)])
     rows += [[name, *(["-"] * (len(head) - 1))] for name in matrix.skipped]

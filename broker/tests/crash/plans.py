@@ -32,6 +32,7 @@ COUNTS: Final = {
 """The broker ends when it comes to the point for the first to the so-manieth time."""
 COUNTS_SYNC: Final = COUNTS | {points.AFTER_SYNC: 40, points.MID_COMMIT: 60}
 """Synchronous flushes come one after the other, each with a commit."""
+WITNESS_SHARE: Final = 0.5
 RECOVERY_KILL: Final = (0.0, 1.0)
 """When a recovering broker is killed by chance, as parts of the time that its last recovery took."""
 
@@ -63,6 +64,8 @@ class Plan:
     """When further restarts are killed, as parts of the last recovery's time."""
 
     removed: Derived
+    has_witness: bool
+    """Whether somebody consumes while the producers send."""
 
 
 def plan(cell: Cell, seed: int, number: int) -> Plan:
@@ -71,18 +74,19 @@ def plan(cell: Cell, seed: int, number: int) -> Plan:
     load_s = rng.uniform(*LOAD_S)
     removed = rng.choice((Derived.NOTHING, Derived.NOTHING, *Derived))
     recovery_kills = tuple(rng.uniform(*RECOVERY_KILL) for _ in range(rng.choice((0, 0, 0, 1, 2))))
+    has_witness = rng.random() < WITNESS_SHARE
     counts = COUNTS_SYNC if cell.is_sync else COUNTS
     moment = named_moment(cell, seed, number)
     if moment is None:
-        return Plan(load_s, None, (), recovery_kills, removed)
+        return Plan(load_s, None, (), recovery_kills, removed, has_witness)
     if not moment.is_opening:
         end = CrashAt(moment.point, rng.randint(1, counts[moment.point]))
-        return Plan(load_s, end, (), recovery_kills, removed)
+        return Plan(load_s, end, (), recovery_kills, removed, has_witness)
     # A crash in a crashed recovery, now and then.
     openings = (CrashAt(moment.point, 1),) * rng.choice((1, 1, 2))
     needs_tail = moment in WITH_REPLAY
     first = CrashAt(points.AFTER_APPEND, rng.randint(1, counts[points.AFTER_APPEND])) if needs_tail else None
-    return Plan(load_s, first, openings, () if needs_tail else recovery_kills, removed)
+    return Plan(load_s, first, openings, () if needs_tail else recovery_kills, removed, has_witness)
 
 
 def named_moment(cell: Cell, seed: int, number: int) -> Moment | None:

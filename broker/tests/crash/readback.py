@@ -1,7 +1,7 @@
 """Reading a broker's queues over the wire, from the first offset to the last, and finding messages by key."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from crash.history import Sent
 from crash.log_walk import Queue
@@ -52,21 +52,38 @@ async def _pull_queue(channel: Channel, topic: str, queue_id: int) -> list[Store
     messages: list[StoredMessage] = []
     offset = 0
     while True:
-        fields = PullMessage(
-            consumer_group="CrashReaders", topic=topic, queue_id=queue_id, queue_offset=offset, max_msg_nums=1024,
-            sys_flag=PULL_SUBSCRIPTION, commit_offset=0, suspend_timeout_millis=0, sub_version=0, subscription="*",
-            expression_type="TAG", max_msg_bytes=4 * 1024 * 1024,
-        )  # fmt: skip
-        reply = await ask(channel, Command(code=RequestCode.PULL_MESSAGE, ext=fields.write()))
-        if reply.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
-            end = PullResult.read(reply.ext).max_offset
-            if end != offset:
-                raise UnexpectedReply(f"{topic}/{queue_id} ends at {end}, and nothing is found at {offset}")
-            return messages
-        if reply.code != ResponseCode.SUCCESS:
-            raise UnexpectedReply(f"pulling {topic}/{queue_id} at {offset} got {reply.code}: {reply.remark}")
-        messages += decode_records(reply.body)
-        offset = PullResult.read(reply.ext).next_begin_offset
+        found = await pull(channel, (topic, queue_id), offset)
+        if found.next_offset == offset:
+            if found.max_offset == offset:
+                return messages
+            raise UnexpectedReply(f"{topic}/{queue_id} ends at {found.max_offset}, and nothing is found at {offset}")
+        messages += found.messages
+        offset = found.next_offset
+
+
+class Pulled(NamedTuple):
+    """The answer to one pull."""
+
+    messages: list[StoredMessage]
+    next_offset: int
+    max_offset: int
+
+
+async def pull(channel: Channel, queue: Queue, offset: int) -> Pulled:
+    """What is there from `offset` on, as far as one reply goes."""
+    topic, queue_id = queue
+    fields = PullMessage(
+        consumer_group="CrashReaders", topic=topic, queue_id=queue_id, queue_offset=offset, max_msg_nums=1024,
+        sys_flag=PULL_SUBSCRIPTION, commit_offset=0, suspend_timeout_millis=0, sub_version=0, subscription="*",
+        expression_type="TAG", max_msg_bytes=4 * 1024 * 1024,
+    )  # fmt: skip
+    reply = await ask(channel, Command(code=RequestCode.PULL_MESSAGE, ext=fields.write()))
+    result = PullResult.read(reply.ext)
+    if reply.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
+        return Pulled([], offset, result.max_offset)
+    if reply.code != ResponseCode.SUCCESS:
+        raise UnexpectedReply(f"pulling {topic}/{queue_id} at {offset} got {reply.code}: {reply.remark}")
+    return Pulled(decode_records(reply.body), result.next_begin_offset, result.max_offset)
 
 
 async def not_found_by_key(channel: Channel, sample: Iterable[Sent]) -> list[str]:

@@ -29,6 +29,7 @@ from crash.producer import Producer
 from crash.readback import UnexpectedReply, create_topics, not_found_by_key, pull_everything
 from crash.sabotage import Sabotage, spoil_log
 from crash.verdict import Verdict
+from crash.witness import Witness
 
 from gantry_remoting import Channel, RemotingError
 from gantry_wire.message import StoredMessage
@@ -77,8 +78,10 @@ class CrashRun:
         self._producers = [Producer(number, seed, self._history) for number in range(producers)]
         self.verdict = Verdict()
         settings = SETTINGS | cell.settings(pool_path, seed)
-        self._lives = Lives(directory, settings, self.verdict, has_replay=sabotage is not Sabotage.NO_REPLAY)
+        self._lives = Lives(directory, settings, self.verdict, without=sabotage.guard)
         self._settled_end = -1
+        self._walked: Queues = {}
+        """What was there after the last start."""
 
     def __repr__(self) -> str:
         return f"<CrashRun {self._cell} seed={self._seed} rounds={self.verdict.rounds} {self._history}>"
@@ -113,7 +116,8 @@ class CrashRun:
 
     async def _round(self, number: int, chosen: Plan, following: Plan | None) -> None:
         before = self._history.replies
-        how = await self._load(chosen)
+        witness = Witness(self._walked)
+        how = await self._load(chosen, witness)
         self._count()
         in_files = messages_by_queue(walk_log(self._store, is_sealed=True))
         self._judge("files after the kill", in_files, may_lose_tail=self._cell.may_lack_tail)
@@ -130,7 +134,10 @@ class CrashRun:
         walked = await self._read_back()
         is_undisturbed = not chosen.openings and not chosen.recovery_kills
         replayed = self._compare_restart(in_files, walked, may_count=is_undisturbed)
+        self.verdict.seen += sum(len(messages) for messages in witness.seen.values())
+        self.verdict.faults += [f"SHOWN, and gone: {text}" for text in witness.missing(walked)]
         lost = self._settle(walked)
+        self._walked = walked
         self.verdict.rounds += 1
         self._say(
             f"round {number + 1}: {self._history.replies - before:,} acknowledged, {how}; {replayed:,} replayed, "
@@ -139,9 +146,12 @@ class CrashRun:
             + (f"; {len(self.verdict.faults)} FAULTS" if self.verdict.faults else "")
         )
 
-    async def _load(self, chosen: Plan) -> str:
+    async def _load(self, chosen: Plan, witness: Witness) -> str:
         """All producers send; the broker dies in the middle of it; their connections end. How it died."""
-        work = asyncio.gather(*(producer.run(self._lives.address) for producer in self._producers))
+        clients = [producer.run(self._lives.address) for producer in self._producers]
+        if chosen.has_witness:
+            clients.append(witness.run(self._lives.address))
+        work = asyncio.gather(*clients)
         how = await self._lives.end_under_load(chosen)
         await work
         self._history.flush()

@@ -50,7 +50,7 @@ def end_well(_number: int, _frame: FrameType | None) -> None:
 )
 @click.option(
     "--sabotage", type=click.Choice([one.value for one in Sabotage]), default="none", show_default=True,
-    help="Damage the log before the last restart of a chapter, or switch the replay off, to see the checker fail.",
+    help="Damage the log before the last restart, or take a guard from the broker, to see the checker fail.",
 )  # fmt: skip
 @click.option("--keep", is_flag=True, help="Keep stores, logs and histories even when nothing was found.")
 @click.option("--verbose", is_flag=True, help="A line for each round.")

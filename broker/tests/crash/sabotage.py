@@ -20,11 +20,18 @@ class Sabotage(Enum):
     """One bit of one body changes."""
     NO_REPLAY = "no-replay"
     """No start finds the write buffers of the one before it."""
+    NO_HOLD = "no-hold"
+    """Consumers are shown at once what a crash may take back."""
+
+    @property
+    def guard(self) -> str | None:
+        """What the broker is without."""
+        return {Sabotage.NO_REPLAY: "replay", Sabotage.NO_HOLD: "hold"}.get(self)
 
 
 def spoil_log(store: Path, sabotage: Sabotage) -> None:
     """Do it, as far as it is done to files."""
-    if sabotage in (Sabotage.NONE, Sabotage.NO_REPLAY):
+    if sabotage not in (Sabotage.CUT_TAIL, Sabotage.FLIP_BIT):
         return
     messages = list(walk_log(store))
     victim = messages[len(messages) // 2]

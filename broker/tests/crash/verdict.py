@@ -31,6 +31,8 @@ class Verdict:
     """Records that the broker says it replayed, acknowledged or not, in starts that were not disturbed."""
     lost: int = 0
     """Acknowledged and gone, where the mode allows it; elsewhere each is a fault."""
+    seen: int = 0
+    """Messages that a consumer was shown under load; one that is gone is a fault."""
     recovery_kills: int = 0
     """Kills of a broker that had begun to open its store, or was about to."""
     recovery_hits: int = 0

@@ -8,7 +8,8 @@ over and the load is on. The last line of the log says where it ended, so that a
 one.
 
 Recovery points come every ten seconds as shipped; ``--point-interval`` has them come under a short load. And one guard
-can be taken away, so that a test can show that it would notice: ``--without-replay`` finds no write buffers.
+can be taken away, so that a test can show that it would notice: ``--without replay`` finds no write buffers,
+``--without hold`` shows consumers what is not committed.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from typing import Final, NamedTuple, final
 from gantry_broker import __main__ as broker
 from gantry_broker import settings
 from gantry_broker.store import points
+from gantry_broker.store.dispatcher import Dispatcher
 from gantry_broker.store.opening import OpenPools
+from gantry_broker.store.replay import FoundBuffer
 from gantry_broker.store.settings import FlushSettings
-from gantry_broker.store.write_buffer import WriteBuffer
 
 CRASHING: Final = "crashing at "
 
@@ -76,9 +78,13 @@ class Counter:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def find_no_buffers(_pools: OpenPools) -> list[WriteBuffer]:
-    """Stands for ``OpenPools.found`` where the replay is taken away."""
+def find_no_buffers(_pools: OpenPools) -> list[FoundBuffer]:
+    """Stands for ``OpenPools.found``: nothing is replayed."""
     return []
+
+
+def show_at_once(_dispatcher: Dispatcher) -> None:
+    """Stands for ``Dispatcher.hold``: consumers see what may still be lost."""
 
 
 def replace(owner: object, name: str, value: object) -> None:
@@ -87,12 +93,18 @@ def replace(owner: object, name: str, value: object) -> None:
     setattr(owner, name, value)
 
 
+GUARDS: Final[dict[str, tuple[type, str, object]]] = {
+    "replay": (OpenPools, "found", find_no_buffers),
+    "hold": (Dispatcher, "hold", show_at_once),
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--crash-at", type=parse_crash_at, metavar="NAME:TIMES")
     parser.add_argument("--armed-by-signal", action="store_true", help="count from SIGUSR1 on")
     parser.add_argument("--point-interval", type=int, metavar="MS", help="how often recovery points are written")
-    parser.add_argument("--without-replay", action="store_true", help="find no write buffers at the start")
+    parser.add_argument("--without", choices=sorted(GUARDS), help="a guard that is taken away")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="-- and what the broker is given")
     options = parser.parse_args()
     if options.crash_at is not None:
@@ -102,8 +114,8 @@ def main() -> int:
     if options.point_interval is not None:
         often = {"recovery_point_interval_ms": options.point_interval, "checkpoint_interval_ms": options.point_interval}
         replace(settings, "FlushSettings", functools.partial(FlushSettings, **often))
-    if options.without_replay:
-        replace(OpenPools, "found", find_no_buffers)
+    if options.without is not None:
+        replace(*GUARDS[options.without])
     return broker.main([word for word in options.arguments if word != "--"])
 
 
