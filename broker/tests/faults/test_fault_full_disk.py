@@ -1,0 +1,105 @@
+"""D6: the disk fills up under load. Sends stop before it is full, reads go on, and with space sends go on, too.
+
+Nothing is restarted in between. What was acknowledged is there, a process that touches its maps on a full disk lives,
+and where consumers are done with the oldest files, the broker makes the room itself.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from crash.history import Outcome
+from crash.readback import pull_everything
+from faults.loop_disk import LoopDisk
+from faults.scene import QUICK_FLUSH, Scene
+
+from gantry_remoting import Channel
+from gantry_wire import Command, RequestCode
+
+pytestmark = [pytest.mark.needs_root, pytest.mark.needs_loop]
+
+MIB = 1 << 20
+LOFTY = {"diskMaxUsedSpaceRatio": "95", "diskSpaceCleanForciblyRatio": "99", "diskSpaceWarningLevelRatio": "99"}
+"""Levels above what the next file needs: then that alone decides."""
+
+
+def percent_used(disk: LoopDisk) -> float:
+    facts = os.statvfs(disk.path)
+    used = facts.f_blocks - facts.f_bfree
+    return used * 100 / (used + facts.f_bavail)
+
+
+async def fill_until_refused(scene: Scene) -> None:
+    async with scene.load():
+        await scene.until_refused()
+
+
+@pytest.mark.parametrize("levels", [{}, LOFTY], ids=["at-the-warning-level", "at-the-last-file"])
+async def test_sends_stop_before_the_disk_is_full_and_come_back(
+    levels: dict[str, str], disk: LoopDisk, tmp_path: Path
+) -> None:
+    """D6: code 14 with room to spare; every acknowledged message is read then; with space sends go on by themselves."""
+    async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH | levels) as scene:
+        await scene.start()
+        process = scene.broker.pid
+        ballast = disk.fill(leave_bytes=20 * MIB)
+
+        await fill_until_refused(scene)
+
+        assert disk.free_bytes >= MIB
+        assert await scene.judge() == []
+        assert "No space left" not in scene.log
+        ballast.unlink()
+        await scene.send_once(100)
+        assert scene.broker.pid == process
+        assert await scene.judge() == []
+
+
+async def test_a_disk_that_others_fill_to_the_last_byte_kills_nobody(disk: LoopDisk, tmp_path: Path) -> None:
+    """D6: with no block left at all the broker serves reads, refuses sends, can be killed and started, and goes on."""
+    async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH) as scene:
+        await scene.start()
+        await scene.send_once(300)
+        ballast = disk.fill(leave_bytes=0)
+        assert disk.free_bytes < 8192
+
+        await fill_until_refused(scene)
+
+        assert await scene.judge() == []
+        await scene.broker.kill()
+        await scene.start()
+        assert await scene.judge() == []
+        ballast.unlink()
+        await scene.send_once(100)
+        assert await scene.judge() == []
+
+
+async def test_consumed_files_make_the_room_themselves(disk: LoopDisk, tmp_path: Path) -> None:
+    """D6: full and unconsumed means refused; once every group has consumed, files go and sends come back."""
+    quick = QUICK_FLUSH | {"cleanResourceInterval": "200"}
+    async with Scene(tmp_path, store=disk.path / "store", settings=quick) as scene:
+        await scene.start()
+        disk.fill(leave_bytes=20 * MIB)
+        await fill_until_refused(scene)
+        commit_log = disk.path / "store" / "commitlog"
+        assert (commit_log / f"{0:020d}").exists(), "nobody has consumed anything"
+        assert "not consumed" in scene.log
+        assert await scene.judge() == []
+
+        channel = await Channel.connect(scene.address)
+        for (topic, queue_id), messages in (await pull_everything(channel)).items():
+            await commit_offset(channel, topic, queue_id, len(messages))
+        await channel.close()
+        await scene.until(lambda: "sends are taken again" in scene.log, "room")
+
+        assert not (commit_log / f"{0:020d}").exists()
+        assert percent_used(disk) < 90
+        before = scene.history.count(Outcome.ACKED)
+        await scene.send_once(100)
+        assert scene.history.count(Outcome.ACKED) >= before + 100
+
+
+async def commit_offset(channel: Channel, topic: str, queue_id: int, offset: int) -> None:
+    ext = {"consumerGroup": "done", "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
+    reply = await channel.request(Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext), 10_000)
+    assert reply.code == 0, reply.remark
