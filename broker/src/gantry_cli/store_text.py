@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from gantry_broker.store.inspect.findings import Finding, Harm
-from gantry_broker.store.inspect.repair import RepairPlan
+from gantry_broker.store.inspect.repair_plan import RepairPlan
 from gantry_broker.store.inspect.verify import VerifyReport
 from gantry_broker.store.message_store import RecoveryReport
 from gantry_cli.text import bytes_text, count_text, time_text

@@ -72,7 +72,7 @@ def dump_log(reader: LogReader, facts: StoreFacts, offset: int) -> Iterator[Dump
             yield decode_record(found.data, 0, verify_crc=False)
             at += found.check.size
             continue
-        if found is not None and found.check.fault is RecordFault.BLANK and _is_file_end(reader, at, found):
+        if found is not None and found.check.fault is RecordFault.BLANK:
             at += found.check.size
             continue
         if found is not None and _is_log_end(reader, facts, at, found):
@@ -121,10 +121,6 @@ def _begin(reader: LogReader, offset: int) -> int:
     found = reader.record_at(start)
     is_before = found is not None and found.check.is_good and start + found.check.size <= offset
     return start + found.check.size if found is not None and is_before else start
-
-
-def _is_file_end(reader: LogReader, offset: int, found: FoundRecord) -> bool:
-    return any(segment.end_offset == offset + found.check.size for segment in reader.segments)
 
 
 def _is_log_end(reader: LogReader, facts: StoreFacts, offset: int, found: FoundRecord) -> bool:

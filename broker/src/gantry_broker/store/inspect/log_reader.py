@@ -157,6 +157,9 @@ class LogReader:
         if len(head) < BLANK_BYTES:
             return FoundRecord(RecordCheck(RecordFault.END), memoryview(head))
         size, magic = BLANK_RECORD.unpack_from(head, 0)
+        if magic == BLANK_MAGIC:
+            fault = RecordFault.BLANK if size == room else RecordFault.LENGTH
+            return FoundRecord(RecordCheck(fault, size if size == room else 0), memoryview(head))
         if magic in _MAGICS and not RECORD_BYTES_MIN <= size <= min(room, RECORD_BYTES_MAX):
             return FoundRecord(RecordCheck(RecordFault.LENGTH), memoryview(head))
         data = self._read(segment, offset, size) if magic in _MAGICS and size > len(head) else head

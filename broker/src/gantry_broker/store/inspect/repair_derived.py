@@ -1,0 +1,125 @@
+"""What a start would do to the queues and the index of a store: the account of ``Recovery``'s first half.
+
+A start looks at ends only: a queue that is shorter than its recovery point says, or whose first or last unit leads
+elsewhere, is built again from the log; an index that is not what the point says is, too. The rest is believed, and
+caught up. Here the same is asked of a store that is not opened.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from gantry_broker.ports.reading import ReadingDisk
+from gantry_broker.store.inspect.facts import StoreFacts
+from gantry_broker.store.inspect.index_reader import IndexReader, index_names
+from gantry_broker.store.inspect.log_reader import LogReader
+from gantry_broker.store.inspect.queue_reader import QueueReader
+from gantry_broker.store.inspect.repair_plan import RepairPlan
+from gantry_broker.store.inspect.segments import queue_places, segment_at
+from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.recovery import StartPlan
+from gantry_broker.store.settings import StoreSettings
+
+_DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
+BLOCK_BYTES: Final = 20
+"""Ends are looked at, neighbours are not."""
+
+
+@final
+class DerivedPlanner:
+    """Adds to a plan what becomes of queues and index. The plan's end and its rot must be known."""
+
+    def __init__(
+        self, disk: ReadingDisk, facts: StoreFacts, reader: LogReader, start: StartPlan, plan: RepairPlan
+    ) -> None:
+        self._disk: Final = disk
+        self._facts: Final = facts
+        self._reader: Final = reader
+        self._start: Final = start.start
+        self._plan: Final = plan
+        self._point: Final = facts.point if not start.is_full else None
+        self._deleted: Final = facts.point.deleted if facts.point is not None else {}
+
+    def plan_queues(self) -> None:
+        """Which queues are built again."""
+        plan, point = self._plan, self._point
+        missing = {
+            (topic, int(queue)) for topic, ends in (point.queues if point is not None else {}).items() for queue in ends
+        }
+        damaged = set(point.damaged) if point is not None else set()
+        for place in queue_places(self._disk, self._facts.root):
+            queue = QueueReader(self._disk, place, block_bytes=BLOCK_BYTES)
+            name = (place.topic, place.queue_id)
+            missing.discard(name)
+            end = min(queue.end(before=self._start), queue.whole_limit)
+            durable = point.queues.get(place.topic, {}).get(str(place.queue_id), 0) if point is not None else 0
+            if self._is_of_deleted(queue, end):
+                continue
+            if point is not None and (end < durable or name in damaged or not self._is_plausible(queue, end)):
+                plan.queues_rebuilt.append(name)
+        ends = point.queues if point is not None else {}
+        plan.queues_rebuilt += [(topic, queue_id) for topic, queue_id in missing if ends[topic][str(queue_id)] > 0]
+        plan.queues_rebuilt.sort()
+
+    def _is_of_deleted(self, queue: QueueReader, end: int) -> bool:
+        """Whether the topic was deleted, and a crash has brought the queue's files back."""
+        first = queue.first_from(self._facts.log_start, end)
+        return first < end and queue.unit(first)[0] < self._deleted.get(queue.place.topic, -1)
+
+    def _is_plausible(self, queue: QueueReader, end: int) -> bool:
+        """As the start asks: whether the first and the last unit lead to messages of the queue."""
+        first = queue.first_from(self._facts.log_start, end)
+        for offset in {first, end - 1} if first < end else ():
+            physical, size, _ = queue.unit(offset)
+            segment = segment_at(self._facts.log, physical)
+            if segment is None or physical + size > segment.end_offset:
+                return False
+            found = self._reader.record_at(physical, verify_crc=False)
+            if found is None or not found.check.is_good:
+                continue
+            record = record_facts(found.data, 0, found.check.size, _DELAY_LEVELS_MS)
+            wanted = (queue.place.topic, queue.place.queue_id, offset)
+            if (record.topic, record.queue_id, record.queue_offset) != wanted:
+                return False
+        return True
+
+    def count_lost(self) -> None:
+        """How many messages the queues know that lie in what is rotten, or behind the end."""
+        plan = self._plan
+        for place in queue_places(self._disk, self._facts.root):
+            queue = QueueReader(self._disk, place, block_bytes=BLOCK_BYTES)
+            end = queue.end()
+            plan.lost_messages += end - queue.first_from(plan.end, end)
+            for begin, stop in plan.rotten:
+                plan.lost_messages += queue.first_from(stop, end) - queue.first_from(begin, end)
+
+    def plan_index(self) -> None:
+        """Whether the index is built again."""
+        plan, facts, point = self._plan, self._facts, self._point
+        names = index_names(self._disk, facts.root)
+        if point is None:
+            is_there = self._disk.facts(f"{facts.root}/index") is not None
+            plan.is_index_rebuilt = is_there and not (facts.is_clean and self._are_good(names))
+        elif not point.is_indexed:
+            plan.is_index_rebuilt = True
+        elif point.index is not None:
+            kept = [name for name in names if name <= point.index.name]
+            newest = self._open_index(point.index.name) if point.index.name in kept else None
+            is_short = (
+                newest is None
+                or newest.header is None
+                or (facts.is_clean and newest.header.next_number < point.index.header.next_number)
+            )
+            plan.is_index_rebuilt = is_short or not self._are_good(kept)
+
+    def _are_good(self, names: list[str]) -> bool:
+        readers = [self._open_index(name) for name in names]
+        return all(reader is not None and reader.is_loadable for reader in readers)
+
+    def _open_index(self, name: str) -> IndexReader | None:
+        try:
+            reader = IndexReader(self._disk, f"{self._facts.root}/index/{name}")
+        except OSError:
+            return None
+        reader.close()
+        return reader

@@ -1,0 +1,59 @@
+"""What tests of `gantry store verify` share: a store with something of everything in it, and words to ask about it.
+
+world = filled(make_world("real", tmp_path));  damage it;  found = only(verify(world))
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gantry_broker.store.inspect.findings import Finding, Harm, Kind, Message
+from gantry_broker.store.inspect.verify import Verifier, VerifyOrder, VerifyReport
+from gantry_broker.testing.reading_twin import ReadingTwin
+from gantry_broker.testing.store_world import TINY, StoreWorld
+
+LOG: Final = "commitlog/00000000000000000000"
+QUEUE: Final = "consumequeue/orders/0/00000000000000000000"
+ALL: Final = VerifyOrder()
+
+
+def filled(world: StoreWorld) -> StoreWorld:
+    """Three files of log, five queues, two index files, 200 messages; left open."""
+    world.open()
+    for i in range(100):
+        world.send("orders", queue_id=i % 3)
+        world.send("bills", queue_id=i % 2)
+    return world
+
+
+def flush(world: StoreWorld) -> None:
+    """Let everything be durable, and a recovery point say so."""
+    world.clock.advance(60_000)
+    world.store.flush_step()
+
+
+def verify(world: StoreWorld, order: VerifyOrder = ALL) -> VerifyReport:
+    return Verifier(ReadingTwin(world.disk), world.root, order).run()
+
+
+def only(report: VerifyReport) -> Finding:
+    """The one finding that there must be."""
+    assert len(report.findings.kept) == 1, report.findings.kept
+    return report.findings.kept[0]
+
+
+def kinds(report: VerifyReport) -> set[tuple[Kind, Harm]]:
+    return {(finding.kind, finding.harm) for finding in report.findings.kept}
+
+
+def place(world: StoreWorld, number: int) -> tuple[int, int, Message]:
+    """(offset, size, name) of the record that was sent as number ``number``."""
+    start = sorted(world.records)[number]
+    _, topic, queue_id, queue_offset, _ = world.sent[number]
+    return start, len(world.records[start]), Message(topic, queue_id, queue_offset)
+
+
+def log_byte(world: StoreWorld, offset: int, data: bytes) -> None:
+    """Overwrite a place of the log."""
+    file_size = TINY.mapped_file_size_commit_log
+    world.overwrite(f"commitlog/{offset - offset % file_size:020d}", offset % file_size, data)

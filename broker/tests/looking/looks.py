@@ -1,0 +1,143 @@
+"""What tests of `gantry store` share: stores in every state, processes that have one open, a way to see a change."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from click.testing import CliRunner, Result
+
+from gantry_broker.testing.store_world import StoreWorld, make_world
+from gantry_cli.main import cli
+
+LOG: Final = "commitlog/00000000000000000000"
+READING: Final = {
+    "inspect": ["inspect"],
+    "inspect-all": ["inspect", "--all", "--json"],
+    "verify": ["verify"],
+    "verify-quick": ["verify", "--quick", "--json"],
+    "verify-part": ["verify", "--from", "5000", "--to", "20000"],
+    "dump": ["dump", "--count", "0"],
+    "dump-queue": ["dump", "--topic", "orders", "--queue", "1", "--from", "3", "--body", "hex", "--json"],
+    "repair-plan": ["repair-plan"],
+    "repair-plan-json": ["repair-plan", "--json"],
+}
+
+
+_HOLD: Final = """
+import sys
+from pathlib import Path
+from gantry_broker.testing.store_world import make_world
+world = make_world("real", Path(sys.argv[1]))
+world.open()
+if sys.argv[2] == "hold":
+    print("open", flush=True)
+    sys.stdin.read()
+while True:
+    world.send("orders", 20)
+    world.send("bills", 20, queue_id=1)
+    world.store.flush_step()
+    print("sent", flush=True)
+"""
+
+
+def gantry(*words: str) -> Result:
+    """Run `gantry store WORDS`."""
+    return CliRunner().invoke(cli, ["store", *words])
+
+
+def look(command: str, root: str, *more: str) -> Result:
+    """Run one of the reading commands."""
+    name, *options = READING[command]
+    return gantry(name, root, *options, *more)
+
+
+def filled(directory: Path) -> StoreWorld:
+    """220 messages, 20 of them behind the recovery point; left open."""
+    world = make_world("real", directory)
+    world.open()
+    for i in range(100):
+        world.send("orders", queue_id=i % 3)
+        world.send("bills", queue_id=i % 2)
+    world.clock.advance(60_000)
+    world.store.flush_step()
+    world.send("orders", 20)
+    return world
+
+
+@contextlib.contextmanager
+def another_process(directory: Path, what: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has the store open, and does nothing with it (`hold`) or writes on (`write`)."""
+    words = [sys.executable, "-c", _HOLD, str(directory), what]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def fingerprint(directory: Path) -> dict[str, tuple[Any, ...]]:
+    """Names, bytes and all times and modes of every file and directory."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for path in sorted([directory, *directory.rglob("*")]):
+        facts = path.stat()
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        times = (facts.st_mtime_ns, facts.st_ctime_ns)
+        found[str(path)] = (facts.st_mode, facts.st_ino, facts.st_nlink, facts.st_size, facts.st_blocks, *times, digest)
+    return found
+
+
+def leave_clean(directory: Path) -> None:
+    filled(directory).close()
+
+
+def leave_killed(directory: Path) -> None:
+    filled(directory).kill()
+
+
+def leave_damaged(directory: Path) -> None:
+    world = filled(directory)
+    world.kill()
+    for name, position in ((LOG, 5000), ("consumequeue/orders/1/00000000000000000000", 60), ("checkpoint", 3)):
+        world.overwrite(name, position, b"XXXX")
+    for name in ("recovery-point.json", "store.json", f"index/{world.disk.list(world.path('index'))[0]}"):
+        Path(world.path(name)).write_bytes(b"nonsense")
+    shutil.rmtree(world.path("consumequeue/bills/1"))
+    os.remove(world.path("commitlog/00000000000000016384"))
+
+
+def leave_nothing(directory: Path) -> None:
+    (directory / "store").mkdir()
+
+
+def leave_rubbish(directory: Path) -> None:
+    root = directory / "store"
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / f"{0:020d}").write_bytes(os.urandom(50_000))
+    (root / "commitlog" / f"{50_000:020d}").write_bytes(b"")
+    (root / "consumequeue" / "topic" / "0").mkdir(parents=True)
+    (root / "consumequeue" / "topic" / "0" / f"{0:020d}").write_bytes(os.urandom(5_003))
+    (root / "consumequeue" / "topic" / "0" / f"{7:020d}").mkdir()
+    (root / "consumequeue" / "..;rm").mkdir()
+    (root / "index").mkdir()
+    (root / "index" / ("2" * 17)).write_bytes(os.urandom(5_000))
+    (root / "config").mkdir()
+    (root / "config" / "topics.json").write_bytes(os.urandom(100))
+    for name in ("checkpoint", "store.json", "recovery-point.json", "flush-failed", "lock", "abort"):
+        (root / name).write_bytes(os.urandom(100))
+
+
+STORES: Final[dict[str, Callable[[Path], None]]] = {
+    "clean": leave_clean,
+    "killed": leave_killed,
+    "damaged": leave_damaged,
+    "empty": leave_nothing,
+    "rubbish": leave_rubbish,
+}

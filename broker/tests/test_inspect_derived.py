@@ -1,0 +1,280 @@
+"""`verify` holds queues, index and small files against the log, both ways; what it finds there costs no message."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.store.consume_queue import UNIT
+from gantry_broker.store.index_file import ENTRY, SLOT
+from gantry_broker.store.inspect.findings import Harm, Kind, Message
+from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+from gantry_broker.testing.verifying import QUEUE, filled, flush, kinds, only, verify
+
+SLOTS = TINY.max_hash_slot_num
+ENTRIES_START = 40 + SLOTS * SLOT.size
+
+
+@pytest.fixture(params=["real", "faulty"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
+    return filled(make_world(request.param, tmp_path))
+
+
+# -- queues ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_unit_that_leads_elsewhere_is_wrong(world: StoreWorld) -> None:
+    """The log has the message: the queue is derived and can be built again."""
+    world.close()
+    world.overwrite(QUEUE, 5 * 20, UNIT.pack(17, 100, 0))
+
+    found = only(verify(world))
+
+    facts = (found.kind, found.harm, found.topic, found.queue_id, found.queue_offset)
+    assert facts == (Kind.UNIT_WRONG, Harm.DERIVED, "orders", 0, 5)
+
+
+def test_a_unit_with_other_tags_is_wrong(world: StoreWorld) -> None:
+    """Consumers that filter would never see the message."""
+    world.close()
+    raw = world.files("consumequeue/orders/0")[QUEUE][100:120]
+    physical, size, _ = UNIT.unpack(raw)
+    world.overwrite(QUEUE, 5 * 20, UNIT.pack(physical, size, 4711))
+
+    found = only(verify(world))
+
+    assert (found.kind, found.queue_offset) == (Kind.UNIT_WRONG, 5)
+    assert "other tags" in found.text
+
+
+def test_a_hole_in_a_queue_is_one_finding_with_a_count(world: StoreWorld) -> None:
+    """Neighbouring units of one kind are one line."""
+    world.close()
+    world.overwrite(QUEUE, 5 * 20, bytes(7 * 20))
+
+    found = only(verify(world))
+
+    assert (found.kind, found.harm, found.queue_offset, found.count) == (Kind.UNIT_MISSING, Harm.DERIVED, 5, 7)
+
+
+def test_a_queue_that_is_gone_costs_no_message(world: StoreWorld) -> None:
+    """Every message is in the log; the finding counts them."""
+    world.close()
+    world.disk.remove_tree(world.path("consumequeue/orders/0"))
+
+    report = verify(world)
+
+    assert kinds(report) == {(Kind.UNIT_MISSING, Harm.DERIVED)}
+    assert only(report).count == 34
+    assert report.findings.lost_messages == 0
+
+
+def test_units_behind_the_end_of_a_clean_log_are_lost_messages(world: StoreWorld) -> None:
+    """They were made for records, and those are not there."""
+    end = world.store.wrote
+    world.close()
+    world.overwrite(QUEUE, 34 * 20, UNIT.pack(end, 100, 0))
+
+    found = only(verify(world))
+
+    assert (found.kind, found.harm, found.lost) == (Kind.UNIT_BEYOND, Harm.LOST, [Message("orders", 0, 34)])
+
+
+def test_units_without_a_record_are_stray(world: StoreWorld) -> None:
+    """A unit too many, which leads into the middle of the log."""
+    world.close()
+    world.overwrite(QUEUE, 34 * 20, UNIT.pack(170, 100, 0))
+
+    found = only(verify(world))
+
+    assert (found.kind, found.harm, found.queue_offset) == (Kind.UNIT_STRAY, Harm.DERIVED, 34)
+
+
+def test_a_queue_that_is_behind_after_a_crash_is_unsettled(world: StoreWorld) -> None:
+    """Units of records behind the recovery point are put again by the next start."""
+    flush(world)
+    world.send("orders", 10)
+    world.kill()
+    world.overwrite("consumequeue/orders/0/00000000000000000000", 40 * 20, bytes(4 * 20))
+
+    report = verify(world)
+
+    assert kinds(report) == {(Kind.UNIT_MISSING, Harm.UNSETTLED)}
+    assert not report.findings.is_damaged
+
+
+def test_a_queue_that_is_short_of_its_recovery_point_is_damage(world: StoreWorld) -> None:
+    """Those units were durable, so they are not merely behind."""
+    flush(world)
+    world.kill()
+    world.overwrite(QUEUE, 30 * 20, bytes(4 * 20))
+
+    report = verify(world)
+
+    assert kinds(report) == {(Kind.UNIT_MISSING, Harm.DERIVED), (Kind.QUEUE_END, Harm.DERIVED)}
+
+
+def test_a_queue_file_of_another_size_is_said(world: StoreWorld) -> None:
+    """No broker opens such a store; the remedy names the directory to delete."""
+    world.close()
+    data = world.disk.read_file(world.path(QUEUE))
+    world.disk.write_file(world.path(QUEUE), data[:-20])
+    second = "consumequeue/orders/0/00000000000000001000"
+    world.disk.write_file(world.path(second), data)
+
+    report = verify(world)
+
+    [found] = [finding for finding in report.findings.kept if finding.kind is Kind.QUEUE_FILE]
+    assert found.path.endswith(QUEUE)
+    assert "consumequeue/orders/0" in found.remedy
+
+
+# -- the index ---------------------------------------------------------------------------------------------------------
+
+
+def index_name(world: StoreWorld) -> str:
+    return f"index/{world.disk.list(world.path('index'))[0]}"
+
+
+def test_an_entry_that_leads_nowhere_is_stray_and_its_message_is_missing(world: StoreWorld) -> None:
+    """Both ways: the entry has no record, the record has no entry."""
+    world.close()
+    name = index_name(world)
+    position = ENTRIES_START + 50 * 20
+    raw = world.disk.read_file(world.path(name))[position : position + 20]
+    key_hash, physical, seconds, previous = ENTRY.unpack(raw)
+    world.overwrite(name, position, ENTRY.pack(key_hash, physical + 1, seconds, previous))
+
+    report = verify(world)
+
+    assert kinds(report) == {(Kind.INDEX_MISSING, Harm.DERIVED), (Kind.INDEX_STRAY, Harm.DERIVED)}
+    [missing] = [finding for finding in report.findings.kept if finding.kind is Kind.INDEX_MISSING]
+    assert missing.offset == physical
+    assert report.index_entries == 199
+
+
+def test_an_entry_with_another_hash_is_found(world: StoreWorld) -> None:
+    """The message exists and does not have this key."""
+    world.close()
+    name = index_name(world)
+    position = ENTRIES_START + 50 * 20
+    world.overwrite(name, position, struct.pack(">i", 12345))
+
+    report = verify(world)
+
+    assert (Kind.INDEX_STRAY, Harm.DERIVED) in kinds(report)
+    assert (Kind.INDEX_CHAIN, Harm.DERIVED) in kinds(report)
+
+
+def test_a_broken_chain_is_found(world: StoreWorld) -> None:
+    """All entries are right, and a query would still not find some of them."""
+    world.close()
+    name = index_name(world)
+    slot = next(
+        position
+        for position in range(40, ENTRIES_START, 4)
+        if SLOT.unpack(world.disk.read_file(world.path(name))[position : position + 4])[0]
+    )
+    world.overwrite(name, slot, bytes(4))
+
+    found = only(verify(world))
+
+    assert (found.kind, found.harm, found.count) == (Kind.INDEX_CHAIN, Harm.DERIVED, 1)
+
+
+def test_an_index_file_that_is_none_is_said(world: StoreWorld) -> None:
+    """Cut short or scrambled, it is named and costs no message."""
+    world.close()
+    name = index_name(world)
+    world.disk.write_file(world.path(name), b"short")
+
+    report = verify(world)
+
+    assert (Kind.INDEX_FILE, Harm.DERIVED) in kinds(report)
+    assert report.findings.lost_messages == 0
+
+
+def test_no_index_is_no_finding(world: StoreWorld) -> None:
+    """It may be switched off; a start builds it when it is not."""
+    world.close()
+    world.disk.remove_tree(world.path("index"))
+
+    report = verify(world)
+
+    assert (report.findings.kept, report.index_files) == ([], 0)
+
+
+# -- small files -------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_ahead_of_the_log_is_a_contradiction(world: StoreWorld) -> None:
+    """It is written after what it describes, so it can never be newer."""
+    world.close()
+    world.overwrite("checkpoint", 0, struct.pack(">q", world.clock.wall_ms() + 5_000))
+
+    report = verify(world)
+
+    assert (Kind.CHECKPOINT, Harm.WRONG) in kinds(report)
+
+
+@pytest.mark.parametrize(
+    ("current", "backup", "expected"),
+    [
+        (b"{", b'{"a":1}', {(Kind.CONFIG, Harm.DERIVED)}),
+        (b"", b"nonsense", {(Kind.CONFIG, Harm.LOST)}),
+        (b"[]", None, {(Kind.CONFIG, Harm.LOST)}),
+        (b'{"a":1}', b"nonsense", {(Kind.CONFIG, Harm.ODD)}),
+        (b'{"offsetTable":{"t@g":{0:1}}}', None, set()),
+    ],
+    ids=["predecessor", "both", "no-object", "only-the-predecessor", "fastjson"],
+)
+def test_tables_are_judged_with_their_predecessors(
+    world: StoreWorld, current: bytes, backup: bytes | None, expected: set[tuple[Kind, Harm]]
+) -> None:
+    """One good copy is enough for a start; none stops it."""
+    world.close()
+    world.disk.make_directory(world.path("config"))
+    world.disk.write_file(world.path("config/consumerOffset.json"), current)
+    if backup is not None:
+        world.disk.write_file(world.path("config/consumerOffset.json.bak"), backup)
+
+    assert kinds(verify(world)) == expected
+
+
+def test_a_consumer_offset_beyond_its_queue_is_said(world: StoreWorld) -> None:
+    """The next start sets it back; until then it explains why a group sees nothing."""
+    world.close()
+    world.disk.make_directory(world.path("config"))
+    table = b'{"offsetTable":{"orders@billing":{"0":34,"1":40},"nothing@billing":{"0":5}}}'
+    world.disk.write_file(world.path("config/consumerOffset.json"), table)
+
+    found = only(verify(world))
+
+    facts = (found.kind, found.harm, found.topic, found.queue_id, found.queue_offset)
+    assert facts == (Kind.CONSUMER_OFFSET, Harm.WRONG, "orders", 1, 40)
+
+
+def test_a_recovery_point_that_cannot_be_read_costs_time_only(world: StoreWorld) -> None:
+    """The next start reads the whole log."""
+    world.close()
+    world.disk.write_file(world.path("recovery-point.json"), b"00000000\n{}")
+
+    found = only(verify(world))
+
+    assert (found.kind, found.harm) == (Kind.RECOVERY_POINT, Harm.DERIVED)
+
+
+@pytest.mark.parametrize(
+    ("names", "harm"),
+    [(("store.json",), Harm.DERIVED), (("store.json", "store.json.bak"), Harm.LOST)],
+    ids=["one", "both"],
+)
+def test_the_identity_is_judged_with_its_twin(world: StoreWorld, names: tuple[str, ...], harm: Harm) -> None:
+    """With one good copy all is well; with none no start can say which records need a seal."""
+    world.close()
+    for name in names:
+        world.disk.write_file(world.path(name), b"nonsense")
+
+    assert (Kind.IDENTITY, harm) in kinds(verify(world))

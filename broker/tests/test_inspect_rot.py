@@ -1,0 +1,222 @@
+"""`verify` finds damage of the log, says where it is and what it costs, and tells it from what a crash leaves."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.store.inspect.findings import Harm, Kind
+from gantry_broker.store.inspect.verify import Verifier
+from gantry_broker.testing.reading_twin import ReadingTwin
+from gantry_broker.testing.store_world import TINY, StoreWorld, make_world
+from gantry_broker.testing.verifying import ALL, LOG, filled, flush, kinds, log_byte, only, place, verify
+from gantry_wire.message import decode_record, encode_record
+from gantry_wire.seal import SEAL_BYTES
+
+
+@pytest.fixture(params=["real", "faulty"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> StoreWorld:
+    return filled(make_world(request.param, tmp_path))
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+FIELDS: dict[str, Callable[[int], tuple[int, bytes]]] = {
+    "length": lambda size: (0, struct.pack(">i", size - 8)),
+    "length-zero": lambda _: (0, bytes(4)),
+    "length-negative": lambda _: (0, struct.pack(">i", -1)),
+    "length-huge": lambda _: (0, struct.pack(">i", 0x7FFFFFFF)),
+    "magic": lambda _: (4, b"\0"),
+    "blank-magic": lambda _: (4, struct.pack(">i", -875286124)),
+    "body-crc": lambda _: (8, b"\x55\x55"),
+    "queue-id": lambda _: (12, struct.pack(">i", 99)),
+    "queue-offset": lambda _: (20, struct.pack(">q", 7_000)),
+    "own-offset": lambda _: (28, struct.pack(">q", 12)),
+    "store-time": lambda _: (56, struct.pack(">q", 1)),
+    "body-length": lambda _: (84, struct.pack(">i", 1 << 30)),
+    "body": lambda _: (90, b"\0\0"),
+    "properties": lambda size: (size - 40, b"\0"),
+    "seal": lambda size: (size - 4, b"x"),
+}
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=str)
+@pytest.mark.parametrize("end", ["clean", "killed"])
+def test_a_rotten_record_is_found_with_its_place_and_its_name(world: StoreWorld, field: str, end: str) -> None:
+    """Whatever field is damaged, the record is named as lost, and everything around it is verified on."""
+    flush(world)
+    start, size, name = place(world, 130)
+    position, data = FIELDS[field](size)
+    log_byte(world, start + position, data)
+    if end == "clean":
+        world.close()
+    else:
+        world.kill()
+
+    report = verify(world)
+    found = only(report)
+
+    assert (found.kind, found.harm, found.offset, found.length) == (Kind.ROT, Harm.LOST, start, size)
+    assert (found.lost, found.lost_count) == ([name], 1)
+    assert (report.records, report.units, report.index_entries) == (199, 199, 199)
+    assert report.findings.is_damaged
+    assert report.findings.lost_messages == 1
+
+
+def test_rot_without_a_queue_is_named_by_its_head(world: StoreWorld) -> None:
+    """If no unit says what was there, the record's own head does, as far as only its checksum is wrong."""
+    start, _, name = place(world, 130)
+    world.close()
+    log_byte(world, start + 90, b"\0\0")
+    world.disk.remove_tree(world.path("consumequeue"))
+
+    report = verify(world)
+
+    [rot] = [finding for finding in report.findings.kept if finding.kind is Kind.ROT]
+    assert (rot.lost, rot.lost_count) == ([name], 1)
+    assert report.findings.lost_messages == 1
+
+
+def test_a_message_that_is_nowhere_is_missed_by_its_number(world: StoreWorld) -> None:
+    """Queue offsets are dense: where one has neither record nor reason, a message is gone."""
+    end = world.store.find_queue("orders", 0)
+    assert end is not None
+    lost_number = end.end
+    end.end = end.readable_end = lost_number + 1
+    end.seek(lost_number + 1)
+    world.send("orders")
+    world.close()
+    world.overwrite("consumequeue/orders/0/00000000000000000000", lost_number * 20, bytes(20))
+
+    report = verify(world)
+
+    [missing] = [finding for finding in report.findings.kept if finding.kind is Kind.NUMBERS_MISSING]
+    assert (missing.harm, missing.queue_offset, missing.count) == (Harm.LOST, lost_number, 1)
+
+
+def test_a_torn_tail_is_no_damage(world: StoreWorld) -> None:
+    """Behind what is known to be flushed, a crash leaves half records; the next start cuts them off."""
+    flush(world)
+    world.send("orders", 10)
+    start, size, _ = place(world, 209)
+    world.kill()
+    log_byte(world, start + size - 10, bytes(10))
+
+    report = verify(world)
+
+    assert not report.findings.is_damaged
+    torn = report.findings.kept[0]
+    assert (torn.kind, torn.harm, torn.offset, torn.length) == (Kind.TORN_TAIL, Harm.UNSETTLED, start, size - 10)
+    assert kinds(report) == {
+        (Kind.TORN_TAIL, Harm.UNSETTLED),
+        (Kind.UNIT_BEYOND, Harm.UNSETTLED),
+        (Kind.INDEX_STRAY, Harm.UNSETTLED),
+    }
+
+
+def test_whole_records_behind_a_torn_one_are_counted_and_not_believed(world: StoreWorld) -> None:
+    """A start cuts them off, since nothing says that they were flushed; so does this account of it."""
+    flush(world)
+    world.send("orders", 10)
+    start, _, _ = place(world, 205)
+    world.kill()
+    log_byte(world, start + 90, b"\0\0")
+
+    report = verify(world)
+
+    assert report.end == start
+    assert report.records == 205
+    assert report.findings.kept[0].kind is Kind.TORN_TAIL
+    assert "4 whole records follow" in report.findings.kept[0].text
+    assert not report.findings.is_damaged
+
+
+def test_flushed_bytes_that_are_gone_are_lost_and_no_torn_tail(world: StoreWorld) -> None:
+    """The same bytes before the durable mark are damage: the disk had them."""
+    flush(world)
+    start, size, name = place(world, 199)
+    world.kill()
+    log_byte(world, start, bytes(size))
+
+    report = verify(world)
+
+    [lost] = [finding for finding in report.findings.kept if finding.kind is Kind.LOST_END]
+    assert (lost.harm, lost.offset, lost.length) == (Harm.LOST, start, size)
+    assert lost.lost == [name]
+
+
+def test_garbage_behind_a_clean_end_is_lost(world: StoreWorld) -> None:
+    """After a clean stop nothing may stand behind the end of the log but zeros."""
+    end = world.store.wrote
+    world.close()
+    log_byte(world, end, b"garbage")
+
+    found = only(verify(world))
+
+    assert (found.kind, found.harm, found.offset, found.length) == (Kind.LOST_END, Harm.LOST, end, 7)
+
+
+def test_rot_that_a_start_would_take_for_the_end_is_said_to_be_cut(world: StoreWorld) -> None:
+    """Without a durable mark (RocketMQ seals none) a start cuts at the first bad record, even a flushed log."""
+    flush(world)
+    start, size, name = place(world, 130)
+    world.kill()
+    log_byte(world, start + 90, b"\0\0")
+    world.disk.remove(world.path("recovery-point.json"))
+    world.overwrite("checkpoint", 256, bytes(100))
+
+    found = only(verify(world))
+
+    assert (found.kind, found.offset, found.length, found.lost) == (Kind.ROT, start, size, [name])
+    assert "a start would cut off everything from here on" in found.text
+
+
+def test_a_page_that_the_disk_cannot_read_costs_its_records_only(world: StoreWorld) -> None:
+    """EIO in the middle is reported as such, and what lies behind it is verified."""
+    world.close()
+    twin = ReadingTwin(world.disk)
+    twin.break_page(world.path(LOG), 8192)
+
+    report = Verifier(twin, world.root, ALL).run()
+
+    found = only(report)
+    touched = [start for start, record in world.records.items() if start < 12288 and start + len(record) > 8192]
+    assert (found.kind, found.harm) == (Kind.UNREADABLE, Harm.LOST)
+    assert (found.offset, found.lost_count) == (min(touched), len(touched))
+    assert report.records == 200 - len(touched)
+
+
+def test_a_missing_file_of_the_log_is_a_range_that_is_lost(world: StoreWorld) -> None:
+    """The files before and behind it are verified all the same."""
+    file_size = TINY.mapped_file_size_commit_log
+    world.close()
+    world.disk.remove(world.path(f"commitlog/{file_size:020d}"))
+
+    report = verify(world)
+
+    lost = [start for start in world.records if file_size <= start < 2 * file_size]
+    assert (Kind.LOG_FILE, Harm.LOST) in kinds(report)
+    assert report.findings.lost_messages == len(lost)
+    assert report.records == 200 - len(lost)
+
+
+def test_store_times_that_fall_are_said(world: StoreWorld) -> None:
+    """In our own records they never do. The seal has to be made again, or it would be what is found."""
+    start, size, _ = place(world, 130)
+    world.close()
+    message = decode_record(world.records[start])
+    properties = message.properties_bytes[:-SEAL_BYTES]
+    earlier_ms = message.store_timestamp_ms - 5_000
+    fallen = encode_record(replace(message, store_timestamp_ms=earlier_ms, properties_bytes=properties), is_sealed=True)
+    assert len(fallen) == size
+    log_byte(world, start, fallen)
+
+    found = only(verify(world))
+
+    assert (found.kind, found.harm, found.offset) == (Kind.TIME_FALLS, Harm.WRONG, start)
+    assert "by 4999 ms" in found.text
