@@ -163,7 +163,9 @@ class CommitLog:
 
     def _create_next(self, base_offset: int) -> MappedFile:
         """The next file, unless it would take the last room of the disk: that is for queues, index and tables."""
-        if not has_room_for(self.files.disk.space(self.files.directory), self.file_size):
+        with full_disk_is_store_full(self.files.directory):
+            space = self.files.disk.space(self.files.directory)
+        if not has_room_for(space, self.file_size):
             raise StoreFull("the next file of the commit log would take the last room of the disk")
         return self._create(base_offset)
 
