@@ -68,6 +68,8 @@ class CommitLog:
         self.committed = 0
         """What is in the page cache of the files. Follows ``wrote`` at once where there is no buffer."""
         self.flushed = 0
+        self.sync_count = 0
+        """How often a file was synced since the start. Group commit keeps it far below the number of messages."""
         self.last_timestamp_ms = 0
         self.is_read_only = False
         self.file: MappedFile | None = None
@@ -337,6 +339,7 @@ class CommitLog:
                 for file in self.files.files:
                     if file.end_offset > flushed and file.base_offset < end:
                         file.file.sync()
+                        self.sync_count += 1
                 points.reached(points.AFTER_SYNC)
                 self.flushed = end
             return end

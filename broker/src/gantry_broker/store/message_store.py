@@ -294,6 +294,11 @@ class MessageStore:
         return self._dispatcher.dispatched
 
     @property
+    def sync_count(self) -> int:
+        """How many times a file of the log was synced since the start."""
+        return self._log.sync_count
+
+    @property
     def last_timestamp_ms(self) -> int:
         """The store time of the newest message."""
         return self._log.last_timestamp_ms

@@ -1,0 +1,52 @@
+"""A broker on a disk whose ``fdatasync`` takes longer. A program, not a module to import.
+
+    python -m gantry_broker.testing.slow_broker --sync-delay-ms 5 -- -c broker.conf
+
+What runs is the shipped broker; only ``RealFile.sync`` waits first, in whatever thread calls it and with the
+interpreter let go, as a slow disk would have it wait. A tracer outside could delay the call as well, but would stop
+the process at every other call too, and the figures would be its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from gantry_broker import __main__ as broker
+from gantry_broker.ports.real_disk import RealFile
+from gantry_broker.testing.crashing_broker import replace
+
+DELAY_MS_MAX = 60_000
+
+
+def parse_delay_ms(text: str) -> float:
+    """Milliseconds, with fractions. Raises ValueError out of bounds."""
+    delay_ms = float(text)
+    if not 0 <= delay_ms <= DELAY_MS_MAX:
+        raise ValueError(f"the delay must be from 0 to {DELAY_MS_MAX} ms, not {text}")
+    return delay_ms
+
+
+def slow_down(delay_ms: float) -> None:
+    """From now on every sync of a file takes this much longer, in this process."""
+    sync = RealFile.sync
+
+    def slow_sync(file: RealFile) -> None:
+        time.sleep(delay_ms / 1000)
+        sync(file)
+
+    replace(RealFile, "sync", slow_sync)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sync-delay-ms", type=parse_delay_ms, required=True, metavar="MS")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="-- and what the broker is given")
+    options = parser.parse_args()
+    slow_down(options.sync_delay_ms)
+    return broker.main([word for word in options.arguments if word != "--"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
