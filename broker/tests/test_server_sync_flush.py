@@ -162,6 +162,23 @@ async def test_one_sync_answers_everybody_who_was_there_before_it() -> None:
         assert disk.operations["sync"] - syncs <= 5
 
 
+async def test_a_disk_that_hangs_fills_no_memory() -> None:
+    """Beyond sendThreadPoolQueueCapacity sends are refused unstored, and taken again when the disk moves."""
+    disk = FaultyDisk()
+    async with sync_broker(disk, sendThreadPoolQueueCapacity="10") as broker, dialogue(broker) as client:
+        await client.send_ok(b"first")
+        disk.sync_gate.clear()
+        waiting = [asyncio.ensure_future(client.send(b"x")) for _ in range(10)]
+        await wait_until(lambda: broker.parked is not None and broker.parked.count == 10)
+        refused = await client.send(b"too many")
+
+        assert (refused.code, "[OVERLOAD]" in (refused.remark or "")) == (2, True)
+        assert broker.core.store.queue("TopicTest", 0).end == 11
+        disk.sync_gate.set()
+        assert {(await send).code for send in waiting} == {0}
+        assert (await client.send(b"again")).code == 0
+
+
 async def test_a_stop_answers_those_who_wait() -> None:
     """A clean stop flushes, and whoever waited for that is told."""
     disk = FaultyDisk()

@@ -277,7 +277,9 @@ class Broker:
         )
         self.retention = Retention(self.core, self.delay, self.flow)
         limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
-        parked = ParkedReplies(self.store, self._loop, timeout_ms=settings.sync_flush_timeout_ms)
+        parked = ParkedReplies(
+            self.store, self._loop, timeout_ms=settings.sync_flush_timeout_ms, sends_max=settings.send_queue_capacity
+        )
         self.parked = parked if settings.store.flush.is_sync else None
         self.path = SendPath(
             self.store,

@@ -86,7 +86,7 @@ class BrokerSettings:
     """maxBatchMessages: messages of one batch send. A batch is one append, and everybody else waits for it."""
 
     send_queue_capacity: int = 10_000
-    """sendThreadPoolQueueCapacity: shown to tools; there is no such queue here."""
+    """sendThreadPoolQueueCapacity: sends that may wait for the disk at once; more are answered "busy"."""
 
     wait_in_send_queue_ms: int = 200
     """waitTimeMillsInSendQueue: a send that waited longer for us is answered "busy"."""

@@ -16,6 +16,7 @@ import json
 from collections import deque
 from typing import Final, NamedTuple, final
 
+from gantry_broker.server.flow_control import Refusal
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection
 from gantry_wire import ResponseCode
@@ -40,10 +41,13 @@ class Parked(NamedTuple):
 class ParkedReplies:
     """Owned by the event loop. `released` is called when `promised` may have moved."""
 
-    def __init__(self, store: MessageStore, loop: asyncio.AbstractEventLoop, *, timeout_ms: int) -> None:
+    def __init__(
+        self, store: MessageStore, loop: asyncio.AbstractEventLoop, *, timeout_ms: int, sends_max: int = 1 << 62
+    ) -> None:
         self._store = store
         self._loop = loop
         self._timeout_s = timeout_ms / 1000
+        self._sends_max = sends_max
         self._waiting: deque[Parked] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.count = 0
@@ -53,6 +57,13 @@ class ParkedReplies:
 
     def __repr__(self) -> str:
         return f"<ParkedReplies waiting={self.count} late={self.late_count}>"
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why nobody else may come in, if so: who waits costs memory, and a disk that hangs lets nobody go."""
+        if self.count < self._sends_max:
+            return None
+        return ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while"
 
     def park(self, connection: Connection, replies: bytes, count: int, end: int) -> None:
         """Hold `replies`, which are about `count` sends whose records end at or before `end`."""

@@ -128,6 +128,8 @@ class SendPath:
         Replies to sends follow when the pass is appended, at the end of this turn of the loop.
         """
         self.refusal = self._flow.refusal(self._loop.time(), len(self.drafts))
+        if self.refusal is None and self.parked is not None:
+            self.refusal = self.parked.refusal
         replies: list[bytes] = []
         try:
             position = self._take_frames(data, connection, other, replies)
@@ -260,7 +262,9 @@ class SendPath:
             if parts:
                 connection.send(b"".join(parts))
 
-    def _park(self, answers: list[Answer], places: Iterable[tuple[int, int]], runs: list[tuple[Connection, int]]) -> None:
+    def _park(
+        self, answers: list[Answer], places: Iterable[tuple[int, int]], runs: list[tuple[Connection, int]]
+    ) -> None:
         """The pass is appended; its answers wait, but for those whose senders said that they need not."""
         assert self.parked is not None, "without a waiting room there is nothing to wait for"
         unwaited, wrote = self.unwaited, self._store.wrote
