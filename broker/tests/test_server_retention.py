@@ -14,7 +14,7 @@ from gantry_broker.ports import DiskSpace
 from gantry_broker.settings import broker_settings
 from gantry_broker.testing.fake_clock import FakeClock
 from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, local_conf, properties_text, wait_until
+from gantry_broker.testing.local import GROUP, ROOMY, TOPIC, Dialogue, dialogue, local_conf, properties_text, wait_until
 from gantry_wire import RequestCode
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.names import SCHEDULE_TOPIC, retry_topic
@@ -28,9 +28,10 @@ CONF = {
     "cleanResourceInterval": "100",
     "flushIntervalCommitLog": "10",
     "flushCommitLogLeastPages": "0",
+    "diskMaxUsedSpaceRatio": "75",
+    "diskSpaceCleanForciblyRatio": "85",
+    "diskSpaceWarningLevelRatio": "90",
 }
-LOFTY = {"diskMaxUsedSpaceRatio": "95", "diskSpaceCleanForciblyRatio": "99", "diskSpaceWarningLevelRatio": "99"}
-"""Levels that leave the last word to the room that the next file needs."""
 
 
 @dataclass
@@ -148,7 +149,7 @@ async def test_the_disk_is_never_filled_to_the_last_byte(monkeypatch: pytest.Mon
             raise
 
     monkeypatch.setattr(FaultyDisk, "charge", watched)
-    async with place(FaultyDisk(capacity=16 * MIB), **LOFTY) as here:
+    async with place(FaultyDisk(capacity=16 * MIB), **ROOMY) as here:
         taken = 0
         while (reply := await here.client.send(BODY)).code == 0:
             taken += 1
@@ -165,7 +166,7 @@ async def test_the_disk_is_never_filled_to_the_last_byte(monkeypatch: pytest.Mon
 
 async def test_the_last_half_file_is_for_the_broker_itself() -> None:
     """When the next file is due and does not fit, clients are refused while delayed messages still find room."""
-    async with place(FaultyDisk(capacity=64 * MIB), **LOFTY) as here:
+    async with place(FaultyDisk(capacity=64 * MIB), **ROOMY) as here:
         delayed = properties_text(UNIQ_KEY="7F00000100007A0B4C9D2E1F00000000", DELAY="1")
         await here.client.send_ok(b"later", properties=delayed)
         here.disk.capacity = here.disk.space("/").used + MIB // 2

@@ -26,6 +26,7 @@ CONF = {
     "deleteUnconsumed": "true",
     "diskMaxUsedSpaceRatio": "40",
     "diskSpaceCleanForciblyRatio": "50",
+    "diskSpaceWarningLevelRatio": "90",
     "flushIntervalCommitLog": "5",
     "flushCommitLogLeastPages": "0",
 }

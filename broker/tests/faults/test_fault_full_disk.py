@@ -11,6 +11,7 @@ import pytest
 from crash.history import Outcome
 from crash.readback import pull_everything
 from faults.loop_disk import LoopDisk
+from faults.modes import MODES, Medium, Mode
 from faults.scene import QUICK_FLUSH, Scene
 
 from gantry_remoting import Channel
@@ -21,6 +22,8 @@ pytestmark = [pytest.mark.needs_root, pytest.mark.needs_loop]
 MIB = 1 << 20
 LOFTY = {"diskMaxUsedSpaceRatio": "95", "diskSpaceCleanForciblyRatio": "99", "diskSpaceWarningLevelRatio": "99"}
 """Levels above what the next file needs: then that alone decides."""
+SHOWN_AT_ONCE = [mode for mode in MODES if mode.medium is not Medium.ANONYMOUS]
+"""Modes in which a consumer sees what is acknowledged, with no moment in between for a judge to stumble over."""
 
 
 def percent_used(disk: LoopDisk) -> float:
@@ -34,12 +37,14 @@ async def fill_until_refused(scene: Scene) -> None:
         await scene.until_refused()
 
 
+@pytest.mark.parametrize("mode", SHOWN_AT_ONCE, ids=str)
 @pytest.mark.parametrize("levels", [{}, LOFTY], ids=["at-the-warning-level", "at-the-last-file"])
 async def test_sends_stop_before_the_disk_is_full_and_come_back(
-    levels: dict[str, str], disk: LoopDisk, tmp_path: Path
+    levels: dict[str, str], mode: Mode, disk: LoopDisk, tmp_path: Path, buffers: Path
 ) -> None:
     """D6: code 14 with room to spare; every acknowledged message is read then; with space sends go on by themselves."""
-    async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH | levels) as scene:
+    keys = QUICK_FLUSH | mode.settings(buffers) | levels
+    async with Scene(tmp_path, store=disk.path / "store", settings=keys) as scene:
         await scene.start()
         process = scene.broker.pid
         ballast = disk.fill(leave_bytes=20 * MIB)

@@ -38,6 +38,12 @@ SMALL_STORE: Final = {
 }
 PATIENT: Final = {"waitTimeMillsInSendQueue": "60000"}
 """A machine that is busy with other things must not make a test's broker say "busy"."""
+ROOMY: Final = {
+    "diskMaxUsedSpaceRatio": "95",
+    "diskSpaceCleanForciblyRatio": "99",
+    "diskSpaceWarningLevelRatio": "99",
+}
+"""Nor must a machine whose disk is rather full make it refuse."""
 
 TOPIC: Final = "TopicTest"
 GROUP: Final = "GroupTest"
@@ -98,6 +104,7 @@ def local_conf(path: Path | str, **conf: str) -> dict[str, str]:
         "storePathRootDir": str(path),
         **SMALL_STORE,
         **PATIENT,
+        **ROOMY,
         **conf,
     }
 
