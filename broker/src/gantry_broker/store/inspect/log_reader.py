@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple, final
 
 from gantry_broker.ports.reading import ReadingDisk, ReadingFile
+from gantry_broker.store.inspect.byte_search import SEARCH_BYTES, SEARCH_OVERLAP, is_zero, record_starts
 from gantry_broker.store.inspect.segments import Segment, segment_at
 from gantry_broker.store.recovery import Seals
 from gantry_wire.message import (
@@ -24,7 +25,6 @@ from gantry_wire.message import (
     BLANK_RECORD,
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
-    PHYSICAL_OFFSET_POSITION,
     RECORD_BYTES_MIN,
     RecordCheck,
     RecordFault,
@@ -36,11 +36,7 @@ RECORD_BYTES_MAX: Final = 64 << 20
 """A larger record is taken for a lying length. No frame of either broker comes near it, and memory stays bounded."""
 
 PAGE_BYTES: Final = 4096
-SEARCH_BYTES: Final = 1 << 20
 _MAGICS: Final = frozenset((MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
-_MAGIC_BYTES: Final = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
-_MAGIC_POSITION: Final = 4
-_SEARCH_OVERLAP: Final = PHYSICAL_OFFSET_POSITION + 8
 
 Found = Callable[[memoryview, int, int, int], None]
 """(view, position in it, physical offset, size) of a whole record. The view is another one after the call."""
@@ -86,6 +82,7 @@ class LogReader:
         self._disk: Final = disk
         self._ours_from: Final = ours_from
         self._buffer = memoryview(bytearray(WINDOW_BYTES))
+        self._scratch = memoryview(bytearray(SEARCH_BYTES + SEARCH_OVERLAP))
         self._file: ReadingFile | None = None
 
     def close(self) -> None:
@@ -212,19 +209,12 @@ class LogReader:
         return segment.base_offset
 
     def _candidates(self, segment: Segment, start: int, end: int) -> Iterator[int]:
-        """Places where a magic stands and the record says that this is its place."""
-        for chunk_start in range(start, min(segment.end_offset, end), SEARCH_BYTES):
-            data = self._read(
-                segment, chunk_start, min(SEARCH_BYTES + _SEARCH_OVERLAP, segment.end_offset - chunk_start)
-            )
-            if not any(magic in data for magic in _MAGIC_BYTES):
-                continue
-            for place in sorted(place for magic in _MAGIC_BYTES for place in _places(data, magic)):
-                begin = place - _MAGIC_POSITION
-                if 0 <= begin < SEARCH_BYTES and begin + _SEARCH_OVERLAP <= len(data):
-                    own = int.from_bytes(data[begin + PHYSICAL_OFFSET_POSITION : begin + _SEARCH_OVERLAP], "big")
-                    if own == chunk_start + begin < end:
-                        yield own
+        """Places that look like the beginning of a record of theirs."""
+        for chunk in range(start, min(segment.end_offset, end), SEARCH_BYTES):
+            length = min(SEARCH_BYTES + SEARCH_OVERLAP, segment.end_offset - chunk)
+            for place in record_starts(self._read(segment, chunk, length), chunk):
+                if place < end:
+                    yield place
 
     def last_used(self, start: int, end: int) -> int:
         """The exclusive end of what is not zero in ``[start, end)``; ``start`` if all is."""
@@ -233,7 +223,7 @@ class LogReader:
             begin = max(start, segment.base_offset)
             for chunk in range(begin, min(end, segment.end_offset), SEARCH_BYTES):
                 data = self._read(segment, chunk, min(SEARCH_BYTES, min(end, segment.end_offset) - chunk))
-                if data.count(0) != len(data):
+                if not is_zero(data):
                     last = chunk + len(data.rstrip(b"\0"))
         return last
 
@@ -253,7 +243,9 @@ class LogReader:
         return target[: self._fill(segment, offset, target)]
 
     def _read(self, segment: Segment, offset: int, length: int) -> bytes:
-        target = memoryview(bytearray(length))
+        if length > len(self._scratch):
+            self._scratch = memoryview(bytearray(length))
+        target = self._scratch[:length]
         return bytes(target[: self._fill(segment, offset, target)])
 
     def _fill(self, segment: Segment, offset: int, target: memoryview) -> int:
@@ -290,10 +282,3 @@ class LogReader:
 def _judge(data: memoryview, position: int, offset: int, *, is_ours: bool, verify_crc: bool) -> RecordCheck:
     """The broker's own gate."""
     return check_record(data, position, physical_offset=offset, verify_crc=verify_crc, is_sealed=is_ours)
-
-
-def _places(data: bytes, pattern: bytes) -> Iterator[int]:
-    place = data.find(pattern)
-    while place >= 0:
-        yield place
-        place = data.find(pattern, place + 1)

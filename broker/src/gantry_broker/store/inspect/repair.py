@@ -39,20 +39,31 @@ _DELAY_LEVELS_MS: Final = StoreSettings().delay_levels_ms
 
 @final
 class MappedSegment:
-    """A log file, or its part before ``end``, as the start's scan wants it, mapped when it is looked at."""
+    """A log file, or its part before ``end``, as the start's scan wants it, mapped while it is looked at.
 
-    def __init__(self, disk: ReadingDisk, segment: Segment, end: int) -> None:
+    The scan goes forward only, so its maps are dropped behind it: what it takes is one file, which the kernel may take
+    back at any time.
+    """
+
+    def __init__(self, disk: ReadingDisk, segment: Segment, end: int, previous: MappedSegment | None) -> None:
         self.base_offset: Final = segment.base_offset
         self.end_offset: Final = min(segment.end_offset, end)
         self._disk: Final = disk
         self._path: Final = segment.path
+        self._previous: Final = previous
         self._view: memoryview | None = None
 
     @property
     def view(self) -> memoryview:
         if self._view is None:
             self._view = map_file(self._disk, self._path)[: self.end_offset - self.base_offset]
+            if self._previous is not None:
+                self._previous.drop()
         return self._view
+
+    def drop(self) -> None:
+        """Let go of the map. It is made again if somebody asks."""
+        self._view = None
 
 
 @final
@@ -102,11 +113,11 @@ class RepairPlanner:
         return plan
 
     def _mapped(self, start: int, end: int) -> tuple[MappedSegment, ...]:
-        return tuple(
-            MappedSegment(self._disk, segment, end)
-            for segment in self._facts.log
-            if segment.end_offset > start and segment.base_offset < end
-        )
+        files: list[MappedSegment] = []
+        for segment in self._facts.log:
+            if segment.end_offset > start and segment.base_offset < end:
+                files.append(MappedSegment(self._disk, segment, end, files[-1] if files else None))
+        return tuple(files)
 
     def _read_before(self, start: int) -> None:
         """What lies before the start is read, too, for what has to be built again."""
