@@ -218,6 +218,28 @@ def test_files_that_are_deleted_meanwhile_are_no_error(world: StoreWorld) -> Non
     assert not report.findings.is_damaged, report.findings.kept
 
 
+@pytest.mark.parametrize("moment", [0, 5, 20])
+def test_messages_that_expire_meanwhile_are_no_error(world: StoreWorld, moment: int) -> None:
+    """Retention deletes the oldest file of the log while it is read, before it is read, or behind the reading."""
+    twin = ReadingTwin(world.disk)
+    twin.holder = LockHolder(4711)
+    reads = 0
+
+    def expire(_path: str, _position: int) -> None:
+        nonlocal reads
+        reads += 1
+        if reads == moment + 1:
+            world.disk.remove(world.path(LOG))
+
+    twin.before_read.append(expire)
+
+    report = Verifier(twin, world.root, ALL).run()
+
+    assert reads > moment
+    assert not report.findings.is_damaged, report.findings.kept
+    assert report.records >= 100
+
+
 def test_ctrl_c_ends_it_with_what_was_found(world: StoreWorld) -> None:
     """Whoever waited long enough still gets what is known so far."""
     start, _, _ = place(world, 20)

@@ -1,4 +1,4 @@
-"""The write buffer: what it holds survives its process, belongs to one store and one moment, and never stands in the way."""
+"""The write buffer: what it holds survives its process, belongs to one store and one moment, and is not in the way."""
 
 from __future__ import annotations
 

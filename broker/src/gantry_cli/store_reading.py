@@ -35,6 +35,9 @@ def reading(directory: Path) -> Iterator[str]:
     except PermissionError as error:
         where = error.filename or root
         raise CannotRead(f"{where}: {error.strerror}", "run as the user that owns the store") from error
+    except FileNotFoundError as error:
+        remedy = "the store is changing while it is read: try again"
+        raise CannotRead(f"{error.filename or root}: {error.strerror}", remedy) from error
     except OSError as error:
         raise CannotRead(f"{error.filename or root}: {error.strerror}", "look at the kernel's log: dmesg") from error
     except KeyboardInterrupt:

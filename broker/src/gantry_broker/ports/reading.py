@@ -4,9 +4,9 @@ The rule it guards: **nothing is created, written, locked or touched.** Whoever 
 break it by mistake. Files are opened for reading only, and whether another process holds a lock is asked for, never
 tried: a lock that is taken for a moment makes a broker fail that starts in that moment.
 
-Bytes come by ``read_into`` and ``pread``, not through a map. A page that the disk cannot read is an ``OSError`` of a read
-and a SIGBUS in a map, and these tools are for the day when a disk cannot read. ``map`` is for those who need a view
-all the same: it reads every byte once before it maps, so that a broken disk is an error there, too.
+Bytes come by ``read_into`` and ``pread``, not through a map. A page that the disk cannot read is an ``OSError`` of a
+read and a SIGBUS in a map, and these tools are for the day when a disk cannot read. ``map`` is for those who need a
+view all the same: it reads every byte once before it maps, so that a broken disk is an error there, too.
 
 Errors are ``OSError`` with the ``errno`` of the real call.
 """

@@ -4,8 +4,8 @@
                                                         `---------- the deadline passes ---> code 10
 
 No handler waits for a disk: whoever appended parks its answers here and goes on, and they leave when the flush thread
-has said how far the disk is. Offsets only grow, so the waiting room is a deque. Code 10 means "stored, not promised": the
-message may survive, the client counts it as not acknowledged.
+has said how far the disk is. Offsets only grow, so the waiting room is a deque. Code 10 means "stored, not promised":
+the message may survive, the client counts it as not acknowledged.
 
 Answers are kept as bytes with code 0, and the deadline rewrites them: it is met once in a blue moon, and the usual case
 then costs one deque entry per pass and connection.
@@ -14,7 +14,7 @@ then costs one deque entry per pass and connection.
 import asyncio
 import json
 from collections import deque
-from typing import Final, NamedTuple, final
+from typing import NamedTuple, final
 
 from gantry_broker.server.flow_control import Refusal
 from gantry_broker.store.message_store import MessageStore

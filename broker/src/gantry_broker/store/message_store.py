@@ -5,8 +5,9 @@ One directory, laid out as RocketMQ lays it out, and small files of ours:
     commitlog/  consumequeue/<topic>/<queue>/  index/  checkpoint  abort  lock  recovery-point.json  store.json
 
 The parts are in files of their own; this one joins them. ``open`` and ``close`` wait for the disk; nothing else does,
-so everything else may run in the event loop's thread, and must. Threads move the positions meanwhile, and say so through
-``on_progress``; whoever gave it calls ``advance`` in the loop's thread, which acts on it. ``opening`` is how it starts.
+so everything else may run in the event loop's thread, and must. Threads move the positions meanwhile, and say so
+through ``on_progress``; whoever gave it calls ``advance`` in the loop's thread, which acts on it. ``opening`` is how it
+starts.
 """
 
 from __future__ import annotations
@@ -217,7 +218,11 @@ class MessageStore:
             self.advance()
         if self._points.finish() and self._dispatcher.held_count == 0:
             self._return_all()
-            self._abort.remove()
+            try:
+                self._abort.remove()
+            except OSError as exc:
+                # Everything is on the disk already: at worst the next start reads more than it has to.
+                log.warning("the mark of an unclean stop could not be removed", extra={"reason": str(exc)})
         self._release()
 
     def _return_all(self) -> None:
@@ -290,13 +295,13 @@ class MessageStore:
         return self._pools.status
 
     @property
-    def dispatched(self) -> int:
-        return self._dispatcher.dispatched
-
-    @property
     def sync_count(self) -> int:
         """How many times a file of the log was synced since the start."""
         return self._log.sync_count
+
+    @property
+    def dispatched(self) -> int:
+        return self._dispatcher.dispatched
 
     @property
     def last_timestamp_ms(self) -> int:

@@ -314,7 +314,8 @@ class Recovery:
     def _replay(self, result: ScanResult, plan: StartPlan, found: FoundStore) -> ScanResult:
         """Put what only write buffers hold behind the end of the log, durably, and read it."""
         assert found.expected is not None, "without an identity no buffer is believed"
-        replay = plan_replay(result.end, found.buffers, found.expected, self._file_bytes)
+        begin = self._log.min_physical
+        replay = plan_replay(result.end, found.buffers, found.expected, self._file_bytes, begin=begin)
         for step in replay.steps:
             execute_step(self._log, step)
         for aside in replay.set_aside:

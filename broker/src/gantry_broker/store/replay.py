@@ -91,11 +91,15 @@ class ReplayPlan:
         return sum(step.records for step in self.steps)
 
 
-def plan_replay(end: int, buffers: Sequence[FoundBuffer], expected: Expected, file_bytes: FileBytes) -> ReplayPlan:
-    """What to do with ``buffers`` when the files' log ends at ``end``."""
+def plan_replay(
+    end: int, buffers: Sequence[FoundBuffer], expected: Expected, file_bytes: FileBytes, *, begin: int = 0
+) -> ReplayPlan:
+    """What to do with ``buffers`` when the files' log is ``[begin, end)``."""
     plan = ReplayPlan(end)
     for buffer in sorted(buffers, key=lambda one: (one.base_offset, one.name)):
         reason = _contradiction(buffer, expected)
+        if reason is None and buffer.end_offset <= begin:
+            continue  # all of it had been committed and has been deleted since
         if reason is None and buffer.start > plan.end:
             reason = f"it begins at {buffer.start}, but the log ends at {plan.end}"
         if reason is None and not _is_same(buffer, buffer.start, min(plan.end, buffer.end_offset), file_bytes):
@@ -164,9 +168,7 @@ def _is_zero_or_same(buffer: FoundBuffer, start: int, end: int, file_bytes: File
     return True
 
 
-def _chunks(
-    buffer: FoundBuffer, start: int, end: int, file_bytes: FileBytes
-) -> Iterator[tuple[bytes, bytes | None]]:
+def _chunks(buffer: FoundBuffer, start: int, end: int, file_bytes: FileBytes) -> Iterator[tuple[bytes, bytes | None]]:
     for offset in range(start, end, CHUNK_BYTES):
         size = min(CHUNK_BYTES, end - offset)
         position = offset - buffer.base_offset

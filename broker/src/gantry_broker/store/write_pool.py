@@ -147,9 +147,7 @@ class WritePool:
                     f"no memory for write buffer {len(self._buffers) + 1} of {self._count} ({self._piece_bytes} bytes "
                     f"of {self._volume.medium} each): {exc.strerror}; lower transientStorePoolSize or make room"
                 ) from exc
-            self._buffers.append(
-                WriteBuffer(piece, file_size=self._file_size, page_bytes=self._volume.page_bytes)
-            )
+            self._buffers.append(WriteBuffer(piece, file_size=self._file_size, page_bytes=self._volume.page_bytes))
 
     # -- borrowing -----------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class Node:
                 yield start
 
     def _is_lost(self, start: int) -> bool:
-        return self.lost.get(start) == self.cache[start : start + SECTOR_BYTES]
+        return self.lost.get(start) == bytes(self.cache[start : start + SECTOR_BYTES])
 
     def sync(self) -> None:
         """Everything dirty becomes durable; what is lost does not, and nobody is told."""

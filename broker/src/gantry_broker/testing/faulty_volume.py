@@ -72,6 +72,12 @@ class FaultyVolume:
         self._is_taken = False
         self.pieces = {}
 
+    def copy(self) -> FaultyVolume:
+        """A volume of its own with the same bytes, used by nobody."""
+        other = FaultyVolume(is_crash_safe=self.is_crash_safe, capacity=self.capacity)
+        other.pieces = {name: bytearray(data) for name, data in self.pieces.items()}
+        return other
+
     def acquire(self) -> None:
         if self._is_taken:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -90,9 +90,11 @@ class DamageJudge:
     # -- what it is ----------------------------------------------------------------------------------------------------
 
     def _step_over_missing(self, offset: int) -> int | None:
-        """A file is not there; that was said when the files were looked at."""
+        """A file is not there. In a store in use its messages have expired meanwhile, and so has what leads there."""
         after = min((one.base_offset for one in self._reader.segments if one.base_offset > offset), default=None)
-        if after is not None:
+        if after is not None and self._facts.is_in_use:
+            self._ground.start = max(self._ground.start, after)
+        elif after is not None:
             finding = self._ground.findings.add(
                 Finding(
                     kind=Kind.LOG_FILE,

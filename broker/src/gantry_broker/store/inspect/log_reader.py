@@ -42,6 +42,10 @@ Found = Callable[[memoryview, int, int, int], None]
 """(view, position in it, physical offset, size) of a whole record. The view is another one after the call."""
 
 
+class _Vanished(Exception):
+    """A file that was there is not any more."""
+
+
 class StopReason(StrEnum):
     """Why a walk ended where it did."""
 
@@ -76,7 +80,8 @@ class LogReader:
     """The log of one store. Used by one thread; holds one open file and one window."""
 
     def __init__(self, disk: ReadingDisk, segments: Sequence[Segment], ours_from: Seals) -> None:
-        self.segments: Final = tuple(segments)
+        self.segments = tuple(segments)
+        """The files. One that vanishes while it is looked for was expired by a running broker, and leaves the list."""
         self.unreadable: Final[list[tuple[int, int]]] = []
         """Half-open ranges of the log that the disk refuses to read, in the order in which they were met."""
         self._disk: Final = disk
@@ -99,7 +104,10 @@ class LogReader:
             segment = segment_at(self.segments, offset)
             if segment is None:
                 return Stop(offset, StopReason.NO_FILE)
-            stop = self._walk_file(segment, offset, end, found, verify_crc)
+            try:
+                stop = self._walk_file(segment, offset, end, found, verify_crc)
+            except _Vanished:
+                return Stop(offset, StopReason.NO_FILE)
             if stop.reason is not StopReason.REACHED:
                 return stop
             offset = stop.offset
@@ -150,7 +158,10 @@ class LogReader:
         if segment is None:
             return None
         room = segment.end_offset - offset
-        head = self._read(segment, offset, min(room, RECORD_BYTES_MIN + 256))
+        try:
+            head = self._read(segment, offset, min(room, RECORD_BYTES_MIN + 256))
+        except _Vanished:
+            return None
         if len(head) < BLANK_BYTES:
             return FoundRecord(RecordCheck(RecordFault.END), memoryview(head))
         size, magic = BLANK_RECORD.unpack_from(head, 0)
@@ -167,7 +178,10 @@ class LogReader:
     def bytes_at(self, offset: int, length: int) -> bytes:
         """Raw bytes of one file, fewer at its end; empty where there is no file."""
         segment = segment_at(self.segments, offset) if offset >= 0 else None
-        return b"" if segment is None else self._read(segment, offset, min(length, segment.end_offset - offset))
+        try:
+            return b"" if segment is None else self._read(segment, offset, min(length, segment.end_offset - offset))
+        except _Vanished:
+            return b""
 
     def next_record(self, offset: int, end: int) -> int | None:
         """Where the first whole record at or after ``offset`` and before ``end`` begins."""
@@ -211,8 +225,8 @@ class LogReader:
     def _candidates(self, segment: Segment, start: int, end: int) -> Iterator[int]:
         """Places that look like the beginning of a record of theirs."""
         for chunk in range(start, min(segment.end_offset, end), SEARCH_BYTES):
-            length = min(SEARCH_BYTES + SEARCH_OVERLAP, segment.end_offset - chunk)
-            for place in record_starts(self._read(segment, chunk, length), chunk):
+            data = self.bytes_at(chunk, SEARCH_BYTES + SEARCH_OVERLAP)
+            for place in record_starts(data, chunk):
                 if place < end:
                     yield place
 
@@ -222,7 +236,7 @@ class LogReader:
         for segment in self.segments:
             begin = max(start, segment.base_offset)
             for chunk in range(begin, min(end, segment.end_offset), SEARCH_BYTES):
-                data = self._read(segment, chunk, min(SEARCH_BYTES, min(end, segment.end_offset) - chunk))
+                data = self.bytes_at(chunk, min(SEARCH_BYTES, end - chunk))
                 if not is_zero(data):
                     last = chunk + len(data.rstrip(b"\0"))
         return last
@@ -232,7 +246,11 @@ class LogReader:
     def _open(self, segment: Segment) -> ReadingFile:
         if self._file is None or self._file.path != segment.path:
             self.close()
-            self._file = self._disk.open(segment.path)
+            try:
+                self._file = self._disk.open(segment.path)
+            except FileNotFoundError as exc:
+                self.segments = tuple(one for one in self.segments if one.path != segment.path)
+                raise _Vanished(segment.path) from exc
         return self._file
 
     def _load(self, segment: Segment, offset: int, bytes_min: int) -> memoryview:

@@ -151,7 +151,7 @@ class RepairPlanner:
         found = found_buffers(self._disk, directory)
         identity = facts.identity
         expected = Expected(identity.uuid, identity.generation, identity.epoch, facts.log[0].size, facts.is_clean)
-        replay = plan_replay(result.end, found, expected, self._file_bytes)
+        replay = plan_replay(result.end, found, expected, self._file_bytes, begin=facts.log_start)
         for step in replay.steps:
             plan.buffers.append(
                 PlannedReplay(
