@@ -10,6 +10,8 @@ from __future__ import annotations
 import mmap
 import os
 import platform
+import resource
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -103,6 +105,29 @@ def busy_seconds(stat_text: str) -> float:
 def read_busy_seconds() -> float:
     """CPU time that all processes have used since boot."""
     return busy_seconds(Path("/proc/stat").read_text())
+
+
+def children_cpu_seconds() -> float:
+    """CPU time of the child processes that have ended, and of this process."""
+    parts = (resource.getrusage(who) for who in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF))
+    return sum(part.ru_utime + part.ru_stime for part in parts)
+
+
+class OtherWork:
+    """How many cores' worth of time others used during a `with`; the processes that we started must end inside it."""
+
+    def __init__(self) -> None:
+        self.cores = 0.0
+        self._began = self._busy = self._own = 0.0
+
+    def __enter__(self) -> OtherWork:
+        self._began, self._busy, self._own = time.monotonic(), read_busy_seconds(), children_cpu_seconds()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        elapsed = time.monotonic() - self._began
+        busy, own = read_busy_seconds() - self._busy, children_cpu_seconds() - self._own
+        self.cores = max(0.0, busy - own) / elapsed
 
 
 def process_cpu_seconds(stat_text: str) -> float:

@@ -125,11 +125,18 @@ class Goal(msgspec.Struct, frozen=True):
     limit: float
     measured: float
     unit: str
+    is_floor: bool = False
+    """Whether the measured figure must be at least the limit, instead of at most."""
 
     @property
     def is_met(self) -> bool:
         """At the limit still counts."""
-        return self.measured <= self.limit
+        return self.measured >= self.limit if self.is_floor else self.measured <= self.limit
+
+    @property
+    def limit_text(self) -> str:
+        """The limit in words, for a table."""
+        return f"{'at least' if self.is_floor else 'at most'} {self.limit:g} {self.unit}"
 
 
 def read_report(text: bytes) -> Report:

@@ -65,11 +65,11 @@ def _figures(summary: Summary, *, ratio: float | None) -> list[str]:
 def print_goals(console: Console, goals: Sequence[Goal]) -> None:
     """Each goal with what was measured."""
     table = Table(title="Goals", title_justify="left")
-    for heading in ("goal", "at most", "measured", ""):
+    for heading in ("goal", "limit", "measured", ""):
         table.add_column(heading)
     for goal in goals:
         verdict = "[green]met[/green]" if goal.is_met else "[yellow]not met[/yellow]"
-        table.add_row(goal.text, f"{goal.limit:g} {goal.unit}", f"{goal.measured:.1f} {goal.unit}", verdict)
+        table.add_row(goal.text, goal.limit_text, f"{goal.measured:.3g} {goal.unit}", verdict)
     console.print(table)
 
 

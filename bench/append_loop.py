@@ -1,0 +1,158 @@
+"""One run of the append tail, in a process of its own: a paced loop of single appends, and how long each call took.
+
+    python bench/append_loop.py '{"medium": "tmpfs", ...}'          a LoopPlan; prints a LoopReport
+
+The loop stands for the broker's event loop: it waits with the interpreter let go, builds one draft as the send path
+does, and appends it; what the helper threads have done is acted on in between, as the broker does. Messages are due at
+fixed moments: a call that takes long makes the next ones late and never fewer. Only the call itself is timed, with the
+medium "control" exactly as with all others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+import sys
+import time
+from array import array
+from typing import Final
+
+import msgspec
+from gantry_bench.memory_disk import MemoryDisk
+from gantry_bench.tail import CallTimes, LoopPlan, LoopReport, call_times
+
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.store.message_store import MessageStore
+from gantry_broker.store.settings import FlushSettings, PoolSettings, StoreSettings
+from gantry_wire.message import encode_host
+
+GC_THRESHOLD: Final = 20_000
+"""As the broker has it."""
+QUEUES_COUNT: Final = 4
+PR_SET_TIMERSLACK: Final = 29
+
+
+class Progress:
+    """Set by helper threads, looked at by the loop."""
+
+    def __init__(self) -> None:
+        self.is_new = False
+
+    def __call__(self) -> None:
+        self.is_new = True
+
+
+def store_settings(plan: LoopPlan) -> StoreSettings:
+    """Everything at its default but the buffer and the flush."""
+    pool = PoolSettings()
+    if plan.medium not in ("control", "none"):
+        pool = PoolSettings(is_enabled=True, buffers_count=plan.buffers_count, path=plan.pool_path)
+    return StoreSettings(
+        mapped_file_size_commit_log=plan.segment_bytes,
+        is_preallocating=plan.medium != "control",
+        flush=FlushSettings(flush_interval_ms=plan.flush_interval_ms, flush_pages_min=0),
+        pool=pool,
+    )
+
+
+def fail(error: Exception) -> None:
+    """A store that cannot write is no measurement."""
+    print(f"the store failed: {error}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+class Loop:
+    """A store and the drafts for it. Everything runs in one thread."""
+
+    def __init__(self, plan: LoopPlan) -> None:
+        self._plan = plan
+        self._progress = Progress()
+        is_control = plan.medium == "control"
+        self.store = MessageStore(
+            plan.store_path,
+            store_settings(plan),
+            disk=MemoryDisk() if is_control else RealDisk(),
+            clock=SystemClock(),
+            store_host=encode_host("127.0.0.1", 10_911),
+            on_fatal=fail,
+            on_progress=self._progress,
+        )
+        self.store.open(is_flushing=not is_control)
+        self._queues = [self.store.queue("AppendTail", queue_id) for queue_id in range(QUEUES_COUNT)]
+        self._host = encode_host("127.0.0.1", 40_000)
+        self._body = os.urandom(plan.body_bytes)
+        self._number = 0
+
+    def run(self, seconds: float) -> tuple[array[int], int]:
+        """Append for so long: nanoseconds of each call, and the most that a message was late."""
+        plan, progress, queues, host, body = self._plan, self._progress, self._queues, self._host, self._body
+        count = int(plan.messages_per_second * seconds)
+        took = array("Q", bytes(8 * count))
+        period_ns = 1e9 / plan.messages_per_second
+        clock, sleep, append, advance = time.perf_counter_ns, time.sleep, self.store.append, self.store.advance
+        late_ns_max, number = 0, self._number
+        start = clock()
+        for place in range(count):
+            due = start + int(place * period_ns)
+            now = clock()
+            while now < due:
+                sleep((due - now) / 1e9)
+                now = clock()
+            if now - due > late_ns_max:
+                late_ns_max = now - due
+            number += 1
+            # The unique id of a Java client: its own 20 characters, milliseconds, a counter.
+            key = "7F00000100002A139A55%08X%04X" % (due // 1_000_000 & 0xFFFFFFFF, number & 0xFFFF)  # noqa: UP031
+            properties = b"UNIQ_KEY\x01" + key.encode() + b"\x02WAIT\x01true\x02"
+            draft = (queues[number % QUEUES_COUNT], body, properties, 0, 0, number, host, 0, 0, 0, 0, (key,))
+            began = clock()
+            append((draft,))  # type: ignore[arg-type]  # a plain tuple of Draft's fields, as in the send path
+            took[place] = clock() - began
+            if progress.is_new:
+                progress.is_new = False
+                advance()
+        self._number = number
+        return took, late_ns_max
+
+
+def measure(plan: LoopPlan) -> LoopReport:
+    """Warm up, measure, close."""
+    loop = Loop(plan)
+    # The default slack of 50 us would turn an even pace into bursts of three.
+    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
+    loop.run(plan.warm_up_seconds)
+    store = loop.store
+    syncs, wrote = store.sync_count, store.wrote
+    before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    took, late_ns_max = loop.run(plan.seconds)
+    after, elapsed = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter() - began
+    times: CallTimes = call_times(took)
+    report = LoopReport(
+        medium=plan.medium,
+        used_medium=store.pool_status.medium,
+        messages=len(took),
+        seconds=elapsed,
+        wrote_bytes=store.wrote - wrote,
+        call_us=times,
+        late_ms_max=late_ns_max / 1e6,
+        syncs=store.sync_count - syncs,
+        cpu_seconds=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        page_faults=after.ru_minflt + after.ru_majflt - before.ru_minflt - before.ru_majflt,
+    )
+    store.close()
+    return report
+
+
+def main() -> int:
+    plan = msgspec.json.decode(sys.argv[1], type=LoopPlan)
+    print(msgspec.json.encode(measure(plan)).decode(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

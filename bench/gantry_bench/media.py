@@ -1,0 +1,85 @@
+"""Directories for write buffers: on tmpfs, and on hugetlbfs where root can mount it. Everything made here is undone.
+
+A medium that this machine does not give is left out with its reason, in words for the report: figures without it are
+still figures. Huge pages are asked for on top of those that there are, and given back.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gantry_bench.tail import PoolMedium
+
+HUGE_PAGES_WANTED: Final = Path("/proc/sys/vm/nr_hugepages")
+HUGE_PAGE_BYTES: Final = 2 << 20
+SHARED_MEMORY: Final = Path("/dev/shm")
+
+
+class PoolMedia(msgspec.Struct, frozen=True):
+    """Where buffers can be, by medium, and why not where they cannot. Anonymous memory needs no place."""
+
+    paths: dict[PoolMedium, str]
+    missing: dict[PoolMedium, str]
+
+
+@contextmanager
+def pool_media(bytes_needed: int) -> Iterator[PoolMedia]:
+    """Places with room for so many bytes each, for the length of a `with`."""
+    paths: dict[PoolMedium, str] = {"anonymous": ""}
+    missing: dict[PoolMedium, str] = {}
+    with ExitStack() as stack:
+        for medium, make in (("tmpfs", _tmpfs), ("hugetlbfs", _hugetlbfs)):
+            try:
+                paths[medium] = str(stack.enter_context(make(bytes_needed)))
+            except OSError as error:
+                missing[medium] = error.strerror or str(error)
+        yield PoolMedia(paths=paths, missing=missing)
+
+
+@contextmanager
+def _tmpfs(bytes_needed: int) -> Iterator[Path]:
+    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
+    if free < bytes_needed:
+        raise OSError(0, f"{SHARED_MEMORY} has {free >> 20} MiB free of the {bytes_needed >> 20} needed")
+    with tempfile.TemporaryDirectory(prefix="gantry-bench-", dir=SHARED_MEMORY) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _hugetlbfs(bytes_needed: int) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        raise OSError(0, "only root can mount it")
+    pages_before = int(HUGE_PAGES_WANTED.read_text())
+    pages = -(-bytes_needed // HUGE_PAGE_BYTES)
+    HUGE_PAGES_WANTED.write_text(str(pages_before + pages))
+    try:
+        given = int(HUGE_PAGES_WANTED.read_text()) - pages_before
+        if given < pages:
+            raise OSError(0, f"the kernel gave {given} huge pages of the {pages} needed")
+        with tempfile.TemporaryDirectory(prefix="gantry-bench-") as folder:
+            _run("mount", "-t", "hugetlbfs", "-o", f"pagesize={HUGE_PAGE_BYTES}", "none", folder)
+            try:
+                yield Path(folder)
+            finally:
+                _run("umount", folder)
+    finally:
+        with suppress(OSError):
+            HUGE_PAGES_WANTED.write_text(str(pages_before))
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OSError(0, f"{command[0]} does not work: {error}") from error
+    if done.returncode != 0:
+        raise OSError(0, done.stderr.strip() or f"{command[0]} ended with code {done.returncode}")

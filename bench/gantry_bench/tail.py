@@ -1,0 +1,169 @@
+"""The append tail: what one run of the loop says, and what several rounds of runs amount to. Pure.
+
+A round is one run of each medium and of the control. The *excess* of a medium at a percentile is its call time there
+minus the control's in the same round: what files, page cache, buffer and helper threads add to the same Python work on
+the same machine in the same minute. Of the rounds' excesses the median counts. What is below the clock's own reach is
+counted as that, so that a lucky control cannot make a ratio infinite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Final, Literal
+
+import msgspec
+
+from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.measurement import Goal
+
+Medium = Literal["control", "none", "tmpfs", "hugetlbfs", "anonymous"]
+PoolMedium = Literal["tmpfs", "hugetlbfs", "anonymous"]
+
+PERCENTILES: Final = {"p50": 0.50, "p99": 0.99, "p99_9": 0.999, "p99_99": 0.9999}
+EXCESS_US_MIN: Final = 1.0
+"""Less than this is not told apart from nothing: reading the clock twice costs a tenth of it."""
+TAIL_RATIO_MIN: Final = 20.0
+"""Goal: without the buffer the excess at p99.99 is at least this many times the excess with it."""
+CRASH_SAFE: Final[tuple[Medium, ...]] = ("hugetlbfs", "tmpfs")
+
+
+class LoopPlan(msgspec.Struct, frozen=True):
+    """One run."""
+
+    medium: Medium
+    store_path: str
+    pool_path: str
+    """Where the buffers are; empty for anonymous memory and where there are none."""
+
+    messages_per_second: int
+    body_bytes: int
+    warm_up_seconds: float
+    seconds: float
+    flush_interval_ms: int
+    segment_bytes: int
+    buffers_count: int
+
+
+class CallTimes(msgspec.Struct, frozen=True):
+    """Microseconds of an append call."""
+
+    p50: float
+    p99: float
+    p99_9: float
+    p99_99: float
+    max: float
+
+
+class LoopReport(msgspec.Struct, frozen=True):
+    """What one run came to."""
+
+    medium: Medium
+    used_medium: str
+    """What the store says its buffers are on."""
+
+    messages: int
+    seconds: float
+    wrote_bytes: int
+    call_us: CallTimes
+    late_ms_max: float
+    """The most that a message was late: how far the loop once fell behind its own pace."""
+
+    syncs: int
+    """How often the log was synced meanwhile."""
+
+    cpu_seconds: float
+    page_faults: int
+
+
+class TailCell(msgspec.Struct, frozen=True):
+    """One medium, medians of the rounds."""
+
+    medium: Medium
+    call_us: CallTimes
+    excess_us: CallTimes
+    """All zero for the control."""
+
+    excess_p99_99_least: float
+    excess_p99_99_most: float
+    late_ms_max: float
+    syncs_per_second: float
+    cores: float
+    """CPU time of loop and helper threads, in cores."""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One run of everything, in the order of running."""
+
+    control: LoopReport
+    runs: list[LoopReport]
+    other_cores: float
+
+
+def call_times(took_ns: Sequence[int]) -> CallTimes:
+    """Percentiles of nanoseconds, in microseconds. The one at or above which the rest lies: never flattering."""
+    if not took_ns:
+        raise BenchmarkFailed("a run without a message has no percentiles")
+    ordered = sorted(took_ns)
+    figures = {
+        name: ordered[min(len(ordered) - 1, int(share * len(ordered)))] / 1000 for name, share in PERCENTILES.items()
+    }
+    return CallTimes(**figures, max=ordered[-1] / 1000)
+
+
+def excess(run: LoopReport, control: LoopReport) -> CallTimes:
+    """What a run adds to the control at each percentile; may be negative."""
+    return _combine([run.call_us, control.call_us], lambda values: values[0] - values[1])
+
+
+def summarise_tail(rounds: Sequence[Round]) -> list[TailCell]:
+    """The control, then each medium in the order of running."""
+    cells = [_cell([(one.control, one.control) for one in rounds])]
+    for place in range(len(rounds[0].runs)):
+        cells.append(_cell([(one.runs[place], one.control) for one in rounds]))
+    return cells
+
+
+def _cell(pairs: Sequence[tuple[LoopReport, LoopReport]]) -> TailCell:
+    runs = [run for run, _ in pairs]
+    excesses = [excess(run, control) for run, control in pairs]
+    return TailCell(
+        medium=runs[0].medium,
+        call_us=_combine([run.call_us for run in runs], median),
+        excess_us=_combine(excesses, median),
+        excess_p99_99_least=min(one.p99_99 for one in excesses),
+        excess_p99_99_most=max(one.p99_99 for one in excesses),
+        late_ms_max=max(run.late_ms_max for run in runs),
+        syncs_per_second=median(run.syncs / run.seconds for run in runs),
+        cores=median(run.cpu_seconds / run.seconds for run in runs),
+    )
+
+
+def _combine(times: Sequence[CallTimes], reduce: Callable[[list[float]], float]) -> CallTimes:
+    """One figure of several, field by field."""
+    fields = CallTimes.__struct_fields__
+    return CallTimes(**{name: reduce([float(getattr(one, name)) for one in times]) for name in fields})
+
+
+def excess_ratio(without: TailCell, with_buffer: TailCell) -> float:
+    """How many times smaller the excess at p99.99 is with the buffer."""
+    return max(without.excess_us.p99_99, EXCESS_US_MIN) / max(with_buffer.excess_us.p99_99, EXCESS_US_MIN)
+
+
+def tail_goals(cells: Sequence[TailCell]) -> list[Goal]:
+    """The goal holds for the buffers that survive their process; that of anonymous memory is only shown."""
+    by_medium = {cell.medium: cell for cell in cells}
+    without = by_medium.get("none")
+    if without is None:
+        return []
+    return [
+        Goal(
+            text=f"append p99.99 excess without a buffer, against {medium}",
+            limit=TAIL_RATIO_MIN,
+            measured=excess_ratio(without, by_medium[medium]),
+            unit="x",
+            is_floor=True,
+        )
+        for medium in CRASH_SAFE
+        if medium in by_medium
+    ]
