@@ -21,7 +21,7 @@ from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.status import StatusPublisher
 from gantry_broker.server.status_thread import OpenPage, PageUnusable
 from gantry_broker.settings import broker_settings
-from gantry_broker.store import recover
+from gantry_broker.store import record_taker, recovery
 from gantry_broker.testing.local import dialogue, free_ports, local_conf, running_broker, wait_until
 from gantry_status import (
     Medium,
@@ -120,7 +120,8 @@ async def test_the_pool_is_on_the_page(tmp_path: Path) -> None:
 
 async def test_a_recovery_is_seen_to_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the log is read the page says how far, and its heart beats, however long one step takes."""
-    monkeypatch.setattr(recover, "PROGRESS_RECORDS", 10)
+    monkeypatch.setattr(record_taker, "PROGRESS_RECORDS", 10)
+    monkeypatch.setattr(recovery, "STRETCH_BYTES", 1000)
     async with running_broker(tmp_path) as filled, dialogue(filled) as client:
         for _ in range(40):
             await client.send_ok(b"x" * 100)

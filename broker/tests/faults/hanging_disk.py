@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from gantry_broker.ports.real_disk import RealDisk, RealFile
-from gantry_broker.store import recover
+from gantry_broker.store import record_taker, recovery
 
 POLL_S = 0.005
 
@@ -40,7 +40,8 @@ def main() -> None:
     assert option == "-m", "what runs is a module"
     hang_while(path, RealFile, "sync")
     hang_while(path, RealDisk, "sync_directory")
-    recover.PROGRESS_RECORDS = 10  # type: ignore[misc]  # a constant, but for this program
+    record_taker.PROGRESS_RECORDS = 10  # type: ignore[misc]  # constants, but for this program
+    recovery.STRETCH_BYTES = 4096  # type: ignore[misc]
     sys.argv = sys.argv[3:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

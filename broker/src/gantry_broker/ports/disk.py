@@ -61,6 +61,10 @@ class DiskFile(Protocol):
         """Give blocks to ``[reserved, end)``. ``ENOSPC`` when there are none; then nothing changed."""
         ...
 
+    def advise(self, start: int, end: int) -> None:
+        """``[start, end)`` of the view is read next, and what is before it is not. A hint, never an error."""
+        ...
+
     def pread(self, length: int, position: int) -> bytes:
         """Up to ``length`` bytes; fewer only at the end of the file."""
         ...

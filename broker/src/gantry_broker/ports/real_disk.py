@@ -15,6 +15,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast, final
 
 from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
@@ -88,6 +89,17 @@ class RealFile:
         """
         if self._map is not None:
             self._map.madvise(mmap.MADV_RANDOM if self._reserved < self._size else mmap.MADV_NORMAL)
+
+    def advise(self, start: int, end: int) -> None:
+        if self._map is None:
+            return
+        start, end = max(start, 0) // mmap.PAGESIZE * mmap.PAGESIZE, min(end, self._size)
+        with suppress(OSError):
+            if start > 0:
+                # Out of this process, not out of the page cache, and nothing dirty is lost: the map is a shared one.
+                self._map.madvise(mmap.MADV_DONTNEED, 0, start)
+            if start < end:
+                self._map.madvise(mmap.MADV_WILLNEED, start, end - start)
 
     def pread(self, length: int, position: int) -> bytes:
         data = os.pread(self._descriptor, length, position)

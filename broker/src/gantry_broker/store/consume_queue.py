@@ -118,14 +118,15 @@ class ConsumeQueue:
         if self.files.files:
             is_first = self.min_offset == self.readable_end
             while self.readable_end < offset:
-                self._put_next(FILLER_UNIT)
+                self.put_next(FILLER_UNIT)
             if is_first:
                 self.min_offset = offset
         elif offset != self.readable_end:
             self.start_at(offset)
-        self._put_next(UNIT.pack(physical_offset, size, tags_code))
+        self.put_next(UNIT.pack(physical_offset, size, tags_code))
 
-    def _put_next(self, unit: bytes) -> None:
+    def put_next(self, unit: bytes) -> None:
+        """Write the next unit, which nobody may have written yet. Raises ``StoreFull``."""
         if self.position >= self.limit:
             self.extend(self.readable_end)
         position = self.position

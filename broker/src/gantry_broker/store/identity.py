@@ -168,6 +168,12 @@ class IdentityFile:
         self._disk.write_file(self.path, data)
         self._disk.write_file(self.twin_path, data)
 
+    def forget_twin(self) -> None:
+        """The twin could not be written, and says what is not true any more: better none."""
+        if self._disk.exists(self.twin_path):
+            self._disk.remove(self.twin_path)
+        self._disk.sync_directory(self.path.rpartition("/")[0])
+
 
 def encode_identity(identity: StoreIdentity) -> bytes:
     """A line with the CRC-32 of the rest, in hex, then JSON."""

@@ -97,6 +97,10 @@ class MappedFile:
             with full_disk_is_store_full(self.file.path):
                 self.file.reserve(end)
 
+    def advise(self, start: int, end: int) -> None:
+        """``[start, end)`` of the log is read next, in the file, and what is before it is not. Only a hint."""
+        self.file.advise(start - self.base_offset, end - self.base_offset)
+
     def extent(self, offset: int) -> Extent:
         """Where the bytes at ``offset`` can be read."""
         tail = self._tail

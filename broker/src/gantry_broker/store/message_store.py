@@ -40,7 +40,8 @@ from gantry_broker.store.opening import OpenPools, seals_of, write_or_keep, writ
 from gantry_broker.store.point_writer import PointWriter
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, read_messages
-from gantry_broker.store.recover import FoundStore, Progress, Recovery, RecoveryReport
+from gantry_broker.store.record_taker import Progress
+from gantry_broker.store.recover import FoundStore, Recovery, RecoveryReport
 from gantry_broker.store.recovery_point import RecoveryPointFile
 from gantry_broker.store.removal import HeadRemoval
 from gantry_broker.store.settings import PAGE_BYTES, StoreSettings
@@ -171,7 +172,7 @@ class MessageStore:
             seals=seals_of(identity, others_from),
         )
         recovery = Recovery(self._disk, self.settings, self._log, self._queues, self._index)
-        report = recovery.run(found, progress)
+        report = self._run(recovery, found, progress)
         self._begin(identity or new_identity(report.end), report, others_from)
         self._dispatcher.index = self._index
         self._dispatcher.dispatched = report.end
@@ -184,6 +185,15 @@ class MessageStore:
             raise StoreUnusable("the recovered store could not be flushed") from self._failure.error
         self._failure_record.remove()
         return report
+
+    def _run(self, recovery: Recovery, found: FoundStore, progress: Progress | None) -> RecoveryReport:
+        """Recover. A sync that fails now is a failed flush: the next start must rewrite what it was to bring there."""
+        try:
+            return recovery.run(found, progress)
+        except OSError:
+            with suppress(OSError):
+                self._failure_record.write(recovery.durable_mark)
+            raise
 
     def _begin(self, identity: StoreIdentity, report: RecoveryReport, others_from: int | None) -> None:
         """The next generation: buffers void and ready first, then the identity that new ones are stamped with."""

@@ -45,10 +45,11 @@ def seals_of(identity: StoreIdentity | None, others_from: int | None) -> Seals:
 
 
 def write_or_keep(file: IdentityFile, identity: StoreIdentity, started: StoreIdentity) -> StoreIdentity:
-    """Write the next generation and answer it; on a full disk go on with the last one, if it says nothing wrong.
+    """Write the next generation and answer it; on a full disk go on with what stands there, if it says nothing wrong.
 
     A generation tells buffers of this start from older ones, and all of those are void by now. What must not go
-    unwritten is who wrote the log from here on, and where its buffers are.
+    unwritten is who wrote the log from here on, and where its buffers are. Whatever is answered is what the next start
+    will read: buffers stamped with anything else would not be believed by it.
     """
     try:
         file.write(started)
@@ -56,8 +57,13 @@ def write_or_keep(file: IdentityFile, identity: StoreIdentity, started: StoreIde
         is_same = (identity.epochs, identity.pool_path) == (started.epochs, started.pool_path)
         if exc.errno not in (errno.ENOSPC, errno.EDQUOT) or not is_same or identity.generation == 0:
             raise
+        standing = file.read()
+        if standing == started:
+            file.forget_twin()
+        elif standing != identity:
+            raise
         log.warning("the disk is too full to count this start", extra={"reason": str(exc)})
-        return identity
+        return standing
     return started
 
 

@@ -102,6 +102,20 @@ class QueueTable:
             self._is_directory_dirty = False
             self._sync_directories(touched)
 
+    def sync_end(self, queue: ConsumeQueue) -> None:
+        """Make durable where ``queue`` ends, before the log loses its last messages. Any thread, one at a time."""
+        if queue.flushed_end == queue.readable_end and not queue.files.is_directory_dirty:
+            return
+        try:
+            for file in queue.files.files[-1:]:
+                file.file.sync()
+            self._disk.sync_directory(queue.files.directory)
+        except OSError:
+            if self._queues.get((queue.topic, queue.queue_id)) is queue:
+                raise
+            return  # its topic was deleted meanwhile, and the flush thread has closed it
+        self._sync_directories([queue])
+
     def _sync_directories(self, queues: list[ConsumeQueue]) -> None:
         """New queues have new directories, whose names are in their parents."""
         for parent in [*sorted({f"{self.directory}/{queue.topic}" for queue in queues}), self.directory]:

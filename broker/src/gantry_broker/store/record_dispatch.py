@@ -22,6 +22,7 @@ from gantry_wire.message import (
     TRANSACTION_ROLLBACK,
 )
 from gantry_wire.names import SCHEDULE_TOPIC
+from gantry_wire.plain_records import PlainRecord
 from gantry_wire.properties import DELAY_LEVEL, KEY_SEPARATOR, KEYS, TAGS, UNIQUE_KEY, parse_properties
 
 _HEAD: Final = struct.Struct(">4xi4xi4xq8xi")
@@ -66,6 +67,15 @@ def record_facts(view: memoryview, position: int, size: int, delay_levels_ms: tu
         () if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK else message_keys(properties),
         timestamp_ms,
     )
+
+
+def plain_facts(record: PlainRecord, delay_levels_ms: tuple[int, ...]) -> RecordFacts:
+    """The facts of a record that ``plain_records`` has found."""
+    _, _, topic_bytes, queue_id, queue_offset, timestamp_ms, properties_bytes = record
+    topic = topic_bytes.decode("utf-8", "replace")
+    properties = parse_properties(properties_bytes.decode("utf-8", "replace"))
+    code = _unit_tags_code(topic, properties, timestamp_ms, delay_levels_ms)
+    return RecordFacts(topic, queue_id, queue_offset, True, code, message_keys(properties), timestamp_ms)
 
 
 def message_keys(properties: dict[str, str]) -> tuple[str, ...]:

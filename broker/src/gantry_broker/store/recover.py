@@ -11,7 +11,7 @@ Only then does ``flushed`` count, and last of all a new recovery point is writte
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -19,13 +19,14 @@ from gantry_broker.ports.disk import Disk
 from gantry_broker.store import points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
-from gantry_broker.store.draft import Draft
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import RecordFacts, record_facts
+from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery import (
     INFINITE,
+    LogFile,
     ScanResult,
     Seals,
     StartFacts,
@@ -39,15 +40,12 @@ from gantry_broker.store.replay import Expected, FoundBuffer, plan_replay
 from gantry_broker.store.replay_execute import execute_step, set_aside
 from gantry_broker.store.scrub import last_used, rewrite
 from gantry_broker.store.settings import StoreSettings
-from gantry_wire.message import RECORD_BYTES_MIN, check_record
+from gantry_wire.message import check_record
 
 log = logging.getLogger(__name__)
 
-Progress = Callable[[int, int], None]
-PROGRESS_RECORDS: Final = 10_000
 DAMAGE_LOGGED_MAX: Final = 100
 """Damaged ranges that are named one by one; the report has all of them."""
-QUEUE_OFFSET_MAX: Final = 1 << 56
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,21 +114,23 @@ class Recovery:
         self._log: Final = commit_log
         self._queues: Final = queues
         self._index: Final = index
-        self._deleted: dict[str, int] = {}
-        self._only: set[ConsumeQueue] | None = None
-        self._index_end = -1
-        self._progress: Progress = lambda done, total: None
-        self._records = 0
+        self._taker: Final = RecordTaker(disk, commit_log, queues, index, settings.delay_levels_ms)
         self._report = RecoveryReport(is_clean=True, start=0)
-        self.tail = -1
+        self.durable_mark = 0
+        """How far the log is durable, if this ends in the middle: the next start must not believe what lies behind."""
+
+    @property
+    def tail(self) -> int:
+        """Where the last record begins; -1 in an empty log."""
+        return self._taker.tail
 
     def run(self, found: FoundStore, progress: Progress | None) -> RecoveryReport:
         """Recover, and say what happened."""
-        if progress is not None:
-            self._progress = progress
         point, is_clean = found.point, found.is_clean
-        self._deleted = dict(point.deleted) if point is not None else {}
-        commit_log = self._log
+        commit_log, taker = self._log, self._taker
+        taker.deleted = dict(point.deleted) if point is not None else {}
+        if progress is not None:
+            taker.progress = progress
         facts = StartFacts(
             is_clean=is_clean,
             min_physical=commit_log.min_physical,
@@ -141,19 +141,21 @@ class Recovery:
             failed_flushed=found.failed_flushed,
         )
         plan = plan_start(facts)
+        self.durable_mark = min(plan.durable_mark, facts.files_end)
         trusted = point if point is not None and not plan.is_full else None
         self._report = report = RecoveryReport(is_clean=is_clean, start=plan.start)
         commit_log.last_timestamp_ms = trusted.timestamp_ms if trusted is not None else 0
-        self.tail = trusted.tail if trusted is not None else -1
+        taker.tail = trusted.tail if trusted is not None else -1
 
         rebuilt = self._load_queues(plan, trusted)
         is_index_usable = self._load_index(trusted, is_clean=is_clean)
-        self._read_before(plan, found.seals, rebuilt, is_index_usable=is_index_usable)
-        result = scan_log(commit_log.files.files, plan.start, plan.durable_mark, self._found, seals=found.seals)
-        report.damaged = sorted(report.damaged + result.damaged)
+        self._read_before(plan, found, rebuilt, is_index_usable=is_index_usable)
+        result = self._scan(commit_log.files.files, plan.start, plan.durable_mark, found)
+        report.damaged += result.damaged
         if found.buffers and found.expected is not None:
             result = self._replay(result, plan, found)
-        report.end, report.records = result.end, self._records
+        report.damaged = sorted(report.damaged + taker.damaged)
+        report.end, report.records, report.unknown_topics = result.end, taker.records, taker.unknown_topics
         report.lost_flushed_bytes = result.lost_flushed
         self._restore_ends(trusted)
         self._cut(result, plan, is_clean=is_clean)
@@ -167,7 +169,7 @@ class Recovery:
         if report.cut_bytes or report.lost_flushed_bytes:
             lost = {"end": result.end, "cut_bytes": report.cut_bytes, "lost_flushed_bytes": report.lost_flushed_bytes}
             log.warning("the log's tail was damaged and has been cut off", extra=lost)
-        facts_read = {"start": plan.start, "end": result.end, "records": self._records}
+        facts_read = {"start": plan.start, "end": result.end, "records": report.records}
         if report.replayed_bytes:
             facts_read |= {"replayed_bytes": report.replayed_bytes, "replayed_records": report.replayed_records}
         log.info("store recovered", extra=facts_read)
@@ -196,7 +198,7 @@ class Recovery:
                 # Its names may be in the page cache only.
                 queue.files.is_directory_dirty = True
             first = queue.unit(queue.min_offset)
-            if first is not None and first[0] < self._deleted.get(queue.topic, -1):
+            if first is not None and first[0] < self._taker.deleted.get(queue.topic, -1):
                 # The topic was deleted, and a crash has brought its files back.
                 queue.reset(self._disk)
         if point is None:
@@ -254,60 +256,27 @@ class Recovery:
         if not is_usable:
             self._report.is_index_rebuilt = self._disk.exists(index.directory) or point is not None
             index.remove_all()
-        self._index_end = index.end_physical
+        self._taker.index_end = index.end_physical
         return is_usable
 
     # -- reading the log -----------------------------------------------------------------------------------------------
 
-    def _read_before(self, plan: StartPlan, seals: Seals, rebuilt: set[ConsumeQueue], *, is_index_usable: bool) -> None:
+    def _scan(self, files: Sequence[LogFile], start: int, durable_mark: int, found: FoundStore) -> ScanResult:
+        taker = self._taker
+        return scan_log(files, start, durable_mark, taker.found, found_plain=taker.found_plain, seals=found.seals)
+
+    def _read_before(
+        self, plan: StartPlan, found: FoundStore, rebuilt: set[ConsumeQueue], *, is_index_usable: bool
+    ) -> None:
         """Read what lies before the start, for queues and an index that are not there."""
         if plan.is_full or (not rebuilt and is_index_usable):
             return
-        self._only = rebuilt
+        self._taker.restrict(rebuilt)
         files = tuple(_Before(file, plan.start) for file in self._log.files.files if file.base_offset < plan.start)
         # With checksums: a rotten record may claim another queue or offset, and would cost its neighbours theirs.
-        result = scan_log(files, self._log.min_physical, plan.start, self._found, seals=seals)
+        result = self._scan(files, self._log.min_physical, plan.start, found)
         self._report.damaged += result.damaged
-        self._only = None
-
-    def _found(self, view: memoryview, position: int, physical: int, size: int) -> None:
-        """One whole record."""
-        self._records += 1
-        if self._records % PROGRESS_RECORDS == 0:
-            self._progress(physical - self._log.min_physical, self._log.files.end_offset - self._log.min_physical)
-        facts = record_facts(view, position, size, self._settings.delay_levels_ms)
-        if self._only is None:
-            self.tail = physical
-            self._log.last_timestamp_ms = max(self._log.last_timestamp_ms, facts.store_timestamp_ms)
-        try:
-            queue = self._queues.get_or_create(facts.topic, facts.queue_id)
-        except ValueError:
-            self._report.unknown_topics += 1
-            return
-        is_deleted = physical < self._deleted.get(facts.topic, -1)
-        if facts.is_queued and not is_deleted and (self._only is None or queue in self._only):
-            self._put_unit(queue, facts, physical, size)
-        if self._index is not None and facts.keys and physical > self._index_end and not is_deleted:
-            draft = Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, facts.keys)
-            self._index.put_batch([draft], [physical], facts.store_timestamp_ms)
-
-    def _put_unit(self, queue: ConsumeQueue, facts: RecordFacts, physical: int, size: int) -> None:
-        offset = facts.queue_offset
-        if not 0 <= offset <= QUEUE_OFFSET_MAX:
-            self._report.damaged.append((physical, physical + size))
-            return
-        if offset < queue.readable_end:
-            # The topic was deleted and made anew, and its numbers began again: the newer message counts.
-            if offset <= queue.min_offset:
-                queue.reset(self._disk)
-            else:
-                queue.rewind(offset)
-        gap = offset - queue.readable_end
-        if queue.files.files and gap * RECORD_BYTES_MIN > self._log.files.end_offset - self._log.min_physical:
-            # More missing messages than the log has room for: the record's own numbers are rotten.
-            self._report.damaged.append((physical, physical + size))
-            return
-        queue.put(offset, physical, size, facts.tags_code)
+        self._taker.restrict(None)
 
     # -- write buffers -------------------------------------------------------------------------------------------------
 
@@ -329,7 +298,7 @@ class Recovery:
         points.reached(points.AFTER_REPLAY)
         if not replay.steps:
             return result
-        again = scan_log(self._log.files.files, result.end, 0, self._found, seals=found.seals)
+        again = self._scan(self._log.files.files, result.end, 0, found)
         assert again.end == replay.end, (again, replay)
         again.lost_flushed = max(0, plan.durable_mark - again.end) if plan.durable_mark != INFINITE else 0
         return again
@@ -389,9 +358,10 @@ class Recovery:
 class _Before:
     """The part of a log file that lies before an offset."""
 
-    __slots__ = ("base_offset", "end_offset", "view")
+    __slots__ = ("advise", "base_offset", "end_offset", "view")
 
     def __init__(self, file: MappedFile, end: int) -> None:
+        self.advise = file.advise
         self.base_offset = file.base_offset
         self.end_offset = min(end, file.end_offset)
         self.view = file.view[: self.end_offset - self.base_offset]

@@ -14,7 +14,7 @@ stepped over. Damage behind it ends the log. After a clean stop everything had b
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -26,6 +26,7 @@ from gantry_wire.message import (
     RecordFault,
     check_record,
 )
+from gantry_wire.plain_records import PlainRecord, plain_records
 
 INFINITE: Final = 1 << 62
 _MAGICS: Final = tuple(struct.pack(">i", magic) for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2))
@@ -34,6 +35,13 @@ _MAGIC_POSITION: Final = 4
 
 Seals = Callable[[int], Stretch]
 """For an offset: whether records must be sealed there, and up to where that holds. See ``identity``."""
+
+
+FoundPlain = Callable[[Iterator[PlainRecord], int], int]
+"""Takes a run of plain records, which may be empty, and the offset where it begins. Returns where the run ends."""
+
+STRETCH_BYTES: Final = 32 << 20
+"""The disk is asked for so much at a time, ahead of the reading."""
 
 
 def no_seals(_offset: int) -> Stretch:
@@ -52,6 +60,9 @@ class LogFile(Protocol):
 
     @property
     def view(self) -> memoryview: ...
+
+    def advise(self, start: int, end: int) -> None:
+        """``[start, end)`` is read next, and what is before it is not. Only a hint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +113,6 @@ class ScanResult:
     end: int
     """The exclusive end of the log."""
 
-    records: int = 0
     damaged: list[tuple[int, int]] = field(default_factory=list)
     """Half-open ranges that hold rot."""
 
@@ -111,33 +121,41 @@ class ScanResult:
 
 
 def scan_log(
-    files: tuple[LogFile, ...],
+    files: Sequence[LogFile],
     start: int,
     durable_mark: int,
     found: Callable[[memoryview, int, int, int], None],
     *,
-    verify_crc: bool = True,
+    found_plain: FoundPlain | None = None,
     seals: Seals = no_seals,
 ) -> ScanResult:
-    """Read records from ``start`` to the end of the log; ``found(view, position, physical offset, size)`` for each."""
+    """Read records from ``start`` to the end of the log; ``found(view, position, physical offset, size)`` for each.
+
+    With ``found_plain`` the plain ones are given to it instead, in runs.
+    """
     result = ScanResult(end=start)
     offset = start
     is_sealed, sealed_end = seals(start)
-    is_sealed = is_sealed and verify_crc
     for index, file in enumerate(files):
         if file.end_offset <= offset:
             continue
         view, base, end = file.view, file.base_offset, file.end_offset
+        stretch_end = offset
         while offset < end:
             if offset >= sealed_end:
                 is_sealed, sealed_end = seals(offset)
-                is_sealed = is_sealed and verify_crc
-            check = check_record(
-                view, offset - base, physical_offset=offset, verify_crc=verify_crc, is_sealed=is_sealed
-            )
+            if offset >= stretch_end:
+                stretch_end = min(end, offset + STRETCH_BYTES)
+                file.advise(offset, stretch_end + STRETCH_BYTES)
+            if found_plain is not None:
+                stop = min(stretch_end, sealed_end) - base
+                run_end = found_plain(plain_records(view, offset - base, stop, base, is_sealed=is_sealed), offset)
+                if run_end > offset:
+                    offset = run_end
+                    continue
+            check = check_record(view, offset - base, physical_offset=offset, is_sealed=is_sealed)
             if check.is_good:
                 found(view, offset - base, offset, check.size)
-                result.records += 1
                 offset += check.size
                 continue
             if check.fault is RecordFault.BLANK and offset + check.size == end:
@@ -155,7 +173,7 @@ def scan_log(
     return result
 
 
-def _next_record(files: tuple[LogFile, ...], damaged: int, durable_mark: int, seals: Seals) -> int | None:
+def _next_record(files: Sequence[LogFile], damaged: int, durable_mark: int, seals: Seals) -> int | None:
     """Where the first whole record after ``damaged`` begins, if that is not behind the durable mark."""
     for file in files:
         for offset in _candidates(file, max(damaged + 1, file.base_offset)):

@@ -61,6 +61,9 @@ class MappedSegment:
                 self._previous.drop()
         return self._view
 
+    def advise(self, start: int, end: int) -> None:
+        """Every byte was read before it was mapped."""
+
     def drop(self) -> None:
         """Let go of the map. It is made again if somebody asks."""
         self._view = None
@@ -123,10 +126,13 @@ class RepairPlanner:
         """What lies before the start is read, too, for what has to be built again."""
         plan, facts = self._plan, self._facts
         before = self._mapped(facts.log_start, start)
-        result = scan_log(before, facts.log_start, start, lambda view, position, at, size: None, seals=facts.ours_from)
+        result = scan_log(before, facts.log_start, start, self._count, seals=facts.ours_from)
         plan.read_bytes += start - facts.log_start
-        plan.records += result.records
         plan.rotten = sorted(plan.rotten + result.damaged)
+
+    def _count(self, _view: memoryview, _position: int, _physical: int, _size: int) -> None:
+        """A record that a start would read."""
+        self._plan.records += 1
 
     def _found(self, view: memoryview, position: int, physical: int, size: int) -> None:
         """A record that a start would dispatch again."""

@@ -1,0 +1,187 @@
+"""What reading the log does: every record that is found goes to its queue and into the index.
+
+Plain records come in runs and take the short way: their queue is looked up once, their unit is written at its queue's
+cursor, and their keys are indexed together with those of all records of the same millisecond. Everything else, and
+everything that is not as expected (a number that is not the next of its queue, a deleted topic), takes the general way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final, final
+
+from gantry_broker.ports.disk import Disk
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
+from gantry_broker.store.draft import Draft
+from gantry_broker.store.key_index import KeyIndex
+from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.record_dispatch import RecordFacts, plain_facts, record_facts
+from gantry_wire.hashing import tags_code
+from gantry_wire.message import RECORD_BYTES_MIN
+from gantry_wire.names import SCHEDULE_TOPIC
+from gantry_wire.plain_records import PlainRecord, keys_of, tag_of
+
+Progress = Callable[[int, int], None]
+PROGRESS_RECORDS: Final = 10_000
+QUEUE_OFFSET_MAX: Final = 1 << 56
+INDEX_BATCH_MAX: Final = 512
+TAGS_MAX: Final = 4_096
+
+
+@final
+class RecordTaker:
+    """Of one recovery."""
+
+    def __init__(
+        self, disk: Disk, commit_log: CommitLog, queues: QueueTable, index: KeyIndex | None,
+        delay_levels_ms: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        self.progress: Progress = lambda done, total: None
+        self.deleted: Mapping[str, int] = {}
+        """Deleted topics, and from where on a message of such a name is of a new topic."""
+
+        self.index_end = -1
+        """Messages at or before this physical offset are indexed."""
+
+        self.records = 0
+        self.tail = -1
+        """Where the last record begins."""
+
+        self.damaged: Final[list[tuple[int, int]]] = []
+        self.unknown_topics = 0
+        self._only: set[ConsumeQueue] | None = None
+        self._disk: Final = disk
+        self._log: Final = commit_log
+        self._queues: Final = queues
+        self._index: Final = index
+        self._delay_levels_ms: Final = delay_levels_ms
+        self._plain: dict[tuple[bytes, int], ConsumeQueue | None] = {}
+        """Queues of plain records; None for those that take the general way."""
+
+        self._tags: Final[dict[bytes, int]] = {b"": 0}
+        self._drafts: list[Draft] = []
+        self._places: list[int] = []
+        self._drafts_ms = 0
+        self._told = 0
+
+    def restrict(self, only: set[ConsumeQueue] | None) -> None:
+        """From now on only these queues get units, and the log's end is not looked for; all of them if None."""
+        self._only = only
+        self._plain.clear()
+
+    # -- one record, whatever it is ------------------------------------------------------------------------------------
+
+    def found(self, view: memoryview, position: int, physical: int, size: int) -> None:
+        """One whole record."""
+        self._count(1, physical)
+        facts = record_facts(view, position, size, self._delay_levels_ms)
+        if self._only is None:
+            self.tail = physical
+            self._log.last_timestamp_ms = max(self._log.last_timestamp_ms, facts.store_timestamp_ms)
+        self._take(facts, physical, size)
+        self.flush()
+
+    def _count(self, records: int, physical: int) -> None:
+        self.records += records
+        if self.records - self._told >= PROGRESS_RECORDS:
+            self._told = self.records
+            self.progress(physical - self._log.min_physical, self._log.files.end_offset - self._log.min_physical)
+
+    def _take(self, facts: RecordFacts, physical: int, size: int) -> None:
+        try:
+            queue = self._queues.get_or_create(facts.topic, facts.queue_id)
+        except ValueError:
+            self.unknown_topics += 1
+            return
+        is_deleted = physical < self.deleted.get(facts.topic, -1)
+        if facts.is_queued and not is_deleted and (self._only is None or queue in self._only):
+            self._put_unit(queue, facts.queue_offset, physical, size, facts.tags_code)
+        if self._index is not None and facts.keys and physical > self.index_end and not is_deleted:
+            self._put_keys(queue, facts.keys, physical, facts.store_timestamp_ms)
+
+    def _put_unit(self, queue: ConsumeQueue, offset: int, physical: int, size: int, code: int) -> None:
+        if not 0 <= offset <= QUEUE_OFFSET_MAX:
+            self.damaged.append((physical, physical + size))
+            return
+        if offset < queue.readable_end:
+            # The topic was deleted and made anew, and its numbers began again: the newer message counts.
+            if offset <= queue.min_offset:
+                queue.reset(self._disk)
+            else:
+                queue.rewind(offset)
+        gap = offset - queue.readable_end
+        if queue.files.files and gap * RECORD_BYTES_MIN > self._log.files.end_offset - self._log.min_physical:
+            # More missing messages than the log has room for: the record's own numbers are rotten.
+            self.damaged.append((physical, physical + size))
+            return
+        queue.put(offset, physical, size, code)
+
+    def _put_keys(self, queue: ConsumeQueue, keys: tuple[str, ...], physical: int, timestamp_ms: int) -> None:
+        if timestamp_ms != self._drafts_ms or len(self._drafts) == INDEX_BATCH_MAX:
+            self.flush()
+            self._drafts_ms = timestamp_ms
+        self._drafts.append((queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, keys))  # type: ignore[arg-type]  # faster
+        self._places.append(physical)
+
+    def flush(self) -> None:
+        """Index the keys that wait for others of their millisecond."""
+        if self._drafts and self._index is not None:
+            self._index.put_batch(self._drafts, self._places, self._drafts_ms)
+        self._drafts, self._places = [], []
+
+    # -- plain records in a run ----------------------------------------------------------------------------------------
+
+    def found_plain(self, records: Iterable[PlainRecord], physical: int) -> int:
+        """All of ``records``, the first of which lies at ``physical``; where the run ends."""
+        size = count = 0
+        newest_ms = self._log.last_timestamp_ms
+        is_indexing, known, tags, unpacked = self._index is not None, self._plain, self._tags, UNIT.pack
+        for record in records:
+            physical, size, topic, queue_id, offset, timestamp_ms, properties = record
+            count += 1
+            if timestamp_ms > newest_ms:
+                newest_ms = timestamp_ms
+            try:
+                queue = known[topic, queue_id]
+            except KeyError:
+                queue = self._queue_of(topic, queue_id)
+            if queue is None:
+                self._take(plain_facts(record, self._delay_levels_ms), physical, size)
+                continue
+            tag = tag_of(properties)
+            code = tags.get(tag)
+            if code is None:
+                code = self._code_of(tag)
+            if offset == queue.readable_end and queue.position < queue.limit:
+                queue.put_next(unpacked(physical, size, code))
+            else:
+                self._put_unit(queue, offset, physical, size, code)
+            if is_indexing and physical > self.index_end:
+                keys = keys_of(properties)
+                if keys:
+                    self._put_keys(queue, keys, physical, timestamp_ms)
+        self.flush()
+        if count and self._only is None:
+            self.tail, self._log.last_timestamp_ms = physical, newest_ms
+        self._count(count, physical)
+        return physical + size
+
+    def _queue_of(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
+        """The queue whose plain records go the short way, or None."""
+        name = topic.decode("utf-8", "replace")
+        queue = None
+        if name != SCHEDULE_TOPIC and name not in self.deleted:
+            with suppress(ValueError):
+                queue = self._queues.get_or_create(name, queue_id)
+        if self._only is not None and queue not in self._only:
+            queue = None
+        self._plain[topic, queue_id] = queue
+        return queue
+
+    def _code_of(self, tag: bytes) -> int:
+        code = tags_code(tag.decode("utf-8", "replace"))
+        if len(self._tags) < TAGS_MAX:
+            self._tags[tag] = code
+        return code
