@@ -1,0 +1,97 @@
+"""What must be true of a store that has just been opened, or is at work: compared with the model, byte for byte."""
+
+from __future__ import annotations
+
+from simulation.model import Model, Piece, Queue
+
+from gantry_broker.store.message_store import MessageStore
+from gantry_broker.testing.faulty_disk import FaultyDisk
+
+ROOT = "/data/store"
+LOG = f"{ROOT}/commitlog"
+BYTES_MAX = 1 << 20
+
+
+def log_files(disk: FaultyDisk) -> dict[int, bytes]:
+    """The files of the log that hold anything, by their offsets: one made ahead is no difference."""
+    files = {int(name): disk.read_file(f"{LOG}/{name}") for name in disk.list(LOG) if name.isdigit()}
+    return {base: data for base, data in files.items() if data.count(0) != len(data)}
+
+
+def check_log(disk: FaultyDisk, model: Model) -> None:
+    """The files hold the model's pieces, byte for byte, and nothing but zeros behind them."""
+    for base, data in log_files(disk).items():
+        expected = model.file(base)
+        if data != expected:
+            place = next(at for at, (one, other) in enumerate(zip(data, expected, strict=True)) if one != other)
+            kind = "a foreign byte behind the end" if base + place >= model.end else "an altered byte"
+            raise AssertionError(f"{kind} of the log, at {base + place}; the log ends at {model.end}")
+
+
+def check_queues(store: MessageStore, model: Model) -> None:
+    """Every queue holds exactly its messages, with dense offsets, and every message is found by its key."""
+    expected: dict[Queue, list[Piece]] = {queue: [] for queue in model.queue_ends}
+    for piece in model.records():
+        if piece.queue is not None:
+            expected[piece.queue].append(piece)
+    for (topic, queue_id), pieces in expected.items():
+        check_queue(store, (topic, queue_id), pieces, model.queue_ends[topic, queue_id])
+    for topic, queue_ids in store.topics().items():
+        for queue_id in queue_ids:
+            queue = store.find_queue(topic, queue_id)
+            assert (topic, queue_id) in expected or queue is None or queue.end == 0, f"{queue!r} was invented"
+
+
+def check_queue(store: MessageStore, name: Queue, pieces: list[Piece], end: int) -> None:
+    """One queue: where it begins, what it holds, where it ends."""
+    queue = store.find_queue(*name)
+    if queue is None:
+        assert not pieces and end == 0, f"the queue {name} is not there"
+        return
+    assert (queue.readable_end, queue.end) == (end, end), f"{queue!r} must end at {end}"
+    begin = pieces[0].queue_offset if pieces else end
+    assert queue.min_offset == begin, f"{queue!r} must begin at {begin}"
+    assert [piece.queue_offset for piece in pieces] == list(range(begin, end)), "the model has a gap"
+    if pieces:
+        result = store.read(*name, begin, count_max=len(pieces) + 1, bytes_max=BYTES_MAX)
+        assert (result.count, result.next_offset) == (len(pieces), end), f"{queue!r}: {result.status}"
+        assert result.body == b"".join(piece.data for piece in pieces), f"{queue!r} shows other messages"
+
+
+def check_keys(store: MessageStore, model: Model) -> None:
+    """Every message is found by its key."""
+    for piece in model.records():
+        if piece.queue is not None:
+            found, _, _ = store.query_keys(piece.queue[0], piece.key, 64, 0, 1 << 60)
+            assert piece.data in found, f"the message at {piece.start} is not found by its key"
+
+
+class Consumer:
+    """Reads one queue behind the senders, and remembers how far it was shown messages."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.offset = 0
+        self.shown_end = 0
+        """The physical end of the last message that was shown."""
+
+    def read(self, store: MessageStore, model: Model) -> None:
+        """Take everything that is shown, which must be the messages that the model has there."""
+        queue = store.find_queue(*self.queue)
+        if queue is None:
+            return
+        self.offset = max(self.offset, queue.min_offset)
+        if queue.readable_end == self.offset:
+            return
+        result = store.read(*self.queue, self.offset, count_max=1000, bytes_max=BYTES_MAX)
+        pieces = [piece for piece in model.of(self.queue) if self.offset <= piece.queue_offset < result.next_offset]
+        assert result.body == b"".join(piece.data for piece in pieces), f"{queue!r} shows what was not sent"
+        assert pieces, f"{queue!r} from {self.offset}: {result.status}"
+        confirmed = store.confirmed
+        assert pieces[-1].end <= confirmed, f"{queue!r} shows a message behind what is confirmed, {confirmed}"
+        self.offset, self.shown_end = result.next_offset, pieces[-1].end
+
+    def go_back(self, model: Model) -> None:
+        """What was shown may be lost after a fault that the mode does not cover; the broker sets offsets back."""
+        self.offset = min(self.offset, model.queue_ends.get(self.queue, 0))
+        self.shown_end = min(self.shown_end, model.end)

@@ -1,0 +1,129 @@
+"""What ends a process, what happens to its remains before the next one begins, and what ought to come of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Final
+from zlib import crc32
+
+from simulation.checks import LOG, ROOT, log_files
+from simulation.drafts import make_store
+from simulation.model import Model
+from simulation.modes import Fault, Mode
+from simulation.tally import met
+from simulation.traps import Traps
+
+from gantry_broker.errors import StoreFull, StoreUnusable
+from gantry_broker.store.write_buffer import CRC_POSITION, FACTS_POSITION, BufferState, read_facts, read_state
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.faulty_volume import FaultyVolume
+
+COPY_BYTES: Final = 64
+"""What a processor copies at a time, in an order of its own."""
+UUID_POSITION: Final = FACTS_POSITION + 12
+
+DERIVED: Final = {
+    "queues": "consumequeue",
+    "index": "index",
+    "checkpoint": "checkpoint",
+    "point": "recovery-point.json",
+    "twin": "store.json",
+}
+"""What can be deleted and costs no message. ``store.json`` has a twin."""
+
+
+def apply_fault(
+    disk: FaultyDisk, volumes: Mapping[str, FaultyVolume], model: Model, fault: Fault, flushed: int, seed: int
+) -> None:
+    """Do to disk and memory what ``fault`` does."""
+    if fault is Fault.KILL_COPYING:
+        tear_copies(volumes, model, seed)
+    if fault is Fault.POWER:
+        disk.lose_unsynced()
+    elif fault is Fault.POWER_TORN:
+        disk.tear(seed)
+    elif fault is Fault.POWER_HOLE:
+        tear_hole(disk, model, flushed, seed)
+    else:
+        disk.kill()
+    if fault is Fault.KILL_COLD:
+        disk.drop_caches()
+    for volume in volumes.values():
+        if fault.is_power or fault is Fault.KILL_BUFFERS_GONE:
+            volume.lose_power()
+        else:
+            volume.kill()
+
+
+def tear_copies(volumes: Mapping[str, FaultyVolume], model: Model, seed: int) -> None:
+    """Take back a random part of what the pass under way has copied into buffers."""
+    chance = random.Random(seed)
+    start, end = model.end, model.pending[-1].end if model.pending else model.end
+    for volume in volumes.values():
+        for name in sorted(volume.pieces):
+            data = volume.pieces[name]
+            facts = read_facts(memoryview(data))
+            if facts is None or read_state(memoryview(data)) is not BufferState.LIVE:
+                continue
+            first = max(start, facts.base_offset) - facts.base_offset
+            last = min(end, facts.base_offset + facts.file_size) - facts.base_offset
+            for position in range(first, last, COPY_BYTES):
+                if chance.random() < 0.4:
+                    at = facts.header_bytes + position
+                    data[at : at + COPY_BYTES] = bytes(min(COPY_BYTES, len(data) - at))
+
+
+def tear_hole(disk: FaultyDisk, model: Model, flushed: int, seed: int) -> None:
+    """Power loss after which some bytes behind ``flushed`` are missing, and everything behind them is there."""
+    chance = random.Random(seed)
+    end = model.pending[-1].end if model.pending else model.end
+    start = chance.randrange(flushed, end) if flushed < end else flushed
+    base = start - start % model.file_size
+    path = f"{LOG}/{base:020d}"
+    if disk.exists(path):
+        disk.tear_hole(path, start - base, min(start - base + chance.randrange(1, 600), model.file_size))
+    else:
+        disk.tear(seed)
+
+
+def remove_derived(disk: FaultyDisk, what: str) -> bool:
+    """Delete something that can be made again. False if it is not there."""
+    path = f"{ROOT}/{DERIVED[what]}"
+    if not disk.exists(path) or (what == "twin" and not disk.exists(f"{path}.bak")):
+        return False
+    if disk.is_directory(path):
+        disk.remove_tree(path)
+    else:
+        disk.remove(path)
+    disk.sync_directory(ROOT)
+    met(f"{'queues' if what == 'queues' else what} removed")
+    return True
+
+
+def put_back(volumes: Mapping[str, FaultyVolume], kept: Sequence[tuple[str, bytes]], *, is_foreign: bool) -> bool:
+    """Put copies of buffers beside those that are there; as another store's, if they are to be foreign."""
+    for number, (path, data) in enumerate(kept):
+        piece = bytearray(data)
+        if is_foreign:
+            piece[UUID_POSITION : UUID_POSITION + 16] = bytes(range(16))
+            piece[CRC_POSITION : CRC_POSITION + 4] = crc32(piece[FACTS_POSITION:CRC_POSITION]).to_bytes(4, "big")
+        volumes[path].pieces[f"buffer-{900 + number}"] = piece
+    met("foreign buffers put back" if is_foreign else "stale buffers put back", len(kept))
+    return bool(kept)
+
+
+def undisturbed_log(
+    disk: FaultyDisk, volumes: Mapping[str, FaultyVolume], clock: FakeClock, mode: Mode, traps: Traps
+) -> dict[int, bytes] | None:
+    """What a recovery that nothing disturbs makes of the log, tried on a copy of everything. None if it fails."""
+    twin = disk.copy()
+    twins = {path: volume.copy() for path, volume in volumes.items()}
+    with traps.paused():
+        store = make_store(twin, twins, clock, mode)
+        try:
+            store.open(is_flushing=False)
+        except (StoreUnusable, StoreFull):
+            return None
+        return log_files(twin)

@@ -1,0 +1,87 @@
+"""Who opens the store of a history, and who sends to it: messages with serial numbers, of sizes that are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+from simulation.checks import ROOT
+from simulation.model import BLANK_BYTES, PREPARED, Model, Piece, Queue
+from simulation.modes import Mode
+
+from gantry_broker.store.draft import Draft
+from gantry_broker.store.message_store import MessageStore
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.faulty_volume import FaultyVolume
+from gantry_broker.testing.store_world import BORN_HOST, STORE_HOST
+from gantry_wire.properties import UNIQUE_KEY, format_properties
+
+REST_SHORT: Final = -3
+"""Instead of a size: a body that fills the current file but for one byte more than a blank needs."""
+REST: Final = -2
+"""A body that fills the current file exactly, with the blank behind it."""
+REST_OVER: Final = -1
+"""A body that is one byte too long for the current file."""
+
+
+def make_store(disk: FaultyDisk, volumes: Mapping[str, FaultyVolume], clock: FakeClock, mode: Mode) -> MessageStore:
+    """The store of a history, not open yet."""
+    return MessageStore(
+        ROOT, mode.settings(), disk=disk, clock=clock, store_host=STORE_HOST, on_fatal=lambda _: None,
+        open_volume=lambda path: volumes[path],
+    )  # fmt: skip
+
+
+@final
+class Sender:
+    """Makes drafts whose keys all have the same length, so that equal bodies make equal records."""
+
+    QUEUES: Final[tuple[Queue, ...]] = (("orders", 0), ("orders", 1), ("bills", 0))
+
+    def __init__(self, clock: FakeClock, model: Model) -> None:
+        self._clock: Final = clock
+        self._model: Final = model
+        self._serial = 0
+
+    @property
+    def now_ms(self) -> int:
+        """The store time of what is appended now."""
+        return self._clock.wall_ms()
+
+    def drafts(self, store: MessageStore, sizes: Sequence[int], queue: int, flags: int) -> list[Draft]:
+        """A batch with bodies of these sizes, the first of them to ``QUEUES[queue]``, the others to the next ones."""
+        drafts: list[Draft] = []
+        room = self._model.room
+        for number, size in enumerate(sizes):
+            name = self.QUEUES[(queue + number) % len(self.QUEUES)]
+            if size < 0:
+                bare = self._draft(store, name, 0, flags).record_bytes(len(STORE_HOST))
+                size = max(0, room - BLANK_BYTES - bare + size - REST)
+            draft = self._draft(store, name, size, flags)
+            room -= draft.record_bytes(len(STORE_HOST))
+            if room < BLANK_BYTES:
+                room = self._model.file_size
+            drafts.append(draft)
+        return drafts
+
+    def like(self, store: MessageStore, pieces: Sequence[Piece]) -> list[Draft]:
+        """A batch of new messages whose records are as long as ``pieces``."""
+        return [self._draft(store, piece.queue or self.QUEUES[0], piece.body_bytes, 0) for piece in pieces]
+
+    def _draft(self, store: MessageStore, name: Queue, size: int, flags: int) -> Draft:
+        self._serial += 1
+        key = f"7F0000010A3C18B4AAC2{self._serial:012X}"
+        properties = format_properties({UNIQUE_KEY: key}).encode()
+        body = (b"%07d " % self._serial * (size // 8 + 1))[:size]
+        return Draft(
+            store.queue(*name), body, properties, flags & PREPARED, self._serial, self._clock.wall_ms(), BORN_HOST,
+            0, 0, 0, 0, (key,),
+        )  # fmt: skip
+
+    def believe_empty_queues(self, store: MessageStore) -> None:
+        """A queue whose messages are all deleted, and whose files are lost, has nothing left that says where it was."""
+        there = {piece.queue for piece in self._model.records()}
+        for name in self._model.queue_ends.keys() - there:
+            queue = store.find_queue(*name)
+            self._model.number_from(name, queue.end if queue is not None else 0)

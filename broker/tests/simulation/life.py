@@ -1,0 +1,247 @@
+"""One store through its lives: verbs that a history is made of, each followed by what must be true.
+
+The verbs are whole sentences (``append``, ``crash``, ``reopen``) and work in any state: whoever appends to a store that
+is down opens it first, whoever reopens one that is up kills it first. So a history can be shortened anywhere, and a
+failing one can be pasted into a test as it was printed. Every verb may be the last one of its process: a trap ends it
+in the middle (see ``traps``).
+
+Here are the verbs of a process at work and of the machine under it; ``process`` has those that begin and end one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, final
+from unittest.mock import patch
+
+from simulation.model import TooLarge
+from simulation.modes import Fault
+from simulation.process import Process
+from simulation.tally import met
+from simulation.telling import verb
+from simulation.traps import Error, InlineExecutor, ProcessEnded
+
+from gantry_broker.errors import FlushFailed, LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
+from gantry_broker.store import commit_log
+from gantry_broker.store.draft import Draft
+from gantry_broker.store.message_store import MessageStore
+from gantry_broker.store.write_buffer import BufferState, read_state
+from gantry_broker.testing.faulty_disk import DEFAULT_CAPACITY
+
+SPACE_RETRY_MS: Final = 1_000
+
+
+@final
+class Life(Process):
+    """See the module."""
+
+    def end_of_history(self) -> None:
+        """The last look: without any more faults the store opens, twice, and holds what it must."""
+        self.depth += 1
+        self.traps.disarm()
+        self.free_disk()
+        self.reopen(self.mode, is_twice=True)
+        assert self.store is not None, "without faults a store opens"
+        self.crash(Fault.POWER)
+        self.reopen(self.mode)
+        self.depth -= 1
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    @verb
+    def append(self, sizes: Sequence[int], *, queue: int = 0, is_contiguous: bool = False, flags: int = 0) -> None:
+        """Append a batch of bodies; see ``Sender.drafts`` for the sizes."""
+        store = self.open_store()
+        if store is not None:
+            self._append(store, self.sender.drafts(store, sizes, queue, flags), is_contiguous=is_contiguous)
+
+    @verb
+    def refill(self, count: int, *, is_at_once: bool) -> None:
+        """Append messages of the sizes of those that were cut last, in their place."""
+        store = self.open_store()
+        cut = [piece for piece in self.model.cut if not piece.is_blank][:count]
+        if store is None or not cut:
+            return
+        for batch in [cut] if is_at_once else [[piece] for piece in cut]:
+            if self.store is not store:
+                return
+            self._append(store, self.sender.like(store, batch), is_contiguous=False)
+        met("refilled after a cut")
+
+    def _append(self, store: MessageStore, drafts: list[Draft], *, is_contiguous: bool, is_retry: bool = False) -> None:
+        model, before = self.model, store.wrote
+        is_too_large = False
+        try:
+            model.place(drafts, self.sender.now_ms, is_contiguous=is_contiguous)
+        except TooLarge:
+            is_too_large = True
+        try:
+            physical, offsets = store.append_contiguous(drafts) if is_contiguous else store.append(drafts)
+        except ProcessEnded:
+            met("died in append")
+            return
+        except MessageTooLarge:
+            assert is_too_large, "a message was refused that fits"
+            model.refuse(store.wrote)
+        except (StoreFull, LogReadOnly):
+            assert self.is_failure_excused(), "a send was refused, and nothing was in its way"
+            model.refuse(store.wrote)
+            self.was_refused = True
+        except PoolExhausted:
+            model.refuse(store.wrote)
+            self._drain(store, drafts, is_retry=is_retry)
+            return
+        else:
+            assert not is_too_large, "a message was taken that does not fit"
+            self._placed(physical, offsets)
+            met("rolled", store.wrote // model.file_size - before // model.file_size)
+        self.look(store)
+
+    def _placed(self, physical: Sequence[int], offsets: Sequence[int]) -> None:
+        placed = [piece for piece in self.model.pending if not piece.is_blank]
+        assert physical == [piece.start for piece in placed], "a message is not where the model has it"
+        assert offsets == [piece.queue_offset for piece in placed], "a queue offset is not the next one"
+        self.model.accept()
+        met("a send was refused and space came back", self.was_refused)
+        self.was_refused = False
+
+    def _drain(self, store: MessageStore, drafts: list[Draft], *, is_retry: bool) -> None:
+        """An exhausted pool drains by itself: after a round of its thread one message can be sent again."""
+        assert not is_retry or self.is_failure_excused(), "an exhausted pool does not drain"
+        for _ in range(2):
+            self.clock.advance(200)
+            if self._has_ended("commit or flush", store.commit_step):
+                return
+        if not is_retry:
+            self._append(store, drafts[:1], is_contiguous=False, is_retry=True)
+            met("pool exhausted and drained")
+
+    # -- what the threads do -------------------------------------------------------------------------------------------
+
+    @verb
+    def rounds(self, ms: int, *, is_commit: bool = True, is_flush: bool = True) -> None:
+        """Let time pass, and the threads have a round each."""
+        store = self.open_store()
+        self.clock.advance(ms)
+        if store is None or (is_commit and self._has_ended("commit or flush", store.commit_step)):
+            return
+        if is_flush and self._has_ended("commit or flush", store.flush_step):
+            return
+        if is_commit or is_flush:
+            self._check_shown(store)
+        self.look(store)
+
+    @verb
+    def flush(self) -> None:
+        """Flush everything now."""
+        store = self.open_store()
+        if store is None:
+            return
+
+        def flush() -> None:
+            try:
+                assert store.flush() == store.wrote == store.flushed
+            except FlushFailed:
+                assert self.is_failure_excused(), "a flush failed, and nothing was in its way"
+                met("a flush failed")
+            store.advance()
+
+        if not self._has_ended("commit or flush", flush):
+            self.look(store)
+
+    @verb
+    def remove_head(self, files: int) -> None:
+        """Delete the oldest files, as far as they may go."""
+        store = self.open_store()
+        if store is None:
+            return
+
+        def remove() -> None:
+            removable = [one.end_offset for one in store.removal.facts() if one.is_removable][:files]
+            offset = removable[-1] if removable else store.min_physical
+            trims = store.removal.measure(offset)
+            self.model.min_physical = max(self.model.min_physical, offset)
+            store.removal.retire(offset, trims)
+            try:
+                store.removal.unlink()
+            except OSError:
+                assert self.is_failure_excused(), "a file could not be deleted, and nothing was in its way"
+            else:
+                self.min_physical_low = self.model.min_physical
+                met("the head was removed", len(removable))
+
+        if not self._has_ended("the removal", remove):
+            self.look(store)
+
+    def _has_ended(self, what: str, work: Callable[[], object]) -> bool:
+        """Whether the process has ended doing ``work``."""
+        try:
+            work()
+        except ProcessEnded:
+            met(f"died in {what}")
+            return True
+        return False
+
+    def _check_shown(self, store: MessageStore) -> None:
+        """After a round everything that is confirmed is shown."""
+        if self.is_failure_excused():
+            return
+        for consumer in self.consumers:
+            consumer.read(store, self.model)
+            confirmed = [piece.end for piece in self.model.of(consumer.queue) if piece.end <= store.confirmed]
+            assert not confirmed or consumer.shown_end >= confirmed[-1], f"{consumer.queue} does not show what it may"
+
+    # -- the machine ---------------------------------------------------------------------------------------------------
+
+    @verb
+    def fail(self, what: str, countdown: int, code: int) -> None:
+        """Arm a trap: the ``countdown``-th ``what`` from now on fails."""
+        self.traps.error = Error(what, countdown, code)
+
+    @verb
+    def short_write(self, length: int) -> None:
+        """The next write takes only so many bytes."""
+        met("short write")
+        self.disk.short_write(length)
+
+    @verb
+    def fill_disk(self, left: int) -> None:
+        """Only so many bytes are free from now on."""
+        met("disk full")
+        self.disk.capacity = self.disk.space("/").used + left
+
+    @verb
+    def free_disk(self) -> None:
+        """There is room again."""
+        self.disk.capacity = DEFAULT_CAPACITY
+        self.clock.advance(SPACE_RETRY_MS)
+
+    @verb
+    def write_back(self, seed: int) -> None:
+        """The kernel writes back what it likes."""
+        self.disk.write_back(seed)
+
+    @verb
+    def keep_buffers(self) -> None:
+        """Somebody makes a copy of the buffers, to be found again later."""
+        for path, volume in self.volumes.items():
+            if volume.is_crash_safe:
+                pieces = (bytes(data) for data in volume.pieces.values())
+                self.kept_buffers.extend(
+                    (path, data) for data in pieces if read_state(memoryview(data)) is BufferState.LIVE
+                )
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Next files are made in the caller's thread, and the store complains to nobody."""
+    logger = logging.getLogger("gantry_broker.store")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with patch.object(commit_log, "ThreadPoolExecutor", InlineExecutor):
+            yield
+    finally:
+        logger.setLevel(level)

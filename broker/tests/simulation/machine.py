@@ -1,0 +1,178 @@
+"""The state machine: Hypothesis draws histories out of a life's verbs.
+
+Its rules are not what a failing history is told in: each of them says some verbs of a ``Life``, which remembers them,
+and those are left in ``FAILED``.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from simulation.crashes import DERIVED
+from simulation.drafts import REST, REST_OVER, REST_SHORT
+from simulation.life import Life, alone
+from simulation.modes import Fault, Medium, Mode
+from simulation.tally import met
+from simulation.telling import Call
+from simulation.traps import CODES, DEATH_OPERATIONS, ERROR_OPERATIONS
+
+from gantry_broker.store import points
+
+EQUAL_BYTES: Final = 300
+RECOVERY_POINTS: Final = (
+    points.MID_REPLAY, points.AFTER_REPLAY, points.MID_TRUNCATION, points.MID_RECOVERY, points.AFTER_SYNC,
+    points.MID_POINT, points.MID_CHECKPOINT,
+)  # fmt: skip
+WORK_POINTS: Final = (
+    points.AFTER_APPEND, points.MID_ROLL, points.MID_COMMIT, points.MID_RETURN, points.AFTER_SYNC, points.MID_POINT,
+    points.MID_CHECKPOINT,
+)  # fmt: skip
+modes = st.builds(
+    Mode, medium=st.sampled_from(Medium), is_sync=st.booleans(), is_ahead=st.booleans(), buffers=st.integers(2, 3)
+)
+sizes = st.lists(
+    st.sampled_from((EQUAL_BYTES, EQUAL_BYTES, 0, 1, 100, 700, 1500, REST, REST_SHORT, REST_OVER, 4096)),
+    min_size=1, max_size=5,
+)  # fmt: skip
+queues = st.integers(0, 2)
+faults = st.sampled_from(Fault)
+seeds = st.integers(0, 1 << 16)
+spoiling = st.lists(st.sampled_from((*DERIVED, "power", "stale", "foreign")), max_size=3, unique=True)
+power_faults = st.sampled_from([fault for fault in Fault if fault.is_power])
+kill_points = st.sampled_from(points.ALL)
+recovery_places = st.sampled_from((*DEATH_OPERATIONS, *RECOVERY_POINTS))
+operations = st.sampled_from(DEATH_OPERATIONS)
+
+FAILED: Final[list[Call]] = []
+"""The verbs of the history that has failed last."""
+
+
+class StoreHistory(RuleBasedStateMachine):
+    """One history of one store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._patches: Final = ExitStack()
+        self._patches.enter_context(alone())
+        self.life: Final = Life()
+
+    @initialize(mode=modes)
+    def begin(self, mode: Mode) -> None:
+        self.life.reopen(mode)
+
+    @rule(sizes=sizes, queue=queues, is_contiguous=st.booleans(), flags=st.sampled_from((0, 0, 0, 4)))
+    def append(self, sizes: list[int], queue: int, is_contiguous: bool, flags: int) -> None:
+        self.life.append(sizes, queue=queue, is_contiguous=is_contiguous, flags=flags)
+
+    @rule(count=st.integers(1, 16), queue=queues)
+    def append_equal(self, count: int, queue: int) -> None:
+        for _ in range(count):
+            self.life.append([EQUAL_BYTES], queue=queue)
+
+    @rule(count=st.integers(1, 8), is_at_once=st.booleans())
+    def refill(self, count: int, is_at_once: bool) -> None:
+        self.life.refill(count, is_at_once=is_at_once)
+
+    @rule(ms=st.sampled_from((0, 1, 200, 1_000, 10_000)), is_commit=st.booleans(), is_flush=st.booleans())
+    def rounds(self, ms: int, is_commit: bool, is_flush: bool) -> None:
+        self.life.rounds(ms, is_commit=is_commit, is_flush=is_flush)
+
+    @rule()
+    def commit(self) -> None:
+        self.life.rounds(200, is_flush=False)
+
+    @rule()
+    def flush(self) -> None:
+        self.life.flush()
+
+    @rule(count=st.integers(0, 12), queue=queues, fault=faults, seed=seeds)
+    def crash(self, count: int, queue: int, fault: Fault, seed: int) -> None:
+        for _ in range(count):
+            self.life.append([EQUAL_BYTES], queue=queue)
+        self.life.crash(fault, seed)
+
+    @rule(fault=power_faults, seed=seeds, count=st.integers(1, 8), is_at_once=st.booleans(), again=faults)
+    def crash_and_refill(self, fault: Fault, seed: int, count: int, is_at_once: bool, again: Fault) -> None:
+        self.life.append([EQUAL_BYTES] * 3)
+        self.life.crash(fault, seed)
+        self.life.refill(count, is_at_once=is_at_once)
+        self.life.crash(again, seed)
+
+    @rule(mode=modes, before=spoiling, is_twice=st.booleans())
+    def reopen(self, mode: Mode, before: list[str], is_twice: bool) -> None:
+        self.life.reopen(mode, before=before, is_twice=is_twice)
+
+    @rule(mode=modes, before=spoiling, what=recovery_places, countdown=st.integers(1, 8), fault=faults, seed=seeds)
+    def die_reopening(self, mode: Mode, before: list[str], what: str, countdown: int, fault: Fault, seed: int) -> None:
+        if self.life.store is not None:
+            self.life.crash(Fault.KILL)
+        self.life.die(what, countdown, fault, seed)
+        self.life.reopen(mode, before=before)
+
+    @rule()
+    def stop(self) -> None:
+        self.life.stop()
+
+    @rule(what=operations, countdown=st.integers(1, 12), fault=faults, seed=seeds, torn_bytes=st.integers(-1, 700))
+    def die_at_call(self, what: str, countdown: int, fault: Fault, seed: int, torn_bytes: int) -> None:
+        self.life.die(what, countdown, fault, seed, torn_bytes if torn_bytes else -1)
+
+    @rule(what=kill_points, countdown=st.integers(1, 3), fault=faults, seed=seeds)
+    def die_at_point(self, what: str, countdown: int, fault: Fault, seed: int) -> None:
+        self.life.die(what, countdown, fault, seed)
+
+    @rule(what=st.sampled_from(WORK_POINTS), countdown=st.integers(1, 3), fault=faults, seed=seeds, mode=modes)
+    def die_at_work(self, what: str, countdown: int, fault: Fault, seed: int, mode: Mode) -> None:
+        self.life.reopen(mode)
+        self.life.die(what, countdown, fault, seed)
+        for _ in range(10):
+            self.life.append([EQUAL_BYTES])
+        self.life.rounds(10_000)
+        self.life.flush()
+
+    @rule(what=st.sampled_from(ERROR_OPERATIONS), countdown=st.integers(1, 6), code=st.sampled_from(sorted(CODES)))
+    def fail(self, what: str, countdown: int, code: str) -> None:
+        self.life.fail(what, countdown, CODES[code])
+
+    @rule(length=st.integers(1, 600))
+    def short_write(self, length: int) -> None:
+        self.life.short_write(length)
+
+    @rule(left=st.sampled_from((None, None, 0, 100, 4_096, 10_000)))
+    def fill_disk(self, left: int | None) -> None:
+        if left is None:
+            self.life.free_disk()
+        else:
+            self.life.fill_disk(left)
+
+    @rule(files=st.integers(1, 3))
+    def remove_head(self, files: int) -> None:
+        self.life.remove_head(files)
+
+    @rule()
+    def keep_buffers(self) -> None:
+        self.life.keep_buffers()
+
+    @rule(seed=seeds)
+    def write_back(self, seed: int) -> None:
+        self.life.write_back(seed)
+
+    def teardown(self) -> None:
+        """The end of a history, unless it has failed already."""
+        try:
+            if sys.exc_info()[0] is None:
+                self.life.end_of_history()
+                met("history")
+                FAILED.clear()
+            else:
+                FAILED[:] = self.life.history
+        except BaseException:
+            FAILED[:] = self.life.history
+            raise
+        finally:
+            self.life.detach()
+            self._patches.close()

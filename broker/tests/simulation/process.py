@@ -1,0 +1,244 @@
+"""One store through its processes: how each begins, how it ends, and what must be true then.
+
+    reopen ... work ... crash | die (a trap, in the middle of anything) | stop        reopen ...
+
+While the store is down, ``floor`` is where the log must at least reach when it is opened next, by the table of
+promises in ``modes``. Everything else that an opening must bring back is the model's: byte for byte, and nothing
+behind its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from simulation.checks import ROOT, Consumer, check_keys, check_log, check_queues, log_files
+from simulation.crashes import apply_fault, put_back, remove_derived, undisturbed_log
+from simulation.drafts import Sender, make_store
+from simulation.model import Model
+from simulation.modes import SMALL, Fault, Mode, Positions, covers_acknowledged, covers_shown, floor, new_volumes
+from simulation.tally import met
+from simulation.telling import Teller, verb
+from simulation.traps import Death, ProcessEnded, Traps
+
+from gantry_broker.errors import StoreFull, StoreUnusable
+from gantry_broker.store.message_store import MessageStore, RecoveryReport
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.faulty_disk import DEFAULT_CAPACITY, FaultyDisk
+
+
+class Process(Teller):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk: Final = FaultyDisk()
+        self.volumes: Final = new_volumes()
+        self.clock: Final = FakeClock()
+        self.traps: Final = Traps()
+        self.model: Final = Model(SMALL.mapped_file_size_commit_log)
+        self.sender: Final = Sender(self.clock, self.model)
+        self.consumers: Final = [Consumer(queue) for queue in self.sender.QUEUES]
+        self.mode = Mode()
+        self.store: MessageStore | None = None
+        self.floor = 0
+        self.crashed_at, self.crashed_mode = Positions(0, 0, 0), self.mode
+        self.acknowledged = 0
+        self.flushed = 0
+        self.kept_buffers: Final[list[tuple[str, bytes]]] = []
+        """(path, bytes) of buffers that were live at some time."""
+        self.min_physical_low = 0
+        self.was_refused = False
+        self._undisturbed: dict[int, bytes] | None = None
+        """What the recovery that is being disturbed must end with."""
+        self._is_excused = False
+        self._errors_before = 0
+        """How many errors had been met when the store was opened last."""
+        self._is_aside_excused = False
+        self._is_derived_lost = False
+        self.traps.attach(self.disk)
+
+    def detach(self) -> None:
+        """The traps watch nobody any more."""
+        self.traps.detach()
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    def open_store(self) -> MessageStore | None:
+        """The store, opened in the mode it had if it was down. None if something keeps it from opening."""
+        if self.store is None:
+            self.reopen(self.mode)
+        return self.store
+
+    @verb
+    def reopen(self, mode: Mode, *, before: Sequence[str] = (), is_twice: bool = False) -> None:
+        """Open the store in ``mode``, after ``before`` was done to what the last process has left."""
+        if self.store is not None:
+            self.crash(Fault.KILL)
+        for what in before:
+            self._spoil(what)
+        if self.traps.death is not None and self._undisturbed is None:
+            self._undisturbed = undisturbed_log(self.disk, self.volumes, self.clock, mode, self.traps)
+        if mode.medium is not self.mode.medium or mode.is_sync is not self.mode.is_sync:
+            met("mode changed at a reopen")
+        self.mode = mode
+        met(f"mode: {mode}")
+        self.traps.revive()
+        self._errors_before = self.traps.errors_met
+        self._is_excused = False
+        report = self._open()
+        if report is not None and is_twice:
+            with self.traps.paused():
+                self._open_again(report)
+
+    def _open(self) -> RecoveryReport | None:
+        store = make_store(self.disk, self.volumes, self.clock, self.mode)
+        try:
+            report = store.open(is_flushing=False)
+        except ProcessEnded:
+            met("died in recovery")
+            return None
+        except (StoreUnusable, StoreFull):
+            assert self.is_failure_excused(), "the store cannot be opened, and nothing is in its way"
+            met("an open failed")
+            self.end_process(Fault.KILL)
+            return None
+        self.store = store
+        self._opened(store, report)
+        return report
+
+    def _open_again(self, first: RecoveryReport) -> None:
+        """A recovery that is done again, from what the first has left, changes nothing."""
+        before = log_files(self.disk)
+        self.end_process(Fault.KILL)
+        again = self._open()
+        if again is not None:
+            assert (again.end, again.cut_bytes, again.replayed_bytes, again.set_aside) == (first.end, 0, 0, [])
+            assert log_files(self.disk) == before, "recovering twice gives other bytes"
+            met("recovered twice")
+
+    def _spoil(self, what: str) -> None:
+        with self.traps.paused():
+            if what == "power":
+                self.end_process(Fault.POWER)
+            elif what in ("stale", "foreign"):
+                self._is_aside_excused |= put_back(self.volumes, self.kept_buffers, is_foreign=what == "foreign")
+                self._undisturbed = None
+            elif remove_derived(self.disk, what):
+                self._is_derived_lost |= what in ("queues", "point")
+
+    def _opened(self, store: MessageStore, report: RecoveryReport) -> None:
+        model = self.model
+        self._count(report)
+        assert report.end >= self.floor, f"the log ends at {report.end}, and reached to {self.floor} in {self.mode}"
+        assert (report.damaged, report.lost_flushed_bytes) == ([], 0)
+        assert self._is_aside_excused or not report.set_aside, f"buffers were set aside: {report.set_aside}"
+        assert (store.wrote, store.committed, store.flushed) == (report.end,) * 3
+        assert self.min_physical_low <= store.min_physical <= model.min_physical
+        met("lost what was not promised", model.end > report.end)
+        met("a refilled cut met another crash", model.recover(report.end))
+        model.min_physical = self.min_physical_low = store.min_physical
+        if self._undisturbed is not None and self.traps.death is None:
+            assert log_files(self.disk) == self._undisturbed, "a death in recovery has changed what it ends with"
+            met("converged after a death in recovery")
+        self._undisturbed = None
+        check_log(self.disk, model)
+        if self._is_derived_lost:
+            self.sender.believe_empty_queues(store)
+        check_queues(store, model)
+        if not self.is_failure_excused():
+            check_keys(store, model)
+        for consumer in self.consumers:
+            consumer.go_back(model)
+        self.acknowledged = self.flushed = self.floor = report.end
+        self.crashed_at = Positions(report.end, report.end, report.end)
+        self._is_aside_excused = self._is_derived_lost = False
+        self.look(store)
+
+    def _count(self, report: RecoveryReport) -> None:
+        met("replayed", report.replayed_records)
+        met("replayed over a roll", report.replayed_bytes > self.model.file_size)
+        met("cut", report.cut_bytes > 0)
+        met("set aside", len(report.set_aside))
+        is_full = report.start == self.model.min_physical
+        met("read the whole log" if is_full else "started at a recovery point", not report.is_clean)
+
+    # -- the end of a process ------------------------------------------------------------------------------------------
+
+    @verb
+    def crash(self, fault: Fault, seed: int = 0) -> None:
+        """The process ends, or the machine."""
+        if self.open_store() is None:
+            return
+        met(f"fault: {fault.name.lower()}")
+        self.end_process(fault, seed)
+
+    @verb
+    def die(self, what: str, countdown: int, fault: Fault, seed: int = 0, torn_bytes: int = -1) -> None:
+        """Arm a trap: the process ends at the ``countdown``-th ``what`` from now on, whoever does it."""
+
+        def end(where: str) -> None:
+            met(f"died at {where}")
+            met(f"fault: {fault.name.lower()}")
+            self.end_process(fault, seed)
+
+        self.traps.death = Death(what, countdown, end, torn_bytes)
+
+    @verb
+    def stop(self) -> None:
+        """Stop cleanly, which fails cleanly, too."""
+        store = self.open_store()
+        if store is None:
+            return
+        try:
+            store.close()
+        except ProcessEnded:
+            met("died in a clean stop")
+            return
+        is_clean = not self.disk.exists(f"{ROOT}/abort")
+        assert is_clean or self.is_failure_excused(), "a stop was not clean, and nothing was in its way"
+        self.end_process(Fault.KILL)
+        if is_clean:
+            met("clean stop")
+            assert store.wrote == store.committed == store.flushed
+            self.floor = store.wrote
+            self.crashed_at = Positions(store.wrote, store.wrote, store.wrote)
+
+    def end_process(self, fault: Fault, seed: int = 0) -> None:
+        """What is left of it, and what of that must be found again."""
+        store = self.store
+        if store is not None:
+            at = Positions(store.wrote, store.committed, store.flushed)
+            self.crashed_at, self.crashed_mode = at, self.mode
+            self.floor = floor(self.mode, fault, at)
+            if covers_acknowledged(self.mode, fault):
+                assert self.acknowledged <= self.floor, "an acknowledged message can be lost"
+            if covers_shown(self.mode, fault):
+                shown = max(consumer.shown_end for consumer in self.consumers)
+                assert shown <= self.floor, "a message that was shown can be lost"
+        else:
+            self.floor = min(self.floor, floor(self.crashed_mode, fault, self.crashed_at))
+        if fault not in (Fault.KILL, Fault.KILL_COPYING):
+            self._undisturbed = None
+        self._is_aside_excused |= fault in (Fault.KILL_BUFFERS_GONE, Fault.KILL_COLD)
+        self.store = None
+        apply_fault(self.disk, self.volumes, self.model, fault, self.crashed_at.flushed, seed)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def look(self, store: MessageStore) -> None:
+        """What is true after every verb while the store is up."""
+        assert store.wrote >= store.committed >= store.flushed >= self.flushed, repr(store)
+        assert store.wrote == self.model.end, f"the log is at {store.wrote}, the model at {self.model.end}"
+        self.flushed = store.flushed
+        self.acknowledged = max(self.acknowledged, store.promised)
+        if not store.is_writable:
+            assert self.is_failure_excused(), "the log is read-only, and nothing was in its way"
+            met("the log failed")
+        for consumer in self.consumers:
+            consumer.read(store, self.model)
+
+    def is_failure_excused(self) -> bool:
+        """Whether a send, a flush or an open may be refused: something was made to fail since the last open."""
+        self._is_excused |= self.disk.capacity < DEFAULT_CAPACITY or self.traps.errors_met > self._errors_before
+        return self._is_excused

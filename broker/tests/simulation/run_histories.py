@@ -1,0 +1,106 @@
+"""20,000 histories of a store on a faulty disk, each with a model that knows what must be there; two at a time.
+
+Exit code 0 when all of them hold and between them have met everything that they are about; 1 with the seed, the
+shortened history of the first that failed, as lines for a test, and the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from simulation.explore import run_histories, shorten, tell
+from simulation.tally import MET, NEEDED, never_met
+
+CHUNK: Final = 200
+"""Histories drawn from one seed: what a failure repeats."""
+HISTORIES_DEMANDED: Final = 2_000
+"""A run that is shorter need not have met everything."""
+PROGRESS_SECONDS: Final = 10.0
+
+
+class Chunk(NamedTuple):
+    """What came of the histories of one seed."""
+
+    seed: int
+    histories: int
+    met: Counter[str]
+    failure: str | None
+    """The lines of the history that failed."""
+
+
+def explore(seed: int, count: int) -> Chunk:
+    """In a worker: the histories of one seed."""
+    MET.clear()
+    failed = run_histories(seed, count)
+    met = Counter(MET)
+    return Chunk(seed, count, met, tell(shorten(failed)) if failed is not None else None)
+
+
+def chunks(seed: int, histories: int, workers: int) -> Iterator[Chunk]:
+    """What the workers find, as it comes."""
+    tasks = [(seed + start, min(CHUNK, histories - start)) for start in range(0, histories, CHUNK)]
+    with ProcessPoolExecutor(workers) as pool:
+        waiting: set[Future[Chunk]] = set()
+        while tasks or waiting:
+            while tasks and len(waiting) < workers:
+                waiting.add(pool.submit(explore, *tasks.pop(0)))
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+
+
+def show_met(met: Counter[str]) -> None:
+    """A line for everything that was met, in the order in which it is demanded; then the rest."""
+    for what in (*NEEDED, *sorted(met.keys() - set(NEEDED))):
+        if what != "history":
+            click.echo(f"  {what:<42}{met[what]:>10,}")
+
+
+def repeat(chunk: Chunk) -> str:
+    return (
+        f"python broker/tests/simulation/run_histories.py --seed {chunk.seed} --histories {chunk.histories} --workers 1"
+    )
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--histories", default=20_000, show_default=True, help="How many.")
+@click.option("--seed", type=int, help="Repeat an earlier run; by default a new seed is drawn.")
+@click.option("--workers", default=2, show_default=True, help="Processes at a time.")
+def main(histories: int, seed: int | None, workers: int) -> None:
+    """Random histories of a store on a faulty disk, against a model."""
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    click.echo(f"seed {seed}: {histories:,} histories, {CHUNK} to a seed, {workers} at a time")
+    began = said = time.monotonic()
+    met: Counter[str] = Counter()
+    for chunk in chunks(seed, histories, workers):
+        met += chunk.met
+        if chunk.failure is not None:
+            click.echo(f"a history of seed {chunk.seed} failed; shortened:\n\n{chunk.failure}\n\n{repeat(chunk)}")
+            sys.exit(1)
+        now = time.monotonic()
+        if now - said >= PROGRESS_SECONDS:
+            said, done = now, met["history"]
+            rate = done / (now - began)
+            left = (histories - done) / rate if rate else 0.0
+            click.echo(f"  {done:,} histories, {rate:.0f} a second, about {left:.0f} s to go")
+    click.echo(f"{met['history']:,} histories held, in {time.monotonic() - began:.0f} s; they have met:")
+    show_met(met)
+    missing = never_met(met)
+    if missing and histories >= HISTORIES_DEMANDED:
+        click.echo(f"PROVES TOO LITTLE: never met {', '.join(missing)}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""What the histories of a run have come across. A run that never met one of these has proved nothing about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+MET: Final[Counter[str]] = Counter()
+"""Of this process."""
+
+NEEDED: Final = (
+    "mode: async, none", "mode: async, crash-safe", "mode: async, moved", "mode: async, anonymous",
+    "mode: sync, none", "mode: sync, crash-safe", "mode: sync, moved", "mode: sync, anonymous",
+    "mode changed at a reopen",
+    "fault: kill", "fault: kill_copying", "fault: kill_buffers_gone", "fault: kill_cold", "fault: power",
+    "fault: power_torn", "fault: power_hole",
+    "died at after-append", "died at mid-roll", "died at mid-commit", "died at mid-return", "died at after-sync",
+    "died at mid-point", "died at mid-checkpoint", "died at mid-replay", "died at after-replay",
+    "died at mid-truncation", "died at mid-recovery",
+    "died in recovery", "died in append", "died in commit or flush", "died in a clean stop", "died in the removal",
+    "converged after a death in recovery", "recovered twice",
+    "failed: create", "failed: write", "failed: sync", "failed: sync_directory", "failed: zero", "failed: reserve",
+    "short write", "disk full", "a send was refused and space came back", "pool exhausted and drained",
+    "a flush failed", "the log failed", "an open failed",
+    "rolled", "replayed", "replayed over a roll", "cut", "refilled after a cut", "a refilled cut met another crash",
+    "set aside", "stale buffers put back", "foreign buffers put back", "the head was removed",
+    "queues removed", "index removed", "checkpoint removed", "point removed", "twin removed",
+    "started at a recovery point", "read the whole log", "clean stop", "lost what was not promised",
+)  # fmt: skip
+
+
+def met(what: str, count: int = 1) -> None:
+    """It happened."""
+    if count:
+        MET[what] += count
+
+
+def never_met(counts: Counter[str]) -> list[str]:
+    """What a run ought to have come across and has not."""
+    return [what for what in NEEDED if not counts[what]]

@@ -1,0 +1,57 @@
+"""Histories that have failed once, as they were printed, each under the name of what it broke."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+from simulation.explore import live
+from simulation.life import Life
+from simulation.modes import Fault, Medium, Mode
+
+History = Callable[[Life], None]
+
+
+def full_disk_between_the_identity_and_its_twin(life: Life) -> None:
+    """Buffers are stamped with the start that ``store.json`` names, even if its twin could not be written."""
+    life.append([300])
+    life.reopen(Mode(Medium.CRASH_SAFE))
+    life.stop()
+    life.fail("write", 2, errno.ENOSPC)
+    for _ in range(9):
+        life.append([300])
+    life.crash(Fault.KILL)
+
+
+def sync_failed_in_a_recovery_that_read_everything(life: Life) -> None:
+    """What a failed recovery could not sync is rewritten by the next one, and not believed from the page cache."""
+    for _ in range(10):
+        life.append([300], queue=2)
+    life.fail("sync", 2, errno.ENOSPC)
+    life.reopen(Mode(is_sync=True), before=["point", "checkpoint"])
+
+
+def numbers_of_removed_messages_outlive_a_power_loss(life: Life) -> None:
+    """A queue whose messages are deleted before a recovery point names them still goes on behind them."""
+    life.append([300])
+    life.append([300])
+    life.crash(Fault.KILL)
+    life.append([1500, 100, 100, 700, -3], queue=1)
+    life.flush()
+    life.remove_head(3)
+    life.crash(Fault.POWER)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        full_disk_between_the_identity_and_its_twin,
+        sync_failed_in_a_recovery_that_read_everything,
+        numbers_of_removed_messages_outlive_a_power_loss,
+    ],
+    ids=lambda history: history.__name__,
+)
+def test_a_history_that_failed_once_holds(history: History) -> None:
+    """Nothing that was found once comes back."""
+    assert live(history) is None
