@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import resource
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from gantry_bench.errors import BenchmarkFailed
-from gantry_bench.machine import read_available_bytes, read_busy_seconds, read_process_cpu_seconds, warm_memory
+from gantry_bench.machine import OtherWork, read_available_bytes, warm_memory
 from gantry_bench.measurement import Mode, Report, read_report
 
 SOURCES: Final = Path(__file__).resolve().parent.parent / "loadgen"
@@ -118,29 +116,17 @@ class LoadGenerator:
         timeout_seconds = (timing.warm_up_ms + timing.duration_ms) / 1000 + GRACE_SECONDS
         core = self._core
         warm_memory(read_available_bytes())
-        server_before = read_process_cpu_seconds(target.process_id)
-        own_before = children_cpu_seconds()
-        began = time.monotonic()
-        busy_before = read_busy_seconds()
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                timeout=timeout_seconds,
-                check=False,
-                preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
-            )
-        except subprocess.TimeoutExpired as error:
-            raise BenchmarkFailed(f"the load generator did not end within {timeout_seconds:.0f} s") from error
+        with OtherWork(target.process_id) as others:
+            try:
+                done = subprocess.run(
+                    command,
+                    capture_output=True,
+                    timeout=timeout_seconds,
+                    check=False,
+                    preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
+                )
+            except subprocess.TimeoutExpired as error:
+                raise BenchmarkFailed(f"the load generator did not end within {timeout_seconds:.0f} s") from error
         if done.returncode != 0:
             raise BenchmarkFailed(done.stderr.decode(errors="replace").strip() or "the load generator failed silently")
-        elapsed_seconds = time.monotonic() - began
-        busy = read_busy_seconds() - busy_before
-        ours = children_cpu_seconds() - own_before + read_process_cpu_seconds(target.process_id) - server_before
-        return Run(report=read_report(done.stdout), other_cores=max(0.0, busy - ours) / elapsed_seconds)
-
-
-def children_cpu_seconds() -> float:
-    """CPU time of the child processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+        return Run(report=read_report(done.stdout), other_cores=others.cores)

@@ -114,20 +114,27 @@ def children_cpu_seconds() -> float:
 
 
 class OtherWork:
-    """How many cores' worth of time others used during a `with`; the processes that we started must end inside it."""
+    """How many cores' worth of time others used during a `with`.
 
-    def __init__(self) -> None:
+    The processes that we start in it must end in it; ``server`` is one that lives before and after.
+    """
+
+    def __init__(self, server: int | None = None) -> None:
         self.cores = 0.0
+        self._server = server
         self._began = self._busy = self._own = 0.0
 
     def __enter__(self) -> OtherWork:
-        self._began, self._busy, self._own = time.monotonic(), read_busy_seconds(), children_cpu_seconds()
+        self._began, self._busy, self._own = time.monotonic(), read_busy_seconds(), self._own_seconds()
         return self
 
     def __exit__(self, *_: object) -> None:
         elapsed = time.monotonic() - self._began
-        busy, own = read_busy_seconds() - self._busy, children_cpu_seconds() - self._own
+        busy, own = read_busy_seconds() - self._busy, self._own_seconds() - self._own
         self.cores = max(0.0, busy - own) / elapsed
+
+    def _own_seconds(self) -> float:
+        return children_cpu_seconds() + (0.0 if self._server is None else read_process_cpu_seconds(self._server))
 
 
 def process_cpu_seconds(stat_text: str) -> float:

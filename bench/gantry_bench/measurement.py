@@ -22,7 +22,7 @@ ModeName = Literal["a", "a1", "b"]
 class Mode(msgspec.Struct, frozen=True):
     """A shape of load: how many connections, and how the frames of one connection are sent."""
 
-    name: ModeName
+    name: str
     connections: int
     outstanding: int
     frames_per_write: int

@@ -1,7 +1,7 @@
 """Directories for write buffers: on tmpfs, and on hugetlbfs where root can mount it. Everything made here is undone.
 
 A medium that this machine does not give is left out with its reason, in words for the report: figures without it are
-still figures. Huge pages are asked for on top of those that there are, and given back.
+still figures. Huge pages are asked for on top of those that there are, and given back; others may do so meanwhile.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from gantry_bench.tail import PoolMedium
+from gantry_bench.machine import read_available_bytes
+from gantry_bench.tail import Medium
 
 HUGE_PAGES_WANTED: Final = Path("/proc/sys/vm/nr_hugepages")
 HUGE_PAGE_BYTES: Final = 2 << 20
@@ -27,17 +28,19 @@ SHARED_MEMORY: Final = Path("/dev/shm")
 class PoolMedia(msgspec.Struct, frozen=True):
     """Where buffers can be, by medium, and why not where they cannot. Anonymous memory needs no place."""
 
-    paths: dict[PoolMedium, str]
-    missing: dict[PoolMedium, str]
+    paths: dict[Medium, str]
+    missing: dict[Medium, str]
 
 
 @contextmanager
 def pool_media(bytes_needed: int) -> Iterator[PoolMedia]:
     """Places with room for so many bytes each, for the length of a `with`."""
-    paths: dict[PoolMedium, str] = {"anonymous": ""}
-    missing: dict[PoolMedium, str] = {}
+    paths: dict[Medium, str] = {"anonymous": ""}
+    missing: dict[Medium, str] = {}
+    makers: tuple[tuple[Medium, Callable[[int], AbstractContextManager[Path]]], ...]
+    makers = (("tmpfs", _tmpfs), ("hugetlbfs", _hugetlbfs))
     with ExitStack() as stack:
-        for medium, make in (("tmpfs", _tmpfs), ("hugetlbfs", _hugetlbfs)):
+        for medium, make in makers:
             try:
                 paths[medium] = str(stack.enter_context(make(bytes_needed)))
             except OSError as error:
@@ -58,11 +61,15 @@ def _tmpfs(bytes_needed: int) -> Iterator[Path]:
 def _hugetlbfs(bytes_needed: int) -> Iterator[Path]:
     if os.geteuid() != 0:
         raise OSError(0, "only root can mount it")
+    available = read_available_bytes()
+    if available < 2 * bytes_needed:
+        # The kernel would take what it can get from everybody before it says that it is not enough.
+        raise OSError(0, f"{available >> 20} MiB of memory are available for huge pages of {bytes_needed >> 20}")
     pages_before = int(HUGE_PAGES_WANTED.read_text())
     pages = -(-bytes_needed // HUGE_PAGE_BYTES)
     HUGE_PAGES_WANTED.write_text(str(pages_before + pages))
+    given = max(0, int(HUGE_PAGES_WANTED.read_text()) - pages_before)
     try:
-        given = int(HUGE_PAGES_WANTED.read_text()) - pages_before
         if given < pages:
             raise OSError(0, f"the kernel gave {given} huge pages of the {pages} needed")
         with tempfile.TemporaryDirectory(prefix="gantry-bench-") as folder:
@@ -73,7 +80,7 @@ def _hugetlbfs(bytes_needed: int) -> Iterator[Path]:
                 _run("umount", folder)
     finally:
         with suppress(OSError):
-            HUGE_PAGES_WANTED.write_text(str(pages_before))
+            HUGE_PAGES_WANTED.write_text(str(max(0, int(HUGE_PAGES_WANTED.read_text()) - given)))
 
 
 def _run(*command: str) -> None:

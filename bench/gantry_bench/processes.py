@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ SETTLED_SAMPLES: Final = 5
 SETTLED_SPREAD_BYTES: Final = 64 * 1024
 SEGMENT_BYTES: Final = 1024 * 1024 * 1024
 BROKER_NAME: Final = "broker-a"
+BROKER_PROGRAM: Final = ("gantry_broker",)
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -130,8 +131,8 @@ class Broker(msgspec.Struct, frozen=True):
     server: Server
 
 
-def broker_settings(store: Path, *, listen_port: int, name_server: str) -> str:
-    """A `broker.conf` under RocketMQ's names; everything else is at its default, the flush to disk included."""
+def broker_settings(store: Path, *, listen_port: int, name_server: str, extra: Mapping[str, str] | None = None) -> str:
+    """A `broker.conf` under RocketMQ's names; what is neither here nor in ``extra`` is at its default."""
     settings = {
         "brokerClusterName": "bench",
         "brokerName": BROKER_NAME,
@@ -142,25 +143,35 @@ def broker_settings(store: Path, *, listen_port: int, name_server: str) -> str:
         "storePathRootDir": str(store),
         "autoCreateTopicEnable": "true",
         "mappedFileSizeCommitLog": str(SEGMENT_BYTES),
+        **(extra or {}),
     }
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
 @contextmanager
-def start_broker(folder: Path, *, name_server: str, core: int | None) -> Iterator[Broker]:
-    """A broker with an empty store below `folder`, once it listens and its memory has settled."""
+def start_broker(
+    folder: Path,
+    *,
+    name_server: str,
+    core: int | None,
+    extra: Mapping[str, str] | None = None,
+    program: Sequence[str] = BROKER_PROGRAM,
+) -> Iterator[Broker]:
+    """A broker with an empty store below `folder`, once it listens and its memory has settled.
+
+    ``extra`` are more keys of its `broker.conf`, ``program`` is what takes the broker's own arguments.
+    """
     folder.mkdir()
     store = folder / "store"
     port = free_broker_port()
     settings = folder / "broker.conf"
-    settings.write_text(broker_settings(store, listen_port=port, name_server=name_server))
-    command = [sys.executable, "-m", "gantry_broker", "-c", str(settings)]
+    settings.write_text(broker_settings(store, listen_port=port, name_server=name_server, extra=extra))
+    command = [sys.executable, "-m", *program, "-c", str(settings)]
     with started(command, log=folder / "broker.log", core=core) as server:
         wait_for_port(server, port, what="broker")
         memory = settled_memory(server, store)
-        target = Target(
-            address=f"127.0.0.1:{port}", process_id=server.process_id, is_echo=False, broker_name=BROKER_NAME
-        )
+        name = (extra or {}).get("brokerName", BROKER_NAME)
+        target = Target(address=f"127.0.0.1:{port}", process_id=server.process_id, is_echo=False, broker_name=name)
         yield Broker(target=target, idle_memory=memory, server=server)
 
 

@@ -15,10 +15,10 @@ from typing import Final, Literal
 import msgspec
 
 from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.figures import Figures
 from gantry_bench.measurement import Goal
 
 Medium = Literal["control", "none", "tmpfs", "hugetlbfs", "anonymous"]
-PoolMedium = Literal["tmpfs", "hugetlbfs", "anonymous"]
 
 PERCENTILES: Final = {"p50": 0.50, "p99": 0.99, "p99_9": 0.999, "p99_99": 0.9999}
 EXCESS_US_MIN: Final = 1.0
@@ -166,4 +166,27 @@ def tail_goals(cells: Sequence[TailCell]) -> list[Goal]:
         )
         for medium in CRASH_SAFE
         if medium in by_medium
+    ]
+
+
+def tail_figures(cells: Sequence[TailCell], conditions: list[str]) -> Figures:
+    """The control's own times, then what each medium adds to them."""
+    control = cells[0].call_us
+    rows = [["control (its own times)", *_times(control), "", "", f"{cells[0].cores:.2f}"]]
+    for cell in cells[1:]:
+        name = "no buffer" if cell.medium == "none" else cell.medium
+        spread = f"{cell.excess_p99_99_least:,.0f} to {cell.excess_p99_99_most:,.0f}"
+        rows.append([name, *_times(cell.excess_us), spread, f"{cell.syncs_per_second:.0f}", f"{cell.cores:.2f}"])
+    return Figures(
+        name="append tail",
+        headings=["excess, us", "p50", "p99", "p99.9", "p99.99", "max", "p99.99, rounds", "syncs/s", "cores"],
+        rows=rows,
+        notes=conditions,
+    )
+
+
+def _times(times: CallTimes) -> list[str]:
+    return [
+        f"{value:,.1f}" if abs(value) < 100 else f"{value:,.0f}"
+        for value in (times.p50, times.p99, times.p99_9, times.p99_99, times.max)
     ]

@@ -24,9 +24,7 @@ GRACE_SECONDS: Final = 180
 """Opening means zeroing or allocating gigabytes of buffers; closing means syncing what is left."""
 
 
-def run_round(
-    plans: Sequence[LoopPlan], *, folder: Path, told: Callable[[Medium], None] = lambda medium: None
-) -> Round:
+def run_round(plans: Sequence[LoopPlan], *, folder: Path, told: Callable[[str], None] = lambda text: None) -> Round:
     """One round. The control is among the plans."""
     reports: dict[Medium, LoopReport] = {}
     with OtherWork() as others:

@@ -1,0 +1,70 @@
+"""A table of figures, once for the terminal and once for a page of the documentation, with the same numbers in both.
+
+A page keeps a place for each table between two markers:
+
+    <!-- bench-store: append tail -->
+    ... whatever is here is replaced ...
+    <!-- end: append tail -->
+
+A page that has lost its markers is an error and not a page without figures: nobody would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from gantry_bench.errors import BenchmarkFailed
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """One table with what must be known to read it."""
+
+    name: str
+    """What its markers call it."""
+
+    headings: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+    """Sentences below it: conditions, and what is missing and why."""
+
+
+def print_figures(console: Console, figures: Figures) -> None:
+    """For the terminal."""
+    table = Table(title=figures.name, title_justify="left")
+    for place, heading in enumerate(figures.headings):
+        table.add_column(heading, justify="left" if place == 0 else "right")
+    for row in figures.rows:
+        table.add_row(*row)
+    console.print(table)
+    for note in figures.notes:
+        console.print(note, style="dim", highlight=False)
+
+
+def markdown(figures: Figures) -> str:
+    """For a page."""
+    lines = [_row(figures.headings), "|" + "---|" * len(figures.headings), *(_row(row) for row in figures.rows)]
+    for note in figures.notes:
+        lines += ["", note]
+    return "\n".join(lines)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def publish(page: str, all_figures: Sequence[Figures]) -> str:
+    """The page with each table in its place."""
+    for figures in all_figures:
+        start, end = f"<!-- bench-store: {figures.name} -->\n", f"<!-- end: {figures.name} -->"
+        before, found_start, rest = page.partition(start)
+        _, found_end, after = rest.partition(end)
+        if not found_start or not found_end:
+            raise BenchmarkFailed(
+                f"the page has no place for {figures.name!r}: it needs the lines {start.strip()} {end}"
+            )
+        page = f"{before}{start}{markdown(figures)}\n{end}{after}"
+    return page

@@ -1,0 +1,177 @@
+"""The four parts of `make bench-store`: what is run for each, and the conditions that stand below its table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, final
+
+import msgspec
+
+from gantry_bench.figures import Figures
+from gantry_bench.group_commit import CONNECTIONS_MAX, SLOW_SYNC_MS, SyncRun, summarise_sync, sync_figures, sync_goals
+from gantry_bench.loadgen import LoadGenerator, build
+from gantry_bench.machine import OtherWork, hand_out_cores
+from gantry_bench.measurement import Goal
+from gantry_bench.media import PoolMedia, pool_media
+from gantry_bench.recovery import FillPlan, RecoveryCell, recovery_figures
+from gantry_bench.recovery_run import run_recovery
+from gantry_bench.resident import ResidentCell, resident_figures, run_resident
+from gantry_bench.scale import BODY_BYTES, MEBIBYTE, Scale
+from gantry_bench.sync_run import run_sync
+from gantry_bench.table import OTHER_CORES_NOTICED
+from gantry_bench.tail import LoopPlan, Medium, Round, summarise_tail, tail_figures, tail_goals
+from gantry_bench.tail_run import run_round
+
+PartName = Literal["tail", "sync", "recovery", "rss"]
+
+ROOM_FOR_HEADERS_BYTES = 16 * MEBIBYTE
+UNFLUSHED_BYTES_MAX = 512 * MEBIBYTE
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a part came to, and what it was made of."""
+
+    figures: Figures
+    goals: list[Goal]
+    raw: list[Round] | list[SyncRun] | list[RecoveryCell] | list[ResidentCell]
+    other_cores: float
+    errors: int = 0
+
+
+@final
+class Parts:
+    """Runs parts, one at a time. ``told`` is given a line about what is coming."""
+
+    def __init__(self, scale: Scale, folder: Path, told: Callable[[str], None]) -> None:
+        self._scale = scale
+        self._folder = folder
+        self._told = told
+        self._cores = hand_out_cores(os.sched_getaffinity(0))
+        self.by_name: dict[PartName, Callable[[], Outcome]] = {
+            "tail": self.tail,
+            "sync": self.sync,
+            "recovery": self.recovery,
+            "rss": self.resident,
+        }
+
+    def tail(self) -> Outcome:
+        """Every medium and the control, several rounds."""
+        scale = self._scale
+        with self._pool_media(scale.tail_segment_bytes) as media:
+            plans = [self._loop_plan(medium, media) for medium in self._order(media)]
+            rounds = []
+            for number in range(1, scale.tail_rounds + 1):
+                told = self._prefixed(f"append tail, round {number} of {scale.tail_rounds}")
+                rounds.append(run_round(plans, folder=self._folder, told=told))
+        others = max(one.other_cores for one in rounds)
+        conditions = [
+            f"{scale.tail_messages_per_second:,} messages of {BODY_BYTES} bytes a second, flushed every "
+            f"{scale.tail_flush_interval_ms} ms; log files of {scale.tail_segment_bytes // MEBIBYTE} MiB, "
+            f"{scale.buffers_count} buffers; {scale.tail_rounds} rounds of {scale.tail_seconds:g} s for each line, "
+            f"interleaved; medians. {others_text(others)}",
+            *missing_text(media),
+        ]
+        cells = summarise_tail(rounds)
+        return Outcome(tail_figures(cells, conditions), tail_goals(cells), rounds, others)
+
+    def _order(self, media: PoolMedia) -> list[Medium]:
+        wanted: tuple[Medium, ...] = ("none", "tmpfs", "control", "hugetlbfs", "anonymous")
+        return [medium for medium in wanted if medium in ("none", "control") or medium in media.paths]
+
+    def _loop_plan(self, medium: Medium, media: PoolMedia) -> LoopPlan:
+        scale = self._scale
+        return LoopPlan(
+            medium=medium,
+            store_path="",
+            pool_path="" if medium in ("none", "control") else media.paths[medium],
+            messages_per_second=scale.tail_messages_per_second,
+            body_bytes=BODY_BYTES,
+            warm_up_seconds=scale.tail_warm_up_seconds,
+            seconds=scale.tail_seconds,
+            flush_interval_ms=scale.tail_flush_interval_ms,
+            segment_bytes=scale.tail_segment_bytes,
+            buffers_count=scale.buffers_count,
+        )
+
+    def sync(self) -> Outcome:
+        """Three brokers, every level."""
+        scale = self._scale
+        runs = run_sync(
+            self._load(), scale.sync_levels, body_bytes=BODY_BYTES, repetitions=scale.sync_repetitions,
+            timing=scale.sync_timing, cores=self._cores, folder=self._folder, told=self._told,
+        )  # fmt: skip
+        cells, others = summarise_sync(runs), max(run.run.other_cores for run in runs)
+        seconds = scale.sync_timing.duration_ms / 1000
+        conditions = [
+            f"Messages of {BODY_BYTES} bytes over loopback on up to {CONNECTIONS_MAX} connections, each answer "
+            f"followed by the next send; no buffer; {scale.sync_repetitions} runs of {seconds:g} s, in turn; medians. "
+            f"In the last two columns every fdatasync takes {SLOW_SYNC_MS} ms longer. {others_text(others)}"
+        ]
+        errors = sum(cell.errors for cell in cells)
+        return Outcome(sync_figures(cells, conditions), sync_goals(cells), runs, others, errors)
+
+    def recovery(self) -> Outcome:
+        """One log of each size."""
+        cells: list[RecoveryCell] = []
+        segment_bytes = self._scale.recovery_segment_bytes
+        with OtherWork() as others:
+            for size in self._scale.recovery_log_bytes:
+                plan = FillPlan(
+                    store_path=str(self._folder / "recovered"),
+                    segment_bytes=segment_bytes,
+                    log_bytes=size,
+                    body_bytes=BODY_BYTES,
+                    unflushed_bytes_max=UNFLUSHED_BYTES_MAX,
+                )
+                cells += run_recovery(plan, told=self._prefixed(f"recovery, {size:,} bytes"))
+        conditions = [
+            f"Messages of {BODY_BYTES} bytes in four queues, log files of {segment_bytes // MEBIBYTE} MiB, one run "
+            "each, after `kill -9`. Reading means checking every byte and writing queues and index again, and ends "
+            f"with everything on the disk. {others_text(others.cores)}"
+        ]
+        return Outcome(recovery_figures(cells, conditions), [], cells, others.cores)
+
+    def resident(self) -> Outcome:
+        """A broker on each medium."""
+        scale = self._scale
+        seconds = scale.resident_timing.duration_ms / 1000
+        with OtherWork() as others, self._pool_media(scale.resident_segment_bytes) as media:
+            places: dict[Medium, str] = {"none": "", **media.paths}
+            cells = run_resident(
+                self._load(), places, segment_bytes=scale.resident_segment_bytes,
+                buffers_count=scale.buffers_count, body_bytes=BODY_BYTES, timing=scale.resident_timing,
+                cores=self._cores, folder=self._folder, told=self._told,
+            )  # fmt: skip
+        conditions = [
+            f"Log files of {scale.resident_segment_bytes // MEBIBYTE} MiB, {scale.buffers_count} buffers, one "
+            f"connection, 64 messages of {BODY_BYTES} bytes under way, {seconds:g} s. Own memory is all that is "
+            f"resident but the store's mapped files and the buffers. {others_text(others.cores)}",
+            *missing_text(media),
+        ]
+        return Outcome(resident_figures(cells, conditions), [], cells, others.cores)
+
+    def _load(self) -> LoadGenerator:
+        return LoadGenerator(build(), core=self._cores.load)
+
+    def _prefixed(self, prefix: str) -> Callable[[str], None]:
+        return lambda text: self._told(f"{prefix}, {text}")
+
+    @contextmanager
+    def _pool_media(self, segment_bytes: int) -> Iterator[PoolMedia]:
+        with pool_media(self._scale.buffers_count * segment_bytes + ROOM_FOR_HEADERS_BYTES) as media:
+            yield media
+
+
+def others_text(cores: float) -> str:
+    """What else ran."""
+    if cores <= OTHER_CORES_NOTICED:
+        return "Nothing else ran."
+    return f"Other programs used up to {cores:.1f} cores meanwhile."
+
+
+def missing_text(media: PoolMedia) -> list[str]:
+    """A sentence for each medium that was not there."""
+    return [f"Without {medium}: {reason}." for medium, reason in media.missing.items()]

@@ -1,0 +1,106 @@
+"""How fast a start reads a log after a kill: what is run, and what it amounts to. Pure.
+
+One store is filled and killed, then recovered three times, and killed again each time: as it is, from its recovery
+point; without that point, so that the whole log is read and all queues and the index are written again, with the log in
+the page cache, as after a kill; and once more with the log on the disk only, as after a reboot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from gantry_bench.figures import Figures
+
+Way = Literal["from the recovery point", "all of it, cached", "all of it, from the disk"]
+
+WAYS: Final[tuple[Way, ...]] = ("from the recovery point", "all of it, cached", "all of it, from the disk")
+
+
+class FillPlan(msgspec.Struct, frozen=True):
+    """A log to write."""
+
+    store_path: str
+    segment_bytes: int
+    log_bytes: int
+    body_bytes: int
+    unflushed_bytes_max: int
+    """The filler waits for the disk above it: a page cache full of dirty pages is no usual state to be killed in."""
+
+
+class FillReport(msgspec.Struct, frozen=True):
+    """What was written."""
+
+    end: int
+    messages: int
+    seconds: float
+
+
+class RecoverPlan(msgspec.Struct, frozen=True):
+    """A store to open."""
+
+    store_path: str
+    segment_bytes: int
+
+
+class RecoverReport(msgspec.Struct, frozen=True):
+    """What the process that recovered says."""
+
+    is_clean: bool
+    start: int
+    end: int
+    records: int
+    seconds: float
+    cpu_seconds: float
+
+
+class Peak(msgspec.Struct, frozen=True):
+    """The most that a process held, sampled: memory of its own, and pages of files."""
+
+    anonymous_bytes: int
+    file_bytes: int
+
+
+class RecoveryCell(msgspec.Struct, frozen=True):
+    """One recovery."""
+
+    log_bytes: int
+    way: Way
+    report: RecoverReport
+    peak: Peak
+
+    @property
+    def read_bytes(self) -> int:
+        return self.report.end - self.report.start
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.read_bytes / self.report.seconds
+
+
+def size_text(size: int) -> str:
+    """Decimal, as disks are sold."""
+    return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+
+
+def recovery_figures(cells: Sequence[RecoveryCell], conditions: list[str]) -> Figures:
+    """A line for each recovery. Megabytes of memory are binary."""
+    rows = [
+        [
+            size_text(cell.log_bytes), cell.way, size_text(cell.read_bytes), f"{cell.report.records:,}",
+            f"{cell.report.seconds:.2f}", f"{cell.bytes_per_second / 1e9:.2f}",
+            f"{cell.report.cpu_seconds:.2f}", f"{cell.peak.anonymous_bytes >> 20}", f"{cell.peak.file_bytes >> 20}",
+        ]
+        for cell in cells
+    ]  # fmt: skip
+    return Figures(
+        name="recovery",
+        headings=[
+            "log", "what is read", "read", "messages", "seconds", "GB/s", "CPU seconds", "own memory, peak MiB",
+            "mapped files, peak MiB",
+        ],
+        rows=rows,
+        notes=conditions,
+    )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Running recoveries: fill, kill, recover, kill, recover. Every store is gone afterwards.
+
+A disk without room for the whole of it is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.recovery import WAYS, FillPlan, FillReport, Peak, RecoverPlan, RecoverReport, RecoveryCell, Way
+
+STORE_PROCESS: Final = Path(__file__).resolve().parent.parent / "store_process.py"
+TIMEOUT_SECONDS: Final = 1800
+SAMPLE_SECONDS: Final = 0.05
+RECOVERY_POINT: Final = "recovery-point.json"
+ROOM_FACTOR: Final = 1.15
+"""Queues and index beside the log; the files that are allocated ahead come on top."""
+INDEX_BYTES: Final = 512 << 20
+
+ReportType = TypeVar("ReportType", FillReport, RecoverReport)
+
+
+def bytes_needed(plan: FillPlan) -> int:
+    """How much disk a run takes at most."""
+    return int(plan.log_bytes * ROOM_FACTOR) + 2 * plan.segment_bytes + INDEX_BYTES
+
+
+def run_recovery(plan: FillPlan, *, told: Callable[[str], None] = lambda text: None) -> list[RecoveryCell]:
+    """All three ways of one log."""
+    store = Path(plan.store_path)
+    free = shutil.disk_usage(store.parent).free
+    if free < bytes_needed(plan):
+        raise BenchmarkFailed(f"{free >> 20} MiB are free on the disk and {bytes_needed(plan) >> 20} are needed")
+    try:
+        told("filling")
+        filled, _ = run_process("fill", plan, FillReport)
+        cells = []
+        for way in WAYS:
+            told(way)
+            prepare(store, way)
+            again = RecoverPlan(store_path=plan.store_path, segment_bytes=plan.segment_bytes)
+            report, peak = run_process("recover", again, RecoverReport)
+            check(way, filled, report)
+            cells.append(RecoveryCell(log_bytes=plan.log_bytes, way=way, report=report, peak=peak))
+        return cells
+    finally:
+        shutil.rmtree(store, ignore_errors=True)
+
+
+def prepare(store: Path, way: Way) -> None:
+    """Put the store into the state that is to be recovered."""
+    if way == "from the recovery point":
+        return
+    (store / RECOVERY_POINT).unlink(missing_ok=True)
+    if way == "all of it, from the disk":
+        for path in sorted((store / "commitlog").iterdir()):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def check(way: Way, filled: FillReport, report: RecoverReport) -> None:
+    """A recovery that found something else, or read something else, is no measurement."""
+    if report.is_clean or report.end != filled.end:
+        raise BenchmarkFailed(f"the recovery {way!r} found a log up to {report.end} of {filled.end}")
+    if way != "from the recovery point" and (report.start != 0 or report.records != filled.messages):
+        raise BenchmarkFailed(f"the recovery {way!r} read {report.records} messages of {filled.messages}")
+
+
+def run_process(verb: str, plan: FillPlan | RecoverPlan, kind: type[ReportType]) -> tuple[ReportType, Peak]:
+    """One process, which kills itself at the end; its report, and the most memory that it was seen with."""
+    command = [sys.executable, str(STORE_PROCESS), verb, msgspec.json.encode(plan).decode()]
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    anonymous = files = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        status = Path(f"/proc/{process.pid}/status")
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                process.kill()
+                raise BenchmarkFailed(f"the store process ({verb}) did not end in {TIMEOUT_SECONDS} s")
+            now = resident(status.read_text())
+            anonymous, files = max(anonymous, now.anonymous_bytes), max(files, now.file_bytes)
+            time.sleep(SAMPLE_SECONDS)
+        output, errors = process.communicate()
+    if process.returncode != -signal.SIGKILL:
+        lines = errors.decode(errors="replace").strip().splitlines()
+        raise BenchmarkFailed(f"the store process ({verb}) failed: {lines[-1] if lines else 'silently'}")
+    return msgspec.json.decode(output, type=kind), Peak(anonymous_bytes=anonymous, file_bytes=files)
+
+
+def resident(status_text: str) -> Peak:
+    """The lines RssAnon and RssFile of /proc/PID/status; a process that is just ending has none."""
+    sizes = {"RssAnon": 0, "RssFile": 0}
+    for line in status_text.splitlines():
+        name, _, value = line.partition(":")
+        if name in sizes:
+            sizes[name] = int(value.split()[0]) * 1024
+    return Peak(anonymous_bytes=sizes["RssAnon"], file_bytes=sizes["RssFile"])

@@ -1,0 +1,71 @@
+"""How much of everything `make bench-store` runs: in full, and for a smoke test of a minute."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from gantry_bench.group_commit import LEVELS
+from gantry_bench.loadgen import Timing
+
+MEBIBYTE: Final = 1 << 20
+BODY_BYTES: Final = 1024
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """One size of the whole benchmark."""
+
+    name: str
+    tail_rounds: int
+    tail_seconds: float
+    tail_warm_up_seconds: float
+    tail_messages_per_second: int
+    tail_flush_interval_ms: int
+    tail_segment_bytes: int
+    """So small that a run rolls to the next file at least once."""
+
+    buffers_count: int
+    sync_levels: tuple[int, ...]
+    sync_repetitions: int
+    sync_timing: Timing
+    recovery_log_bytes: tuple[int, ...]
+    recovery_segment_bytes: int
+    resident_segment_bytes: int
+    resident_timing: Timing
+
+
+FULL: Final = Scale(
+    name="full",
+    tail_rounds=5,
+    tail_seconds=12.0,
+    tail_warm_up_seconds=1.0,
+    tail_messages_per_second=50_000,
+    tail_flush_interval_ms=10,
+    tail_segment_bytes=512 * MEBIBYTE,
+    buffers_count=3,
+    sync_levels=LEVELS,
+    sync_repetitions=3,
+    sync_timing=Timing(warm_up_ms=500, duration_ms=2000),
+    recovery_log_bytes=(1_000_000_000, 10_000_000_000),
+    recovery_segment_bytes=1024 * MEBIBYTE,
+    resident_segment_bytes=256 * MEBIBYTE,
+    resident_timing=Timing(warm_up_ms=500, duration_ms=5000),
+)
+QUICK: Final = Scale(
+    name="quick",
+    tail_rounds=1,
+    tail_seconds=0.4,
+    tail_warm_up_seconds=0.1,
+    tail_messages_per_second=5_000,
+    tail_flush_interval_ms=10,
+    tail_segment_bytes=2 * MEBIBYTE,
+    buffers_count=3,
+    sync_levels=(1, 16),
+    sync_repetitions=1,
+    sync_timing=Timing(warm_up_ms=50, duration_ms=200),
+    recovery_log_bytes=(20_000_000,),
+    recovery_segment_bytes=16 * MEBIBYTE,
+    resident_segment_bytes=16 * MEBIBYTE,
+    resident_timing=Timing(warm_up_ms=50, duration_ms=300),
+)

@@ -1,0 +1,144 @@
+"""`make bench-store`: what the store's promises cost.
+
+Four parts: the tail of an append with and without a write buffer, synchronous flush beside asynchronous, how fast a
+start reads a log after a kill, and memory. Everything is measured in one run, in turn with what it is compared with.
+Goals are printed as met or not met; the exit code is 1 when an answer was wrong, or when a goal was missed and
+`--assert-goals` was given. With `--publish` the tables of docs/promises.md are replaced by this run's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, get_args
+
+import click
+import msgspec
+from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.figures import Figures, print_figures, publish
+from gantry_bench.machine import Machine, OtherWork, describe_machine
+from gantry_bench.measurement import Goal
+from gantry_bench.parts import Outcome, PartName, Parts
+from gantry_bench.processes import ROOT
+from gantry_bench.scale import FULL, QUICK, Scale
+from gantry_bench.table import OTHER_CORES_NOTICED, print_goals
+from rich.console import Console
+
+RESULTS: Final = ROOT / "bench" / "results"
+PAGE: Final = ROOT / "docs" / "promises.md"
+QUIET_SECONDS: Final = 2.0
+
+
+class Results(msgspec.Struct, frozen=True):
+    """Everything, as written to the results file."""
+
+    started_at: str
+    machine: Machine
+    scale: Scale
+    outcomes: dict[PartName, Outcome]
+
+    @property
+    def goals(self) -> list[Goal]:
+        return [goal for outcome in self.outcomes.values() for goal in outcome.goals]
+
+    @property
+    def errors(self) -> int:
+        return sum(outcome.errors for outcome in self.outcomes.values())
+
+
+@contextmanager
+def working_folder() -> Iterator[Path]:
+    """A folder on the clone's own disk that is removed afterwards, whatever happens."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="run-", dir=RESULTS) as folder:
+        yield Path(folder)
+
+
+def warn_if_busy(console: Console) -> None:
+    """Figures from a busy machine are figures of that machine."""
+    with OtherWork() as others:
+        time.sleep(QUIET_SECONDS)
+    if others.cores > OTHER_CORES_NOTICED:
+        console.print(
+            f"other programs use {others.cores:.1f} of {os.cpu_count()} cores: the figures say so, and mean little",
+            style="yellow",
+        )
+
+
+def surroundings(results: Results) -> Figures:
+    """Where and with what it was measured."""
+    machine = results.machine
+    return Figures(
+        name="measured on",
+        headings=["processor", "cores", "memory", "Linux", "Python", "uvloop", "when"],
+        rows=[[
+            machine.processor, str(machine.cores), f"{machine.memory_bytes / (1 << 30):.0f} GiB", machine.kernel,
+            machine.python, machine.uvloop, results.started_at,
+        ]],
+        notes=[],
+    )  # fmt: skip
+
+
+def goal_figures(results: Results) -> Figures:
+    """Goals for the page."""
+    rows = [
+        [goal.text, goal.limit_text, f"{goal.measured:.3g} {goal.unit}", "met" if goal.is_met else "**not met**"]
+        for goal in results.goals
+    ]
+    return Figures(name="goals", headings=["goal", "limit", "measured", ""], rows=rows, notes=[])
+
+
+def report(console: Console, results: Results, *, is_publishing: bool) -> None:
+    """Print tables and goals, keep the file, and put the tables where they belong if asked."""
+    for outcome in results.outcomes.values():
+        print_figures(console, outcome.figures)
+    print_goals(console, results.goals)
+    path = RESULTS / f"store-{results.started_at.replace(':', '').replace('-', '')}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    console.print(f"written to {path.relative_to(ROOT)}", highlight=False)
+    if results.errors:
+        console.print(f"{results.errors} answers were wrong or refusals", style="red")
+    elif is_publishing:
+        tables = [surroundings(results), goal_figures(results)]
+        tables += [outcome.figures for outcome in results.outcomes.values()]
+        PAGE.write_text(publish(PAGE.read_text(), tables))
+        console.print(f"published in {PAGE.relative_to(ROOT)}", highlight=False)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--only", "names", multiple=True, type=click.Choice(get_args(PartName)), default=get_args(PartName),
+    show_default=True, help="Part to run; may be given several times.",
+)  # fmt: skip
+@click.option("--quick", is_flag=True, help="A minute, to see that it runs; the figures mean nothing.")
+@click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables in docs/promises.md.")
+@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+def main(names: Sequence[PartName], quick: bool, is_publishing: bool, assert_goals: bool) -> None:
+    """Measure the store: append tail, synchronous flush, recovery speed, resident memory."""
+    names = tuple(dict.fromkeys(names))
+    if is_publishing and (quick or set(names) != set(get_args(PartName))):
+        raise click.UsageError("--publish is for a whole run: neither --quick nor --only")
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    scale = QUICK if quick else FULL
+    started = time.gmtime()
+    try:
+        warn_if_busy(console)
+        with working_folder() as folder:
+            parts = Parts(scale, folder, lambda text: console.print(f"  {text} ...", style="dim", highlight=False))
+            outcomes: dict[PartName, Outcome] = {name: parts.by_name[name]() for name in names}
+        started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", started)
+        results = Results(started_at=started_at, machine=describe_machine(), scale=scale, outcomes=outcomes)
+        report(console, results, is_publishing=is_publishing)
+    except BenchmarkFailed as error:
+        raise click.ClickException(str(error)) from error
+    is_missed = any(not goal.is_met for goal in results.goals)
+    sys.exit(1 if results.errors or (assert_goals and is_missed) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""The store benchmark, small: every part runs, what it made is gone afterwards, and the page takes its tables.
+
+Nothing here looks at a time. That the figures mean something is the business of a quiet machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import store
+from click.testing import CliRunner, Result
+from gantry_bench import errors, figures, machine, media, recovery, recovery_run, scale, tail, tail_run
+
+MEBIBYTE = 1024 * 1024
+RunCommand = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def little_memory_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test writes next to nothing, so it needs no gibibyte at hand."""
+    monkeypatch.setattr(machine, "WARM_BYTES_MAX", machine.WARM_STEP_BYTES)
+
+
+@pytest.fixture
+def quick_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
+    """The command with its results in a folder of the test's own; gives a runner for it."""
+    monkeypatch.setattr(store, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(store, "ROOT", tmp_path)
+    monkeypatch.setattr(store, "QUIET_SECONDS", 0.01)
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(store.main, ["--quick", *arguments])
+
+    return run
+
+
+def kept(folder: Path) -> dict[str, Any]:
+    """The outcomes in the one results file, beside which nothing is left."""
+    [path] = (folder / "results").iterdir()
+    outcomes: dict[str, Any] = json.loads(path.read_text())["outcomes"]
+    return outcomes
+
+
+def test_the_append_tail_is_measured_on_every_medium(quick_store: RunCommand, tmp_path: Path) -> None:
+    """Control, no buffer, anonymous memory, and what else this machine gives, each in a process of its own."""
+    result = quick_store("--only", "tail")
+
+    assert result.exit_code == 0, result.output
+    [one] = kept(tmp_path)["tail"]["raw"]
+    reports = {report["medium"]: report for report in [one["control"], *one["runs"]]}
+    assert {"control", "none", "anonymous"} <= set(reports)
+    assert {report["messages"] for report in reports.values()} == {2000}
+    assert reports["control"]["syncs"] == 0
+    assert all(report["syncs"] > 0 for medium, report in reports.items() if medium != "control")
+
+
+@pytest.mark.needs_go
+def test_synchronous_flush_is_measured_beside_asynchronous(quick_store: RunCommand, tmp_path: Path) -> None:
+    """One send under way means one message a sync; the asynchronous broker hardly syncs at all."""
+    result = quick_store("--only", "sync")
+
+    assert result.exit_code == 0, result.output
+    runs = kept(tmp_path)["sync"]["raw"]
+    keys = [(run["level"], run["flush"]) for run in runs]
+    assert keys == [(level, flush) for level in (1, 16) for flush in ("async", "sync", "slow")]
+    alone = runs[1]["progress"]
+    assert alone["syncs"] >= alone["messages"] > 0
+
+
+def test_recovery_is_measured_after_a_kill(quick_store: RunCommand, tmp_path: Path) -> None:
+    """All of the log is read where that is said, and every message is found."""
+    result = quick_store("--only", "recovery")
+
+    assert result.exit_code == 0, result.output
+    _, cached, cold = kept(tmp_path)["recovery"]["raw"]
+    for cell in (cached, cold):
+        assert cell["report"]["start"] == 0
+        assert cell["report"]["end"] >= 20_000_000
+        assert not cell["report"]["is_clean"]
+
+
+@pytest.mark.needs_go
+def test_memory_is_measured_with_and_without_a_buffer(quick_store: RunCommand, tmp_path: Path) -> None:
+    """Buffers are memory that is there from the start, and are counted apart."""
+    result = quick_store("--only", "rss")
+
+    assert result.exit_code == 0, result.output
+    by_medium = {cell["medium"]: cell for cell in kept(tmp_path)["rss"]["raw"]}
+    assert by_medium["none"]["buffers_bytes"] == 0
+    for medium in by_medium.keys() - {"none"}:
+        assert by_medium[medium]["idle"]["total_bytes"] > by_medium[medium]["buffers_bytes"] == 48 * MEBIBYTE
+
+
+def test_the_page_has_a_place_for_every_table() -> None:
+    """`--publish` must not find out after twenty minutes that a marker is gone."""
+    names = ("measured on", "goals", "append tail", "synchronous flush", "recovery", "resident memory")
+    tables = [figures.Figures(name=name, headings=["x"], rows=[], notes=[]) for name in names]
+
+    assert figures.publish(store.PAGE.read_text(), tables)
+
+
+@pytest.mark.parametrize("arguments", [("--publish",), ("--publish", "--only", "tail")], ids=" ".join)
+def test_parts_and_smoke_tests_are_not_published(quick_store: RunCommand, arguments: tuple[str, ...]) -> None:
+    """A page with figures of several runs, or of none, would be a lie."""
+    result = quick_store(*arguments)
+
+    assert result.exit_code == 2
+    assert "whole run" in result.output
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """Filling the disk of the machine that is measured hurts others."""
+    plan = recovery.FillPlan(
+        store_path=str(tmp_path / "store"), segment_bytes=MEBIBYTE, log_bytes=1 << 60, body_bytes=1024,
+        unflushed_bytes_max=MEBIBYTE,
+    )  # fmt: skip
+
+    with pytest.raises(errors.BenchmarkFailed, match="are free on the disk"):
+        recovery_run.run_recovery(plan)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_loop_that_fails_is_the_reason_given(tmp_path: Path) -> None:
+    """A store that does not open is one line, and leaves nothing behind."""
+    small = scale.QUICK
+    plan = tail.LoopPlan(
+        medium="anonymous", store_path="", pool_path="", messages_per_second=100, body_bytes=10, warm_up_seconds=0.1,
+        seconds=0.1, flush_interval_ms=10, segment_bytes=small.tail_segment_bytes, buffers_count=1,
+    )  # fmt: skip
+
+    with pytest.raises(errors.BenchmarkFailed, match=r"anonymous failed: .*transientStorePoolSize"):
+        tail_run.run_loop(plan, folder=tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_that_is_not_there_is_left_out_and_said() -> None:
+    """No machine has an exbibyte for a buffer; figures without it are still figures."""
+    pages = Path("/proc/sys/vm/nr_hugepages").read_text()
+
+    with media.pool_media(1 << 60) as found:
+        assert found.paths == {"anonymous": ""}
+        assert set(found.missing) == {"tmpfs", "hugetlbfs"}
+
+    assert Path("/proc/sys/vm/nr_hugepages").read_text() == pages
+
+
+def test_plans_cross_to_the_other_process_unchanged() -> None:
+    """What is measured is what was asked for."""
+    plan = recovery.RecoverPlan(store_path="/store", segment_bytes=1)
+
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=recovery.RecoverPlan) == plan

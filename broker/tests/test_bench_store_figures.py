@@ -1,0 +1,164 @@
+"""What the store benchmark makes of its runs: excesses, shares, goals, and the tables of a page. Pure parts only."""
+
+from __future__ import annotations
+
+import pytest
+from gantry_bench import errors, figures, group_commit, recovery, recovery_run, runtime_info, scale, tail
+from gantry_bench.loadgen import Run
+from test_bench_measurement import report
+
+
+def loop_report(medium: tail.Medium, *, p99_99: float) -> tail.LoopReport:
+    """A run whose calls took 10 us but for the worst."""
+    times = tail.CallTimes(p50=10.0, p99=10.0, p99_9=10.0, p99_99=p99_99, max=p99_99)
+    return tail.LoopReport(
+        medium=medium, used_medium=medium, messages=10, seconds=2.0, wrote_bytes=10, call_us=times, late_ms_max=1.0,
+        syncs=100, cpu_seconds=1.0, page_faults=0,
+    )  # fmt: skip
+
+
+def rounds(*worst: tuple[float, float, float]) -> list[tail.Round]:
+    """Rounds of (control, no buffer, tmpfs)."""
+    return [
+        tail.Round(
+            control=loop_report("control", p99_99=control),
+            runs=[loop_report("none", p99_99=without), loop_report("tmpfs", p99_99=buffered)],
+            other_cores=0.0,
+        )
+        for control, without, buffered in worst
+    ]
+
+
+def sync_run(level: int, flush: group_commit.Flush, *, rate: float, messages: int, syncs: int) -> group_commit.SyncRun:
+    """A run of so many messages a second."""
+    progress = runtime_info.LogProgress(messages=messages, syncs=syncs)
+    run = Run(report=report(messages_per_second=rate), other_cores=0.0)
+    return group_commit.SyncRun(level=level, flush=flush, run=run, progress=progress)
+
+
+def test_percentiles_are_never_flattering() -> None:
+    """A percentile is a time that was measured, at or above which the rest lies."""
+    times = tail.call_times([nanoseconds * 1000 for nanoseconds in range(1, 10_001)])
+
+    assert (times.p50, times.p99, times.p99_9, times.p99_99, times.max) == (5001.0, 9901.0, 9991.0, 10_000.0, 10_000.0)
+
+
+def test_a_run_without_messages_is_no_measurement() -> None:
+    """There is no percentile of nothing."""
+    with pytest.raises(errors.BenchmarkFailed):
+        tail.call_times([])
+
+
+def test_the_excess_is_over_the_control_of_the_same_round() -> None:
+    """A round in which the whole machine was slow does not make a medium slow; the median round counts."""
+    cells = tail.summarise_tail(rounds((20, 2020, 70), (5020, 7020, 5070), (20, 9020, 20)))
+
+    assert [cell.medium for cell in cells] == ["control", "none", "tmpfs"]
+    assert cells[1].excess_us.p99_99 == 2000
+    assert cells[2].excess_us.p99_99 == 50
+    assert (cells[1].excess_p99_99_least, cells[1].excess_p99_99_most) == (2000, 9000)
+
+
+@pytest.mark.parametrize(
+    ("without", "buffered", "ratio"), [(2020, 120, 20.0), (2020, 121, 19.8), (2020, 10, 2000.0)], ids=str
+)
+def test_the_tail_goal_is_a_ratio_of_excesses(without: float, buffered: float, ratio: float) -> None:
+    """At 20 times it is met; an excess below the clock's reach counts as 1 us, and a lucky control gives no more."""
+    [goal] = tail.tail_goals(tail.summarise_tail(rounds((20, without, buffered))))
+
+    assert goal.measured == pytest.approx(ratio, abs=0.01)
+    assert goal.is_met == (ratio >= 20)
+    assert goal.limit_text == "at least 20 x"
+
+
+def test_anonymous_memory_has_no_goal() -> None:
+    """The goal is for buffers that survive their process; without the run that has none there is nothing to compare."""
+    assert tail.tail_goals(tail.summarise_tail(rounds((1, 2, 3)))[:1]) == []
+
+
+def test_a_level_spreads_over_connections() -> None:
+    """So many sends are under way as the level says, on 16 connections at most."""
+    for level in scale.FULL.sync_levels:
+        load = group_commit.load_of(level)
+        assert load.connections * load.outstanding == level
+        assert load.connections <= 16
+
+
+def test_sync_goals_compare_with_async_and_with_what_is_under_way() -> None:
+    """60 % of the asynchronous rate at 256, and 80 % of those who wait in one slow sync."""
+    runs = [
+        sync_run(256, "async", rate=1000, messages=1, syncs=0),
+        sync_run(256, "sync", rate=600, messages=500, syncs=10),
+        sync_run(256, "slow", rate=100, messages=1000, syncs=5),
+    ]
+
+    goals = group_commit.sync_goals(group_commit.summarise_sync(runs))
+
+    assert [(goal.measured, goal.is_met) for goal in goals] == [(0.6, True), (200 / 256, False)]
+
+
+def test_the_medians_of_a_cell_are_those_of_its_own_runs() -> None:
+    """Levels and kinds of flush are kept apart."""
+    rates = {("async", 1): (10, 30, 20), ("sync", 1): (1, 2, 9), ("slow", 1): (4, 4, 4)}
+    runs = [
+        sync_run(level, flush, rate=rate, messages=rate, syncs=1)  # type: ignore[arg-type]
+        for (flush, level), values in rates.items()
+        for rate in values
+    ]
+
+    table = group_commit.sync_figures(group_commit.summarise_sync(runs), ["a note"])
+
+    assert table.rows[0][:4] == ["1", "20", "2", "10%"]
+    assert table.rows[0][-1] == "4.0"
+
+
+def test_the_runtime_table_says_how_often_the_log_was_synced() -> None:
+    """Two looks give what came between them; a broker that does not say is an error."""
+    later = runtime_info.progress_of(b'{"table": {"msgPutTotalTodayNow": "30", "commitLogSyncs": "7", "x": "y"}}')
+
+    assert later.since(runtime_info.LogProgress(messages=10, syncs=2)) == runtime_info.LogProgress(messages=20, syncs=5)
+    with pytest.raises(errors.BenchmarkFailed, match="nothing of its syncs"):
+        runtime_info.progress_of(b'{"table": {"msgPutTotalTodayNow": "30"}}')
+
+
+@pytest.mark.parametrize(
+    ("way", "end", "start", "records"),
+    [("all of it, cached", 90, 0, 10), ("all of it, cached", 100, 0, 9), ("all of it, from the disk", 100, 50, 10)],
+    ids=["another end", "fewer messages", "not all of it"],
+)
+def test_a_recovery_that_did_something_else_is_no_figure(way: recovery.Way, end: int, start: int, records: int) -> None:
+    """What was filled must be found, all of it where all of it is to be read."""
+    filled = recovery.FillReport(end=100, messages=10, seconds=1.0)
+    found = recovery.RecoverReport(is_clean=False, start=start, end=end, records=records, seconds=1.0, cpu_seconds=1.0)
+
+    with pytest.raises(errors.BenchmarkFailed):
+        recovery_run.check(way, filled, found)
+
+
+def test_the_memory_of_a_process_is_read_by_kind() -> None:
+    """Its own pages and those of files; a process that is just ending has neither."""
+    text = "Name:\tx\nVmHWM:\t 9 kB\nRssAnon:\t      20 kB\nRssFile:\t      30 kB\n"
+
+    assert recovery_run.resident(text) == recovery.Peak(anonymous_bytes=20_480, file_bytes=30_720)
+    assert recovery_run.resident("Name:\tx\n") == recovery.Peak(anonymous_bytes=0, file_bytes=0)
+
+
+def test_tables_are_put_between_their_markers_again_and_again() -> None:
+    """Publishing twice gives the same page, and touches nothing outside the markers."""
+    page = "before\n<!-- bench-store: a -->\nold\n<!-- end: a -->\nafter\n"
+    table = figures.Figures(name="a", headings=["x", "y"], rows=[["1", "2"]], notes=["A note."])
+
+    once = figures.publish(page, [table])
+
+    assert once == (
+        "before\n<!-- bench-store: a -->\n| x | y |\n|---|---|\n| 1 | 2 |\n\nA note.\n<!-- end: a -->\nafter\n"
+    )
+    assert figures.publish(once, [table]) == once
+
+
+def test_a_page_without_a_place_is_an_error() -> None:
+    """Figures that nobody would see are not dropped silently."""
+    table = figures.Figures(name="a", headings=[], rows=[], notes=[])
+
+    with pytest.raises(errors.BenchmarkFailed, match="has no place for 'a'"):
+        figures.publish("<!-- bench-store: a -->\n", [table])
