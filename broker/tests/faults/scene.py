@@ -15,16 +15,17 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, final
 
 from crash.checker import Kind, check
 from crash.history import History, Outcome, Sent
-from crash.log_walk import Queue, messages_by_queue, walk_log
+from crash.log_walk import Queue, log_files, messages_by_queue, walk_log
 from crash.payload import Mark, read_body
-from crash.processes import HOST, ServerProcess, broker, free_port
+from crash.processes import HOST, ServerFailed, ServerProcess, broker, free_port
 from crash.producer import Producer
 from crash.readback import create_topics, pull_everything
 
@@ -76,7 +77,8 @@ class Scene:
         self._conf = SMALL_FILES | PATIENT | {"storePathRootDir": str(self.store)} | dict(settings or {})
         self.broker: ServerProcess = broker(directory, self.port, free_port(), self._conf)
         self._has_topics = False
-        self._log_start = 0
+        self.log_start = 0
+        """Where the log of this life of the broker begins."""
 
     def __repr__(self) -> str:
         return f"<Scene {self.store} {self.broker!r} {self.history!r}>"
@@ -98,10 +100,12 @@ class Scene:
 
     def put_under(self, *options: str) -> None:
         """The next start is under a limit, or without a guard; see `under`. Nothing: as it is shipped."""
+        self.run_program(*((str(UNDER), *options) if options else ()), "-m", "gantry_broker")
+
+    def run_program(self, *words: str) -> None:
+        """The next start is a program of ours around the broker; what the broker is given comes behind these words."""
         assert not self.broker.is_running
-        arguments = ["-m", "gantry_broker", "-c", str(self.directory / "broker.conf")]
-        if options:
-            arguments = [str(UNDER), *options, *arguments]
+        arguments = [*words, "-c", str(self.directory / "broker.conf")]
         self.broker = ServerProcess("broker", arguments, "broker listening on", self.directory)
 
     def run_through(self, command: Sequence[str]) -> None:
@@ -111,10 +115,15 @@ class Scene:
         become = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
         self.broker = ServerProcess("broker", ["-c", become, *command, *broker], "broker listening on", self.directory)
 
+    async def launch(self) -> None:
+        """Start the broker and wait for nothing."""
+        self.log_start = self.broker.log_bytes
+        await self.broker.launch()
+
     async def start(self) -> None:
         """Start the broker and wait until it serves; the run's topics exist then."""
-        self._log_start = self.broker.log_bytes
-        await self.broker.start()
+        await self.launch()
+        await self.broker.wait_ready()
         if not self._has_topics:
             channel = await Channel.connect(self.address)
             await create_topics(channel)
@@ -123,8 +132,7 @@ class Scene:
 
     async def start_fails(self) -> str:
         """Start the broker, which must end by itself with a code that is no crash; what it logged."""
-        self._log_start = self.broker.log_bytes
-        await self.broker.launch()
+        await self.launch()
         code = await self.ended()
         assert code == 1, f"exit code {code}, expected a refusal\n{self.log}"
         assert "Traceback" not in self.log, self.log
@@ -137,10 +145,20 @@ class Scene:
         async with asyncio.timeout(EVENT_TIMEOUT_S):
             return await process.wait()
 
+    async def ended_while(self, work: Coroutine[object, object, None]) -> int:
+        """Do `work` if the broker comes to serve, then stop it if it has not ended by itself; its exit code."""
+        with suppress(ServerFailed, RemotingError, OSError):
+            await self.broker.wait_ready()
+        if self.broker.is_running:
+            with suppress(RemotingError, OSError):
+                await work
+        work.close()
+        return await self.broker.stop()
+
     @property
     def log(self) -> str:
         """What the broker has logged in this life."""
-        return self.broker.logged_since(self._log_start)
+        return self.broker.logged_since(self.log_start)
 
     # -- load ------------------------------------------------------------------------------------------------------
 
@@ -196,6 +214,10 @@ class Scene:
         """Up to where the checkpoint on the disk says that the log is durable; 0 without one."""
         path = self.store / "checkpoint"
         return decode_checkpoint(path.read_bytes()).flushed if path.exists() else 0
+
+    def log_digests(self) -> dict[str, str]:
+        """Every file of the log, and what its bytes come to."""
+        return {path.name: sha256(path.read_bytes()).hexdigest() for path in log_files(self.store)}
 
     async def send_once(self, count: int) -> None:
         """Some acknowledged messages, and an end of the load."""

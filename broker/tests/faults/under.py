@@ -1,16 +1,19 @@
 """Run a broker under limits, under another command, or without one of its guards. A program, not a module to import.
 
-    python under.py [--limit NAME=NUMBER] [--without GUARD] -m gantry_broker -c broker.conf
+    python under.py [--limit NAME=NUMBER] [--without GUARD] [--kill-at-rename N] [--halve-writes]
+        -m gantry_broker -c broker.conf
 
 Limits are set in the process itself before anything of the broker is imported, so that its very first call meets
 them. A guard that is taken away must make a test fail: that is how the tests show that they can. The guards are methods
-that are replaced here, where no shipped code can see it.
+that are replaced here, where no shipped code can see it; so are calls that end the process or do half their work.
 """
 
 import argparse
+import itertools
 import os
 import resource
 import runpy
+import signal
 import sys
 from collections.abc import Callable
 from typing import Final
@@ -18,8 +21,8 @@ from typing import Final
 LIMITS: Final = {"as": resource.RLIMIT_AS, "fsize": resource.RLIMIT_FSIZE, "nofile": resource.RLIMIT_NOFILE}
 
 
-def replace(owner: type, name: str, method: object) -> None:
-    """Put another method in the place of one."""
+def replace(owner: object, name: str, method: object) -> None:
+    """Put another function in the place of one."""
     setattr(owner, name, method)
 
 
@@ -68,24 +71,63 @@ def share_the_lock() -> None:
     replace(RealDisk, "lock", lambda disk, path: RealLock(os.open(path, os.O_RDWR | os.O_CREAT)))
 
 
+def take_the_last_room() -> None:
+    """No level of use and no reserve keeps the log from the last block of the disk."""
+    from gantry_broker.store import commit_log, retention
+
+    replace(retention, "reserve_bytes", lambda space: 0)
+    replace(commit_log, "has_room_for", lambda space, size: True)
+
+
 GUARDS: Final[dict[str, Callable[[], None]]] = {
     "syncs": lie_about_syncs,
     "sync-errors": forgive_failed_syncs,
     "whole-writes": forgive_short_writes,
     "lock": share_the_lock,
+    "room": take_the_last_room,
 }
+
+
+def kill_at_rename(number: int) -> None:
+    """End the process right before its n-th renaming of a file into its place: written, and not there yet."""
+    rename = os.replace
+    count = itertools.count(1)
+
+    def counting(source: str, target: str) -> None:
+        if next(count) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(source, target)
+
+    replace(os, "replace", counting)
+
+
+def halve_writes() -> None:
+    """Every write at a position takes half of what it is given, as a busy or nearly full disk may."""
+    pwrite = os.pwrite
+
+    def halving(descriptor: int, data: bytes | bytearray | memoryview, position: int) -> int:
+        with memoryview(data) as whole, whole[: (len(whole) + 1) // 2] as half:
+            return pwrite(descriptor, half, position)
+
+    replace(os, "pwrite", halving)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--limit", action="append", default=[], metavar="NAME=NUMBER")
     parser.add_argument("--without", action="append", default=[], choices=sorted(GUARDS))
+    parser.add_argument("--kill-at-rename", type=int, metavar="N")
+    parser.add_argument("--halve-writes", action="store_true")
     options, rest = parser.parse_known_args()
     for limit in options.limit:
         name, _, number = limit.partition("=")
         resource.setrlimit(LIMITS[name], (int(number), int(number)))
     for guard in options.without:
         GUARDS[guard]()
+    if options.kill_at_rename:
+        kill_at_rename(options.kill_at_rename)
+    if options.halve_writes:
+        halve_writes()
     assert rest[:1] == ["-m"], "what runs is a module"
     sys.argv = rest[1:]
     runpy.run_module(rest[1], run_name="__main__", alter_sys=True)

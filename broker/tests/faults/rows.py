@@ -1,0 +1,110 @@
+"""The rows of the fault catalogue, and the tests that say which row they are for.
+
+A test belongs to a row when its docstring begins with the row's name: "D4: ...", "D4, in memory: ...",
+"D10 and D11: ...", and "D4's twin: ..." for a test that takes a guard away and must then find the damage. The source is
+read and not imported, so that what is skipped on this machine is in the table, too.
+
+    python broker/tests/faults/rows.py        the table
+    pytest broker/tests/faults --rows         the table with how the tests of this run ended
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROWS: Final = {
+    "K1": "SIGKILL at any moment under load, in every mode",
+    "K2": "SIGKILL at each named point of the work",
+    "K3": "SIGTERM under load, more signals, SIGKILL while stopping",
+    "K5": "a kill during recovery, again and again",
+    "K6": "no descriptors, no address space, no memory",
+    "K7": "the clock jumps",
+    "D1": "power loss under load, in every mode",
+    "D2": "torn writes: any subset of the dirty pages",
+    "D3": "power loss right after a roll",
+    "D4": "the n-th sync or write fails with EIO",
+    "D5": "a write that is short, and one that is lost",
+    "D6": "the disk fills up, then has space again",
+    "D7": "a file that gets no blocks",
+    "D8": "the file system turns read-only",
+    "D9": "a bit changes in any field of a record",
+    "D10": "lengths that lie, blanks where none belong",
+    "D11": "old content: stale segments, foreign and outdated buffers",
+    "D12": "queues, index, checkpoint, abort marker deleted or damaged",
+    "D13": "JSON files damaged, or half saved",
+    "D14": "two processes on one directory",
+    "D15": "a sync that takes seconds",
+}
+TESTS: Final = Path(__file__).resolve().parents[1]
+_NAMES: Final = re.compile(r"((?:[KD]\d+)(?:(?:, | and )[KD]\d+)*)('s twin)?\b")
+
+
+class RowTest(NamedTuple):
+    """One test function and what it says of itself."""
+
+    name: str
+    rows: tuple[str, ...]
+    is_twin: bool
+    is_slow: bool
+    """The whole function; one with some slow parameters runs by default, too."""
+
+    needs: tuple[str, ...]
+    """What it needs of the machine."""
+
+
+def rows_of(docstring: str | None) -> tuple[tuple[str, ...], bool]:
+    """The rows that a docstring begins with, and whether it is about a guard that is off."""
+    found = _NAMES.match(docstring or "")
+    if found is None:
+        return (), False
+    return tuple(re.split(r", | and ", found[1])), found[2] is not None
+
+
+def _marks(nodes: list[ast.expr]) -> list[str]:
+    """The markers among decorators or in a `pytestmark`; those of single parameters are not looked at."""
+    texts = [
+        ast.unparse(element) for node in nodes for element in (node.elts if isinstance(node, ast.List) else [node])
+    ]
+    return [text.removeprefix("pytest.mark.") for text in texts]
+
+
+def row_tests_in(path: Path) -> Iterator[RowTest]:
+    """The tests of one file that belong to a row."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    common = [
+        node.value for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]  # fmt: skip
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test_"):
+            continue
+        rows, is_twin = rows_of(ast.get_docstring(node))
+        if rows:
+            marks = _marks([*common, *node.decorator_list])
+            needs = tuple(mark.removeprefix("needs_") for mark in marks if mark.startswith("needs_"))
+            yield RowTest(f"{path.stem}.{node.name}", rows, is_twin, "slow" in marks, needs)
+
+
+def catalogue(root: Path = TESTS) -> dict[str, list[RowTest]]:
+    """Row -> its tests, for every row of the catalogue and every other that a test names."""
+    found: dict[str, list[RowTest]] = {row: [] for row in ROWS}
+    for path in sorted(root.rglob("test_*.py")):
+        for test in row_tests_in(path):
+            for row in test.rows:
+                found.setdefault(row, []).append(test)
+    return found
+
+
+def main() -> None:
+    for row, tests in catalogue().items():
+        sys.stdout.write(f"{row:<4} {ROWS.get(row, 'in no list')}\n")
+        for test in tests:
+            facts = [*(["twin"] if test.is_twin else []), *(["slow"] if test.is_slow else []), *test.needs]
+            sys.stdout.write(f"       {test.name} {', '.join(facts)}".rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()

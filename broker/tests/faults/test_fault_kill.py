@@ -1,0 +1,173 @@
+"""K1, K2 and K5: a broker is killed under load, at each named point of its work, and again and again in its recovery.
+
+The short form of what `make crash` does for an hour (see docs/testing.md): each kill once, judged in the same way.
+"""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from crash.log_walk import log_files
+from faults.modes import Medium, Mode
+from faults.scene import Scene
+
+from gantry_broker.store import points
+from gantry_broker.testing.crashing_broker import CRASHING
+
+CRASHING_BROKER = ("-m", "gantry_broker.testing.crashing_broker")
+OFTEN = ("--point-interval", "100")
+NO_COMMIT = {
+    "commitIntervalCommitLog": "3600000",
+    "commitCommitLogThoroughInterval": "3600000",
+    "commitCommitLogLeastPages": "1000000",
+    "flushIntervalCommitLog": "3600000",
+    "flushCommitLogLeastPages": "1000000",
+    "flushCommitLogThoroughInterval": "3600000",
+}
+"""Whatever is in the log's files got there because a buffer was wanted."""
+ASYNC_TMPFS = Mode(False, Medium.TMPFS)
+slow = pytest.mark.slow
+KILLED = [
+    ASYNC_TMPFS,
+    Mode(True, Medium.OFF),
+    Mode(False, Medium.ANONYMOUS),
+    *(pytest.param(mode, marks=slow) for mode in (Mode(False, Medium.OFF), Mode(True, Medium.TMPFS))),
+    pytest.param(Mode(True, Medium.ANONYMOUS), marks=slow),
+]
+UNDER_LOAD = [
+    points.AFTER_APPEND,
+    *(pytest.param(name, marks=slow) for name in (points.MID_ROLL, points.AFTER_SYNC, points.MID_CHECKPOINT)),
+    points.MID_COMMIT,
+    *(pytest.param(name, marks=slow) for name in (points.MID_RETURN, points.MID_POINT)),
+]
+IN_RECOVERY = (
+    points.MID_REPLAY, points.AFTER_REPLAY, points.MID_TRUNCATION, points.MID_RECOVERY, points.MID_POINT,
+    points.MID_CHECKPOINT,
+)  # fmt: skip
+"""In the order in which a start comes to them."""
+
+
+async def kill_under_load(scene: Scene, acked: int = 200) -> None:
+    await scene.start()
+    async with scene.load():
+        await scene.acked(acked)
+        await scene.broker.kill()
+
+
+async def ends_itself(scene: Scene, point: str) -> None:
+    """The broker has ended, at that point and nowhere else."""
+    assert await scene.ended() == -signal.SIGKILL
+    assert f"{CRASHING}{point}:1\n" in scene.log, scene.log
+
+
+@pytest.mark.parametrize("mode", KILLED, ids=str)
+async def test_a_kill_under_load_loses_no_more_than_the_mode_allows(mode: Mode, tmp_path: Path, buffers: Path) -> None:
+    """K1: nothing acknowledged is lost, but for a tail with asynchronous flush over anonymous memory."""
+    async with Scene(tmp_path, settings=mode.settings(buffers)) as scene:
+        for _ in range(2):
+            await kill_under_load(scene)
+            await scene.start()
+            lost = await scene.judge()
+            assert lost == [] or mode == Mode(False, Medium.ANONYMOUS)
+            await scene.broker.kill()
+
+
+@pytest.mark.parametrize("is_replayed", [True, False], ids=["replayed", "not replayed, the twin"])
+async def test_what_only_buffers_held_is_replayed(is_replayed: bool, tmp_path: Path, buffers: Path) -> None:
+    """K1: with nothing committed by time, the files lack what was acknowledged, and the replay alone brings it back."""
+    async with Scene(tmp_path, settings=ASYNC_TMPFS.settings(buffers) | NO_COMMIT) as scene:
+        await kill_under_load(scene)
+        assert len(scene.judge_files()) > 0, "nothing was in danger"
+        if not is_replayed:
+            scene.run_program(*CRASHING_BROKER, "--without", "replay", "--")
+
+        await scene.start()
+
+        assert (await scene.judge() == []) == is_replayed
+
+
+@pytest.mark.parametrize("point", UNDER_LOAD)
+async def test_an_end_at_a_named_point_is_recovered_from(point: str, tmp_path: Path, buffers: Path) -> None:
+    """K2: wherever the work is cut off nothing is lost, and to recover twice gives the same bytes."""
+    async with Scene(tmp_path, settings=ASYNC_TMPFS.settings(buffers)) as scene:
+        scene.run_program(*CRASHING_BROKER, "--crash-at", f"{point}:1", "--armed-by-signal", *OFTEN, "--")
+        await scene.start()
+        async with scene.load():
+            await scene.acked(50)
+            os.kill(scene.broker.pid, signal.SIGUSR1)
+            await ends_itself(scene, point)
+        scene.put_under()
+
+        await scene.start()
+        assert await scene.judge() == []
+        first = scene.log_digests()
+        await scene.broker.kill()
+        await scene.start()
+
+        assert scene.log_digests() == first
+        assert await scene.judge() == []
+
+
+def tear_tail(store: Path) -> None:
+    """Half a record behind the last one, as a torn write leaves it."""
+    path = next(path for path in reversed(log_files(store)) if path.read_bytes().strip(b"\0"))
+    end = len(path.read_bytes().rstrip(b"\0"))
+    with path.open("r+b") as file:
+        file.seek(end)
+        file.write(b"\x55" * min(3000, path.stat().st_size - end))
+
+
+def copy(source: Path, target: Path) -> None:
+    """`target` becomes what `source` is; its directory itself stays, since it may be somebody's."""
+    target.mkdir(exist_ok=True)
+    for path in target.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(source, target, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "reached"), [(ASYNC_TMPFS, IN_RECOVERY), (Mode(False, Medium.OFF), IN_RECOVERY[2:])], ids=str
+)
+async def test_a_recovery_that_is_cut_off_again_and_again_converges(
+    mode: Mode, reached: tuple[str, ...], tmp_path: Path, buffers: Path
+) -> None:
+    """K5: killed twice at each point of its recovery, the log is in the end what one whole recovery makes of it."""
+    async with Scene(tmp_path, settings=mode.settings(buffers) | NO_COMMIT) as scene:
+        await kill_under_load(scene)
+        if mode.medium is Medium.OFF:
+            tear_tail(scene.store)
+        copy(scene.store, tmp_path / "kept-store")
+        copy(buffers, tmp_path / "kept-buffers")
+        await scene.start()
+        whole = scene.log_digests()
+        await scene.broker.kill()
+        copy(tmp_path / "kept-store", scene.store)
+        copy(tmp_path / "kept-buffers", buffers)
+
+        for point in reached:
+            for _ in range(2):
+                scene.run_program(*CRASHING_BROKER, "--crash-at", f"{point}:1", "--")
+                await scene.launch()
+                await ends_itself(scene, point)
+        scene.put_under()
+        await scene.start()
+
+        assert await scene.judge() == []
+        assert scene.log_digests() == whole
+
+
+async def test_a_kill_at_any_moment_of_a_start_costs_nothing(tmp_path: Path, buffers: Path) -> None:
+    """K5: ten starts that have to recover, each killed a little later, lose what the first kill lost: nothing."""
+    async with Scene(tmp_path, settings=ASYNC_TMPFS.settings(buffers) | NO_COMMIT) as scene:
+        await kill_under_load(scene)
+        for number in range(10):
+            await scene.launch()
+            await scene.broker.wait_logged(" starting ", scene.log_start)
+            await scene.broker.ends_within(number * 0.01)
+            await scene.broker.kill()
+
+        await scene.start()
+
+        assert await scene.judge() == []

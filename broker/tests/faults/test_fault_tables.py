@@ -1,0 +1,159 @@
+"""D13: the JSON files beside the log are damaged, or a crash comes between the writing and the renaming of one.
+
+They hold facts that no log can give back. A damaged one is replaced by its predecessor, which was good, and the log
+says so; when both are damaged the broker does not start, since consumers at offset zero would be worse.
+"""
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from crash.producer import TOPICS
+from faults.scene import Scene
+
+from gantry_remoting import Channel
+from gantry_wire import Command, RequestCode
+from gantry_wire.commands.offsets import QueryConsumerOffset, UpdateConsumerOffset
+
+GROUP = "FaultReaders"
+TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+REQUEST_TIMEOUT_MS = 20_000
+
+HARMS: dict[str, Callable[[bytes], bytes]] = {
+    "emptied": lambda data: b"",
+    "cut": lambda data: data[: len(data) // 2],
+    "garbled": lambda data: bytes(byte ^ 0x5A for byte in data),
+    "zeroed": lambda data: bytes(len(data)),
+    "another-shape": lambda data: b"[1, 2, 3]",
+}
+QUICK = [pytest.param(name, marks=[] if name == "cut" else pytest.mark.slow) for name in HARMS]
+
+
+async def commit_offset(scene: Scene, offset: int) -> None:
+    """A group has consumed queue 0 of the first topic up to here."""
+    channel = await Channel.connect(scene.address)
+    fields = UpdateConsumerOffset(consumer_group=GROUP, topic=TOPICS[0], queue_id=0, commit_offset=offset)
+    command = Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields.write())
+    assert (await channel.request(command, REQUEST_TIMEOUT_MS)).code == 0
+    await channel.close()
+
+
+async def committed_offset(scene: Scene) -> int | None:
+    """Where the group would go on, or None when the broker knows nothing of it."""
+    channel = await Channel.connect(scene.address)
+    fields = QueryConsumerOffset(consumer_group=GROUP, topic=TOPICS[0], queue_id=0)
+    reply = await channel.request(
+        Command(code=RequestCode.QUERY_CONSUMER_OFFSET, ext=fields.write()), REQUEST_TIMEOUT_MS
+    )
+    await channel.close()
+    return int(reply.ext["offset"]) if reply.code == 0 else None
+
+
+async def two_lives(scene: Scene) -> None:
+    """A store that was used twice and stopped twice: every table has a predecessor."""
+    for offset in (3, 7):
+        await scene.start()
+        await scene.send_once(200)
+        await commit_offset(scene, offset)
+        assert await scene.broker.stop() == 0
+
+
+def table(scene: Scene, name: str) -> Path:
+    return scene.store / "config" / f"{name}.json"
+
+
+def harm_file(path: Path, harm: str) -> None:
+    path.write_bytes(HARMS[harm](path.read_bytes()))
+
+
+@pytest.mark.parametrize("harm", QUICK)
+@pytest.mark.parametrize("name", ["topics", "consumerOffset"])
+async def test_a_damaged_table_is_replaced_by_its_predecessor(name: str, harm: str, tmp_path: Path) -> None:
+    """D13: the good copy before it is used and named in the log; no offset falls to zero and no topic is lost."""
+    async with Scene(tmp_path) as scene:
+        await two_lives(scene)
+        harm_file(table(scene, name), harm)
+
+        await scene.start()
+
+        assert "predecessor" in scene.log and f"{name}.json" in scene.log
+        assert await committed_offset(scene) in ((3, 7) if name == "consumerOffset" else (7,))
+        assert await scene.judge() == []
+        await scene.send_once(50)
+        assert await scene.broker.stop() == 0
+        assert isinstance(json.loads(table(scene, name).read_bytes()), dict)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("name", ["subscriptionGroup", "delayOffset"])
+async def test_the_other_tables_have_predecessors_too(name: str, harm: str, tmp_path: Path) -> None:
+    """D13: the same holds for groups and for the progress of delayed messages."""
+    await test_a_damaged_table_is_replaced_by_its_predecessor(name, harm, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["consumerOffset", *(pytest.param(name, marks=pytest.mark.slow) for name in ("topics", "store"))]
+)
+async def test_two_damaged_copies_are_a_refusal(name: str, tmp_path: Path) -> None:
+    """D13: without a good copy the start fails, names the file and leaves both as they are, for somebody to look at."""
+    async with Scene(tmp_path) as scene:
+        await two_lives(scene)
+        path = scene.store / "store.json" if name == "store" else table(scene, name)
+        copies = [path, path.with_name(path.name + ".bak")]
+        for copy in copies:
+            harm_file(copy, "cut")
+        before = [copy.read_bytes() for copy in copies]
+
+        refusal = await scene.start_fails()
+
+        assert path.name in refusal
+        assert [copy.read_bytes() for copy in copies] == before
+
+
+@pytest.mark.slow
+async def test_a_table_that_is_gone_is_replaced_by_its_predecessor(tmp_path: Path) -> None:
+    """D13: a crash that has taken the current copy's name leaves the one before, and that is used."""
+    async with Scene(tmp_path) as scene:
+        await two_lives(scene)
+        for name in TABLES:
+            table(scene, name).unlink(missing_ok=True)
+
+        await scene.start()
+
+        assert await committed_offset(scene) in (3, 7)
+        assert await scene.judge() == []
+
+
+@pytest.mark.parametrize("number", [1, 5, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4, 6, 7))])
+async def test_a_kill_between_write_and_rename_leaves_a_good_copy(number: int, tmp_path: Path) -> None:
+    """D13: a broker killed at its n-th rename starts again with every table whole, old or new, and never empty."""
+    async with Scene(tmp_path) as scene:
+        await two_lives(scene)
+        scene.put_under("--kill-at-rename", str(number))
+        await scene.launch()
+        code = await scene.ended_while(commit_offset(scene, 9))
+        assert code == -signal.SIGKILL, f"there is no rename number {number}"
+        scene.put_under()
+
+        await scene.start()
+
+        assert await committed_offset(scene) in (7, 9)
+        assert await scene.judge() == []
+        assert "predecessor" not in scene.log, "a kill damages no file"
+
+
+async def test_a_half_written_copy_is_not_looked_at(tmp_path: Path) -> None:
+    """D13: what a crash has left under a temporary name is no table, and does not stop the next save."""
+    async with Scene(tmp_path) as scene:
+        await two_lives(scene)
+        for name in TABLES:
+            table(scene, name).with_suffix(".json.tmp").write_bytes(b'{"offsetTable":{')
+
+        await scene.start()
+
+        assert await committed_offset(scene) == 7
+        assert await scene.broker.stop() == 0
+        assert isinstance(json.loads(table(scene, "consumerOffset").read_bytes()), dict)
