@@ -10,37 +10,54 @@ from simulation.explore import live
 from simulation.life import Life
 from simulation.modes import Fault, Medium, Mode
 
+EQUAL = [300]
 History = Callable[[Life], None]
 
 
 def full_disk_between_the_identity_and_its_twin(life: Life) -> None:
     """Buffers are stamped with the start that ``store.json`` names, even if its twin could not be written."""
-    life.append([300])
+    life.append(EQUAL)
     life.reopen(Mode(Medium.CRASH_SAFE))
     life.stop()
     life.fail("write", 2, errno.ENOSPC)
     for _ in range(9):
-        life.append([300])
+        life.append(EQUAL)
     life.crash(Fault.KILL)
 
 
 def sync_failed_in_a_recovery_that_read_everything(life: Life) -> None:
     """What a failed recovery could not sync is rewritten by the next one, and not believed from the page cache."""
     for _ in range(10):
-        life.append([300], queue=2)
+        life.append(EQUAL, queue=2)
     life.fail("sync", 2, errno.ENOSPC)
     life.reopen(Mode(is_sync=True), before=["point", "checkpoint"])
 
 
 def numbers_of_removed_messages_outlive_a_power_loss(life: Life) -> None:
     """A queue whose messages are deleted before a recovery point names them still goes on behind them."""
-    life.append([300])
-    life.append([300])
+    life.append(EQUAL)
+    life.append(EQUAL)
     life.crash(Fault.KILL)
     life.append([1500, 100, 100, 700, -3], queue=1)
     life.flush()
     life.remove_head(3)
     life.crash(Fault.POWER)
+
+
+def queue_built_by_a_recovery_that_was_cut_off(life: Life) -> None:
+    """Units that a recovery has built and not synced are synced by the next one, which finds them in the page cache."""
+    for _ in range(9):
+        life.append(EQUAL)
+    life.flush()
+    life.remove_head(2)
+    for queue in (2, 2, 2, 0, 0, 0):
+        life.append(EQUAL, queue=queue)
+    life.die("mid-recovery", 1, Fault.KILL, 3980)
+    life.stop()
+    life.reopen(Mode(), before=["queues"])
+    life.append(EQUAL, queue=1)
+    life.append(EQUAL, queue=1)
+    life.crash(Fault.POWER_TORN, 651)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +66,7 @@ def numbers_of_removed_messages_outlive_a_power_loss(life: Life) -> None:
         full_disk_between_the_identity_and_its_twin,
         sync_failed_in_a_recovery_that_read_everything,
         numbers_of_removed_messages_outlive_a_power_loss,
+        queue_built_by_a_recovery_that_was_cut_off,
     ],
     ids=lambda history: history.__name__,
 )

@@ -195,8 +195,9 @@ class Recovery:
         for queue in self._queues.discover():
             queue.load(before=before, min_physical=min_physical, is_clean=self._report.is_clean)
             if not self._report.is_clean:
-                # Its names may be in the page cache only.
+                # Names and units may be in the page cache only, of a recovery that built it and was cut off.
                 queue.files.is_directory_dirty = True
+                queue.flushed_end = queue.min_offset
             first = queue.unit(queue.min_offset)
             if first is not None and first[0] < self._taker.deleted.get(queue.topic, -1):
                 # The topic was deleted, and a crash has brought its files back.
