@@ -22,7 +22,11 @@ pytestmark = [pytest.mark.needs_root, pytest.mark.needs_loop]
 MIB = 1 << 20
 LOFTY = {"diskMaxUsedSpaceRatio": "95", "diskSpaceCleanForciblyRatio": "99", "diskSpaceWarningLevelRatio": "99"}
 """Levels above what the next file needs: then that alone decides."""
-SHOWN_AT_ONCE = [mode for mode in MODES if mode.medium is not Medium.ANONYMOUS]
+SHOWN_AT_ONCE = [
+    mode if mode == Mode(True, Medium.TMPFS) else pytest.param(mode, marks=pytest.mark.slow)
+    for mode in MODES
+    if mode.medium is not Medium.ANONYMOUS
+]
 """Modes in which a consumer sees what is acknowledged, with no moment in between for a judge to stumble over."""
 
 
@@ -58,6 +62,18 @@ async def test_sends_stop_before_the_disk_is_full_and_come_back(
         await scene.send_once(100)
         assert scene.broker.pid == process
         assert await scene.judge() == []
+
+
+async def test_without_the_refusal_the_log_takes_the_last_room(disk: LoopDisk, tmp_path: Path) -> None:
+    """D6's twin: with levels and reserve off, sends go on until nothing is left for queues, index and tables."""
+    async with Scene(tmp_path, store=disk.path / "store", settings=QUICK_FLUSH | LOFTY) as scene:
+        scene.put_under("--without", "room")
+        await scene.start()
+        disk.fill(leave_bytes=20 * MIB)
+
+        await fill_until_refused(scene)
+
+        assert disk.free_bytes < MIB
 
 
 async def test_a_disk_that_others_fill_to_the_last_byte_kills_nobody(disk: LoopDisk, tmp_path: Path) -> None:

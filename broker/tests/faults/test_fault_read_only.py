@@ -16,7 +16,12 @@ def scene_in(mode: Mode, disk: LoopDisk, directory: Path, buffers: Path) -> Scen
     return Scene(directory, store=disk.path / "store", settings=mode.settings(buffers) | QUICK_FLUSH)
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
+QUICK = (Mode(False, Medium.TMPFS), Mode(True, Medium.OFF))
+
+
+@pytest.mark.parametrize(
+    "mode", [mode if mode in QUICK else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES], ids=str
+)
 async def test_a_disk_that_turns_read_only_ends_acknowledgements(
     mode: Mode, disk: LoopDisk, tmp_path: Path, buffers: Path
 ) -> None:

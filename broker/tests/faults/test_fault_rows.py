@@ -1,0 +1,55 @@
+"""The catalogue is whole: every row has tests, and a row without one is a failure here."""
+
+from pathlib import Path
+
+import pytest
+from faults.rows import ROWS, catalogue, rows_of
+
+BY_ROW = catalogue()
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_has_tests(row: str) -> None:
+    """Each row is a named test at least, and one of them runs without `--slow`."""
+    tests = [test for test in BY_ROW[row] if not test.is_twin]
+
+    assert any(not test.is_slow for test in tests), f"{row} ({ROWS[row]}) has no test that runs by default"
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_has_a_test_that_needs_no_root(row: str) -> None:
+    """`make test` on a bare machine has a slice of every row."""
+    assert any(not set(test.needs) & {"root", "loop", "memory_group"} for test in BY_ROW[row])
+
+
+def test_no_test_names_a_row_that_there_is_not() -> None:
+    """A typing error in a docstring would take its test out of the table."""
+    assert BY_ROW.keys() - ROWS.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("docstring", "rows", "is_twin"),
+    [
+        ("D4: the n-th sync fails.", ("D4",), False),
+        ("D10 and D11: lengths.", ("D10", "D11"), False),
+        ("K1, K2, in memory: kills.", ("K1", "K2"), False),
+        ("D14's twin: no lock.", ("D14",), True),
+        ("Each D4 is tried.", (), False),
+        (None, (), False),
+    ],
+)
+def test_a_docstring_says_its_rows(docstring: str | None, rows: tuple[str, ...], is_twin: bool) -> None:
+    """Only the beginning counts."""
+    assert rows_of(docstring) == (rows, is_twin)
+
+
+def test_a_row_without_a_test_is_seen(tmp_path: Path) -> None:
+    """The twin of this file: from a folder with one test every other row is missing, and the markers are read."""
+    (tmp_path / "test_one.py").write_text(
+        'pytestmark = [pytest.mark.needs_root]\n@pytest.mark.slow\nasync def test_it():\n    """D4: x."""\n'
+    )
+
+    found = catalogue(tmp_path)
+
+    assert [row for row, tests in found.items() if tests] == ["D4"]
+    assert (found["D4"][0].is_slow, found["D4"][0].needs) == (True, ("root",))

@@ -1,0 +1,138 @@
+"""D15: a sync that takes seconds, or does not come back for longer than anybody waits.
+
+With SYNC_FLUSH a producer is told code 10 at its deadline: stored, and not promised. Nothing piles up but the waiting
+answers, and when the disk moves again one sync is enough for everybody who came before it.
+"""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+from crash.history import Outcome
+from crash.producer import TOPICS, WINDOW
+from faults.modes import Medium, Mode
+from faults.scene import Scene
+from faults.strace import injected
+
+from gantry_remoting import Channel
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.send import SendMessageV2
+
+HANGING: Final = Path(__file__).resolve().parent / "hanging_disk.py"
+DEADLINE_MS: Final = 300
+DELAY_S: Final = 5
+OUTSTANDING: Final = 200
+UNDER_WAY_MAX: Final = 2 * WINDOW * 8
+"""Two producers, their windows, and the most messages of a batch."""
+MODES: Final = (Mode(True, Medium.OFF), Mode(True, Medium.TMPFS))
+REQUEST_TIMEOUT_MS: Final = 60_000
+NO_ROLL: Final = {"mappedFileSizeCommitLog": str(16 << 20)}
+"""A file of the log is synced before it is used, and a roll that comes before the file made ahead is ready waits."""
+
+
+def slow_scene(mode: Mode, directory: Path, buffers: Path) -> Scene:
+    return Scene(directory, settings=mode.settings(buffers) | {"syncFlushTimeout": str(DEADLINE_MS)} | NO_ROLL)
+
+
+def send(number: int) -> Command:
+    """A message outside the history, so that its answer can be looked at."""
+    fields = SendMessageV2(
+        producer_group="SlowDisk", topic=TOPICS[0], default_topic="TBW102", default_topic_queue_nums=4,
+        queue_id=0, sys_flag=0, born_timestamp=1_700_000_000_000, flag=0, properties=f"UNIQ_KEY\x01SLOW{number}\x02",
+        batch=False,
+    )  # fmt: skip
+    return Command(code=RequestCode.SEND_MESSAGE_V2, ext=fields.write(), body=b"slow")
+
+
+def threads(scene: Scene) -> int:
+    return len(os.listdir(f"/proc/{scene.broker.pid}/task"))
+
+
+async def sync_count(channel: Channel) -> int:
+    """How often the broker says that it has synced its log."""
+    reply = await channel.request(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO), REQUEST_TIMEOUT_MS)
+    return int(json.loads(reply.body)["table"]["commitLogSyncs"])
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+async def test_a_disk_that_hangs_is_code_10_and_never_code_0(mode: Mode, tmp_path: Path, buffers: Path) -> None:
+    """D15: while no sync returns producers are told 10 at their deadline and no thread is added; then all is good."""
+    async with slow_scene(mode, tmp_path, buffers) as scene:
+        hang = tmp_path / "hang"
+        scene.run_program(str(HANGING), str(hang), "-m", "gantry_broker")
+        await scene.start()
+        await scene.send_once(50)
+        channel = await Channel.connect(scene.address)
+        threads_before, syncs_before = threads(scene), await sync_count(channel)
+
+        hang.touch()
+        sends = [asyncio.ensure_future(channel.request(send(n), REQUEST_TIMEOUT_MS)) for n in range(OUTSTANDING)]
+        replies = await asyncio.gather(*sends)
+
+        assert {reply.code for reply in replies} == {ResponseCode.FLUSH_DISK_TIMEOUT}
+        assert len({reply.ext["queueOffset"] for reply in replies}) == OUTSTANDING, "stored, each at its place"
+        assert threads(scene) <= threads_before
+        hang.unlink()
+        assert (await channel.request(send(OUTSTANDING), REQUEST_TIMEOUT_MS)).code == ResponseCode.SUCCESS
+        assert await sync_count(channel) - syncs_before <= 5, "group commit: one sync for all who wait"
+        await channel.close()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+async def test_nothing_is_acknowledged_while_the_disk_hangs(mode: Mode, tmp_path: Path, buffers: Path) -> None:
+    """D15: under load, too; what was acknowledged before and after is there when the broker is killed."""
+    async with slow_scene(mode, tmp_path, buffers) as scene:
+        hang, history = tmp_path / "hang", scene.history
+        scene.run_program(str(HANGING), str(hang), "-m", "gantry_broker")
+        await scene.start()
+        async with scene.load():
+            await scene.acked(100)
+            hang.touch()
+            # More than can be under way: some were told something that is neither yes nor no.
+            await scene.until(lambda: history.count(Outcome.UNKNOWN) > UNDER_WAY_MAX, "late answers")
+            acked = history.count(Outcome.ACKED)
+            await scene.until(lambda: history.count(Outcome.UNKNOWN) > 2 * UNDER_WAY_MAX, "more of them")
+            assert history.count(Outcome.ACKED) == acked
+            hang.unlink()
+            await scene.acked(50)
+        await scene.broker.kill()
+        scene.put_under()
+
+        await scene.start()
+
+        assert await scene.judge() == []
+
+
+@pytest.mark.slow
+@pytest.mark.needs_strace
+@pytest.mark.parametrize("mode", MODES, ids=str)
+async def test_a_sync_of_five_seconds_is_code_10(mode: Mode, tmp_path: Path, buffers: Path) -> None:
+    """D15: the same with the system call itself delayed, in a broker as it is shipped."""
+    async with slow_scene(mode, tmp_path, buffers) as scene:
+        await scene.start()
+        await scene.send_once(50)
+        channel = await Channel.connect(scene.address)
+        async with injected(scene.broker.pid, "fdatasync", f"delay_enter={DELAY_S}s", tmp_path / "trace") as injection:
+            sends = [asyncio.ensure_future(channel.request(send(n), REQUEST_TIMEOUT_MS)) for n in range(OUTSTANDING)]
+            codes = {reply.code for reply in await asyncio.gather(*sends)}
+            await scene.until(lambda: injection.hits() != [], "delayed sync")
+
+        assert codes == {ResponseCode.FLUSH_DISK_TIMEOUT}
+        assert (await channel.request(send(OUTSTANDING), REQUEST_TIMEOUT_MS)).code == ResponseCode.SUCCESS
+        await channel.close()
+
+
+async def test_without_a_promise_to_the_disk_nobody_waits_for_it(tmp_path: Path, buffers: Path) -> None:
+    """D15's other side: ASYNC_FLUSH goes on acknowledging over the same disk, so it was the promise that waited."""
+    async with slow_scene(Mode(False, Medium.OFF), tmp_path, buffers) as scene:
+        hang = tmp_path / "hang"
+        scene.run_program(str(HANGING), str(hang), "-m", "gantry_broker")
+        await scene.start()
+        async with scene.load():
+            await scene.acked(50)
+            hang.touch()
+            await scene.acked(100)
+            hang.unlink()

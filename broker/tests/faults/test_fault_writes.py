@@ -1,0 +1,152 @@
+"""D5: a write that takes only a part of what it was given, and one that takes nothing and says that it did.
+
+RocketMQ's `commit0` writes once, ignores what the call returns, and calls all of it committed. Here the rest is written
+or the log stops. A lost write is a lie of the disk: nobody can prevent it, and checksums find it.
+"""
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+from crash.log_walk import log_files
+from faults.modes import MODES, Medium, Mode
+from faults.scene import QUICK_FLUSH, Scene, lowest
+from faults.strace import injected
+
+from gantry_broker.errors import LogReadOnly
+from gantry_broker.testing.faulty_disk import FaultyDisk, FaultyFile
+from gantry_broker.testing.store_world import StoreWorld
+
+LIMIT_BYTES = 700 * 1024
+"""Where the kernel stops taking bytes of a file: beyond the half of it, so that the next one is on its way."""
+TMPFS = Mode(False, Medium.TMPFS)
+BOTH = [Mode(False, Medium.OFF), TMPFS]
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize("mode", BOTH, ids=str)
+async def test_the_rest_of_a_short_write_is_written(mode: Mode, tmp_path: Path, buffers: Path) -> None:
+    """D5: with every write cut in half, nothing is missing in the files, and a kill finds all of it."""
+    async with Scene(tmp_path, settings=mode.settings(buffers) | QUICK_FLUSH) as scene:
+        scene.put_under("--halve-writes")
+        await scene.start()
+        await scene.send_once(200)
+        await scene.broker.kill()
+
+        await scene.start()
+
+        assert await scene.judge() == []
+
+
+@pytest.mark.parametrize(
+    ("guard", "mode"),
+    [
+        (True, BOTH[0]), (True, BOTH[1]), (False, BOTH[0]),
+        *(pytest.param(True, mode, marks=slow) for mode in MODES if mode not in BOTH),
+    ],
+    ids=lambda value: {True: "guarded", False: "unguarded, the twin"}.get(value, str(value)),
+)  # fmt: skip
+async def test_a_write_that_cannot_be_finished_ends_the_log(
+    guard: bool, mode: Mode, tmp_path: Path, buffers: Path
+) -> None:
+    """D5: the kernel takes the first part of a write and refuses the rest: what did not fit is not acknowledged.
+
+    Without the guard it is acknowledged, and gone.
+    """
+    async with Scene(tmp_path, settings=mode.settings(buffers) | QUICK_FLUSH) as scene:
+        scene.put_under(*(() if guard else ("--without", "whole-writes")))
+        await scene.start()
+        resource.prlimit(scene.broker.pid, resource.RLIMIT_FSIZE, (LIMIT_BYTES, LIMIT_BYTES))
+        async with scene.load():
+            await scene.until_refused_or_ended()
+        with log_files(scene.store)[0].open("rb") as file:
+            assert os.pread(file.fileno(), 1 << 20, LIMIT_BYTES).strip(b"\0") == b"", "written beyond the limit"
+        if guard:
+            assert "File too large" in scene.log
+        await scene.broker.kill()
+        scene.put_under()
+
+        await scene.start()
+
+        lost = await scene.judge()
+        if guard:
+            assert lost == [] or mode == Mode(False, Medium.ANONYMOUS)
+            await scene.send_once(50)
+            assert await scene.judge() == []
+        else:
+            assert len(lost) > 0
+
+
+@pytest.mark.needs_strace
+async def test_a_lost_write_of_a_commit_is_repaired_from_the_buffer(tmp_path: Path, buffers: Path) -> None:
+    """D5: what a commit wrote into nothing is still in its buffer at the next start, and is written then."""
+    async with Scene(tmp_path, settings=TMPFS.settings(buffers)) as scene:
+        await scene.start()
+        async with scene.load():
+            await scene.acked(20)
+            async with injected(scene.broker.pid, "pwrite64", "retval=64:when=1", tmp_path / "trace") as injection:
+                await scene.until(lambda: injection.hits() != [], "lost write")
+            await scene.broker.kill()
+        assert len(scene.judge_files()) > 0, "nothing was in danger"
+
+        await scene.start()
+
+        assert await scene.judge() == []
+
+
+@pytest.mark.needs_strace
+async def test_a_lost_write_of_the_log_is_found(tmp_path: Path, buffers: Path) -> None:
+    """D5: bytes that a write claimed and lost are no message: the next start serves nothing altered, and says it."""
+    async with Scene(tmp_path, settings=QUICK_FLUSH) as scene:
+        await scene.start()
+        async with scene.load():
+            await scene.acked(20)
+            async with injected(scene.broker.pid, "pwrite64", "retval=64:when=5", tmp_path / "trace") as injection:
+                await scene.until(lambda: injection.hits() != [], "lost write")
+        await scene.broker.kill()
+        hole = lowest(scene.judge_files())
+
+        await scene.start()
+
+        assert str(hole) in scene.log or f"end={hole}" in scene.log, scene.log
+        missing = await scene.missing()
+        assert hole in {scene.history.sent[mark].physical_offset for mark in missing}
+
+
+def test_a_lost_write_is_not_shown_to_a_consumer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D5: a reader that finds no record where one should be passes it over, says so, and serves its neighbours."""
+    world = StoreWorld(FaultyDisk(), "/data/store")
+    world.open()
+    world.send(count=3)
+    with monkeypatch.context() as losing:
+        losing.setattr(FaultyFile, "pwrite", lambda file, data, position: len(data))
+        world.send()
+    world.send(count=3)
+    bodies = world.sent_bodies()
+
+    assert world.bodies() == bodies[:3] + bodies[4:]
+    assert "damaged" in caplog.text
+    assert world.sent[2][0] in [getattr(record, "offset", None) for record in caplog.records]
+
+
+@pytest.mark.parametrize("taken", [(1, 1, 1), (100, 7), (0, 50), (0, 0)], ids=str)
+def test_a_short_write_of_the_log_is_continued(taken: tuple[int, ...]) -> None:
+    """D5, in memory: however little a write takes, also nothing, the rest follows or it is an error, never a hole."""
+    world = StoreWorld(FaultyDisk(), "/data/store")
+    world.open()
+    world.send(count=3)
+    for length in taken:
+        world.faulty_disk.short_write(length)
+    if taken == (0, 0):
+        with pytest.raises(LogReadOnly):
+            world.send()
+    else:
+        world.send(count=2)
+    world.kill()
+
+    world.open()
+
+    assert world.bodies() == world.sent_bodies()
