@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Final
 from zlib import crc32
 
 from simulation.checks import LOG, ROOT, log_files
 from simulation.drafts import make_store
 from simulation.model import Model
-from simulation.modes import Fault, Mode
+from simulation.modes import Fault, Mode, Positions
 from simulation.tally import met
 from simulation.traps import Traps
 
@@ -22,6 +23,8 @@ from gantry_broker.testing.faulty_volume import FaultyVolume
 
 COPY_BYTES: Final = 64
 """What a processor copies at a time, in an order of its own."""
+STRANGER: Final = 900
+"""The number of the first buffer that is put back."""
 UUID_POSITION: Final = FACTS_POSITION + 12
 
 DERIVED: Final = {
@@ -35,17 +38,17 @@ DERIVED: Final = {
 
 
 def apply_fault(
-    disk: FaultyDisk, volumes: Mapping[str, FaultyVolume], model: Model, fault: Fault, flushed: int, seed: int
+    disk: FaultyDisk, volumes: Mapping[str, FaultyVolume], model: Model, fault: Fault, at: Positions, seed: int
 ) -> None:
-    """Do to disk and memory what ``fault`` does."""
+    """Do to disk and memory what ``fault`` does to a store that was ``at`` there."""
     if fault is Fault.KILL_COPYING:
-        tear_copies(volumes, model, seed)
+        tear_copies(volumes, model, at.wrote, seed)
     if fault is Fault.POWER:
         disk.lose_unsynced()
     elif fault is Fault.POWER_TORN:
         disk.tear(seed)
     elif fault is Fault.POWER_HOLE:
-        tear_hole(disk, model, flushed, seed)
+        tear_hole(disk, model, at.flushed, seed)
     else:
         disk.kill()
     if fault is Fault.KILL_COLD:
@@ -57,10 +60,10 @@ def apply_fault(
             volume.kill()
 
 
-def tear_copies(volumes: Mapping[str, FaultyVolume], model: Model, seed: int) -> None:
-    """Take back a random part of what the pass under way has copied into buffers."""
+def tear_copies(volumes: Mapping[str, FaultyVolume], model: Model, wrote: int, seed: int) -> None:
+    """Take back a random part of what the pass under way has copied into buffers, behind what counts as written."""
     chance = random.Random(seed)
-    start, end = model.end, model.pending[-1].end if model.pending else model.end
+    start, end = max(model.end, wrote), model.pending[-1].end if model.pending else model.end
     for volume in volumes.values():
         for name in sorted(volume.pieces):
             data = volume.pieces[name]
@@ -104,12 +107,13 @@ def remove_derived(disk: FaultyDisk, what: str) -> bool:
 
 def put_back(volumes: Mapping[str, FaultyVolume], kept: Sequence[tuple[str, bytes]], *, is_foreign: bool) -> bool:
     """Put copies of buffers beside those that are there; as another store's, if they are to be foreign."""
-    for number, (path, data) in enumerate(kept):
-        piece = bytearray(data)
+    for path, data in kept:
+        piece, pieces = bytearray(data), volumes[path].pieces
+        name = next(name for number in count(STRANGER) if (name := f"buffer-{number}") not in pieces)
         if is_foreign:
             piece[UUID_POSITION : UUID_POSITION + 16] = bytes(range(16))
             piece[CRC_POSITION : CRC_POSITION + 4] = crc32(piece[FACTS_POSITION:CRC_POSITION]).to_bytes(4, "big")
-        volumes[path].pieces[f"buffer-{900 + number}"] = piece
+        pieces[name] = piece
     met("foreign buffers put back" if is_foreign else "stale buffers put back", len(kept))
     return bool(kept)
 

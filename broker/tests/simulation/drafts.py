@@ -8,6 +8,7 @@ from typing import Final, final
 from simulation.checks import ROOT
 from simulation.model import BLANK_BYTES, PREPARED, Model, Piece, Queue
 from simulation.modes import Mode
+from simulation.tally import met
 
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
@@ -79,9 +80,16 @@ class Sender:
             0, 0, 0, 0, (key,),
         )  # fmt: skip
 
-    def believe_empty_queues(self, store: MessageStore) -> None:
-        """A queue whose messages are all deleted, and whose files are lost, has nothing left that says where it was."""
-        there = {piece.queue for piece in self._model.records()}
-        for name in self._model.queue_ends.keys() - there:
+    def believe_empty_queues(self, store: MessageStore, *, is_derived_lost: bool) -> None:
+        """A queue without messages may say where it was, or not if nothing is left that could know.
+
+        Whatever it says counts: an old number that is kept is as good as none, as long as none is used twice.
+        """
+        model = self._model
+        there = {piece.queue for piece in model.records()}
+        for name in model.queue_ends.keys() - there:
             queue = store.find_queue(*name)
-            self._model.number_from(name, queue.end if queue is not None else 0)
+            end = queue.end if queue is not None else 0
+            if is_derived_lost or model.queue_ends[name] < end <= model.ends_before[name]:
+                met("an empty queue kept a lost number", end > model.queue_ends[name])
+                model.number_from(name, end)

@@ -31,9 +31,15 @@ WORK_POINTS: Final = (
     points.AFTER_APPEND, points.MID_ROLL, points.MID_COMMIT, points.MID_RETURN, points.AFTER_SYNC, points.MID_POINT,
     points.MID_CHECKPOINT,
 )  # fmt: skip
+REPLAY_POINTS: Final = (points.MID_REPLAY, points.AFTER_REPLAY, points.MID_TRUNCATION)
+REMOVAL_CALLS: Final = ("any", "remove", "sync", "sync_directory")
 modes = st.builds(
     Mode, medium=st.sampled_from(Medium), is_sync=st.booleans(), is_ahead=st.booleans(), buffers=st.integers(2, 3)
 )
+replayed = st.builds(
+    Mode, medium=st.sampled_from((Medium.CRASH_SAFE, Medium.MOVED)), is_sync=st.booleans(), is_ahead=st.booleans(),
+    buffers=st.just(3),
+)  # fmt: skip
 sizes = st.lists(
     st.sampled_from((EQUAL_BYTES, EQUAL_BYTES, 0, 1, 100, 700, 1500, REST, REST_SHORT, REST_OVER, 4096)),
     min_size=1, max_size=5,
@@ -133,6 +139,23 @@ class StoreHistory(RuleBasedStateMachine):
             self.life.append([EQUAL_BYTES])
         self.life.rounds(10_000)
         self.life.flush()
+
+    @rule(what=st.sampled_from(REPLAY_POINTS), countdown=st.integers(1, 2), fault=faults, seed=seeds, mode=replayed)
+    def die_replaying(self, what: str, countdown: int, fault: Fault, seed: int, mode: Mode) -> None:
+        self.life.reopen(mode)
+        for _ in range(10):
+            self.life.append([EQUAL_BYTES])
+        self.life.crash(Fault.KILL_COPYING, seed)
+        self.life.die(what, countdown, fault, seed)
+        self.life.reopen(mode)
+
+    @rule(what=st.sampled_from(REMOVAL_CALLS), countdown=st.integers(1, 4), fault=faults, seed=seeds)
+    def die_removing(self, what: str, countdown: int, fault: Fault, seed: int) -> None:
+        for _ in range(10):
+            self.life.append([EQUAL_BYTES])
+        self.life.flush()
+        self.life.die(what, countdown, fault, seed)
+        self.life.remove_head(2)
 
     @rule(what=st.sampled_from(ERROR_OPERATIONS), countdown=st.integers(1, 6), code=st.sampled_from(sorted(CODES)))
     def fail(self, what: str, countdown: int, code: str) -> None:

@@ -64,6 +64,9 @@ class Model:
         self.cut: list[Piece] = []
         """What the last recovery has cut off, to be refilled with others of the same sizes."""
 
+        self.ends_before: dict[Queue, int] = {}
+        """Where queues ended before the last recovery."""
+
         self._restarts: dict[Queue, tuple[int, int]] = {}
         """(physical offset, queue offset): from where on a queue counts anew, and from what."""
 
@@ -159,6 +162,7 @@ class Model:
         kept = [piece for piece in everything if piece.start < end]
         has_refill = end in {piece.start for piece in self.cut[1:]}
         self.pieces, self.pending, self.cut = kept, [], everything[len(kept) :]
+        self.ends_before = {queue: max(end, self.ends_before.get(queue, 0)) for queue, end in self.queue_ends.items()}
         self.queue_ends = {queue: self._restarts.get(queue, (0, 0))[1] for queue in self.queue_ends}
         for piece in kept:
             if piece.queue is not None and piece.start >= self._restarts.get(piece.queue, (0, 0))[0]:

@@ -143,8 +143,7 @@ class Process(Teller):
             met("converged after a death in recovery")
         self._undisturbed = None
         check_log(self.disk, model)
-        if self._is_derived_lost:
-            self.sender.believe_empty_queues(store)
+        self.sender.believe_empty_queues(store, is_derived_lost=self._is_derived_lost)
         check_queues(store, model)
         if not self.is_failure_excused():
             check_keys(store, model)
@@ -222,7 +221,7 @@ class Process(Teller):
             self._undisturbed = None
         self._is_aside_excused |= fault in (Fault.KILL_BUFFERS_GONE, Fault.KILL_COLD)
         self.store = None
-        apply_fault(self.disk, self.volumes, self.model, fault, self.crashed_at.flushed, seed)
+        apply_fault(self.disk, self.volumes, self.model, fault, self.crashed_at, seed)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

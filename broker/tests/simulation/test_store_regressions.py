@@ -60,6 +60,21 @@ def queue_built_by_a_recovery_that_was_cut_off(life: Life) -> None:
     life.crash(Fault.POWER_TORN, 651)
 
 
+def head_deleted_beyond_the_point_that_knew_a_number(life: Life) -> None:
+    """A recovery point that the log's head has left behind still says where empty queues go on."""
+    for queue in (2, 2, 0, 0, 0, 0, 0, 0, 0):
+        life.append(EQUAL, queue=queue)
+    life.flush()
+    life.remove_head(2)
+    life.crash(Fault.KILL)
+    life.reopen(Mode())
+    life.reopen(Mode(Medium.CRASH_SAFE, is_sync=True), before=["queues"])
+    for _ in range(8):
+        life.append(EQUAL)
+    life.flush()
+    life.remove_head(2)
+
+
 @pytest.mark.parametrize(
     "history",
     [
@@ -67,6 +82,7 @@ def queue_built_by_a_recovery_that_was_cut_off(life: Life) -> None:
         sync_failed_in_a_recovery_that_read_everything,
         numbers_of_removed_messages_outlive_a_power_loss,
         queue_built_by_a_recovery_that_was_cut_off,
+        head_deleted_beyond_the_point_that_knew_a_number,
     ],
     ids=lambda history: history.__name__,
 )

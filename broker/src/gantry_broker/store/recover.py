@@ -157,7 +157,7 @@ class Recovery:
         report.damaged = sorted(report.damaged + taker.damaged)
         report.end, report.records, report.unknown_topics = result.end, taker.records, taker.unknown_topics
         report.lost_flushed_bytes = result.lost_flushed
-        self._restore_ends(trusted)
+        self._restore_ends(point if point is not None and point.through < facts.min_physical else trusted)
         self._cut(result, plan, is_clean=is_clean)
         self._make_durable(plan, found, result.end)
         for damage_start, damage_end in report.damaged[:DAMAGE_LOGGED_MAX]:
@@ -314,7 +314,10 @@ class Recovery:
     # -- after the log is read -----------------------------------------------------------------------------------------
 
     def _restore_ends(self, point: RecoveryPoint | None) -> None:
-        """A queue all of whose messages have expired still knows its next offset, or consumers would be lost."""
+        """A queue all of whose messages have expired still knows its next offset, or consumers would be lost.
+
+        A point behind which the head has been deleted since says nothing of the log any more, but this.
+        """
         for topic, ends in point.queues.items() if point is not None else ():
             for queue_id, end in ends.items():
                 queue = self._queues.get_or_create(topic, int(queue_id))

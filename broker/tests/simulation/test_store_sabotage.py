@@ -1,0 +1,124 @@
+"""Histories that cannot fail prove nothing: with a guard taken off, each of these must.
+
+Every directed history holds with the guard on, which is tested, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+from simulation import sabotage
+from simulation.explore import live, relive, run_histories
+from simulation.life import Life
+from simulation.modes import Fault, Medium, Mode
+
+SAFE = Mode(Medium.CRASH_SAFE)
+SYNC = Mode(is_sync=True)
+
+
+def torn_and_refilled(life: Life) -> None:
+    """A tail is torn; others of the same sizes take the place of some of it; and the next crash comes."""
+    for seed in range(12):
+        life.append([300])
+        life.flush()
+        life.append([300, 300, 300, 300, 300])
+        life.crash(Fault.POWER_HOLE, seed)
+        life.refill(1, is_at_once=True)
+        life.crash(Fault.KILL)
+
+
+def older_buffer_comes_back(life: Life) -> None:
+    """The log has gone on from where it was; a copy of an older buffer is found with it."""
+    life.reopen(SAFE)
+    life.append([300, 300, 300])
+    life.keep_buffers()
+    life.crash(Fault.POWER)
+    life.append([300])
+    life.reopen(SAFE, before=["stale"])
+
+
+def killed_with_a_full_buffer(life: Life) -> None:
+    life.reopen(SAFE)
+    life.append([300])
+    life.crash(Fault.KILL)
+
+
+def power_lost_before_the_flush(life: Life) -> None:
+    life.reopen(SYNC)
+    life.append([300])
+    life.rounds(200, is_flush=False)
+    life.crash(Fault.POWER)
+
+
+def torn_inside_of_bodies(life: Life) -> None:
+    for seed in range(12):
+        life.append([1500, 1500])
+        life.crash(Fault.POWER_HOLE, seed)
+
+
+def flush_failed_and_then_the_power(life: Life) -> None:
+    life.append([1500])
+    life.fail("sync", 1, 5)
+    life.flush()
+    life.crash(Fault.KILL)
+    life.reopen(Mode())
+    life.crash(Fault.POWER)
+
+
+def power_lost_after_the_flush(life: Life) -> None:
+    life.append([300])
+    life.flush()
+    life.crash(Fault.POWER)
+
+
+def write_taken_in_part(life: Life) -> None:
+    life.reopen(SAFE)
+    life.append([300])
+    life.short_write(100)
+    life.rounds(200)
+    life.flush()
+    life.crash(Fault.KILL_BUFFERS_GONE)
+
+
+CASES: list[tuple[Callable[[], AbstractContextManager[None]], Callable[[Life], None]]] = [
+    (sabotage.cut_without_zeroing, torn_and_refilled),
+    (sabotage.cut_without_zeroing_unseen, torn_and_refilled),
+    (sabotage.any_buffer_believed, older_buffer_comes_back),
+    (sabotage.no_replay, killed_with_a_full_buffer),
+    (sabotage.shown_when_written, power_lost_before_the_flush),
+    (sabotage.acknowledged_when_written, power_lost_before_the_flush),
+    (sabotage.checksums_ignored, torn_inside_of_bodies),
+    (sabotage.nothing_rewritten, flush_failed_and_then_the_power),
+    (sabotage.flushed_before_the_sync, power_lost_after_the_flush),
+    (sabotage.short_writes_not_continued, write_taken_in_part),
+]
+ids = [guard.__name__ for guard, _ in CASES]
+
+
+@pytest.mark.parametrize(("guard", "history"), CASES, ids=ids)
+def test_a_history_made_for_it_finds_a_store_without_its_guard(
+    guard: Callable[[], AbstractContextManager[None]], history: Callable[[Life], None]
+) -> None:
+    """The history fails without the guard, by what the model says and not by an accident, and holds with it."""
+    assert live(history) is None
+
+    with guard():
+        failure = live(history)
+
+    assert failure is not None
+    assert failure.text.startswith("AssertionError"), failure
+
+
+@pytest.mark.parametrize(
+    "guard", [sabotage.cut_without_zeroing, sabotage.checksums_ignored, sabotage.flushed_before_the_sync],
+    ids=lambda guard: guard.__name__,
+)  # fmt: skip
+def test_chance_finds_a_store_without_its_guard(guard: Callable[[], AbstractContextManager[None]]) -> None:
+    """Random histories find it, too, and what has failed fails again when it is relived."""
+    with guard():
+        failed = run_histories(start=1, count=200)
+        assert failed is not None
+        assert relive(failed) is not None
+    assert relive(failed) is None
