@@ -161,10 +161,10 @@ class Life(Process):
         def remove() -> None:
             removable = [one.end_offset for one in store.removal.facts() if one.is_removable][:files]
             offset = removable[-1] if removable else store.min_physical
-            trims = store.removal.measure(offset)
-            self.model.min_physical = max(self.model.min_physical, offset)
-            store.removal.retire(offset, trims)
             try:
+                trims = store.removal.measure(offset)
+                self.model.min_physical = max(self.model.min_physical, offset)
+                store.removal.retire(offset, trims)
                 store.removal.unlink()
             except OSError:
                 assert self.is_failure_excused(), "a file could not be deleted, and nothing was in its way"

@@ -26,6 +26,9 @@ from gantry_broker.store.message_store import MessageStore, RecoveryReport
 from gantry_broker.testing.fake_clock import FakeClock
 from gantry_broker.testing.faulty_disk import DEFAULT_CAPACITY, FaultyDisk
 
+PROCESS_MS: Final = 1_000
+"""Between the lives of two processes. Names of index files are times, and do not meet."""
+
 
 class Process(Teller):
     """See the module."""
@@ -83,6 +86,7 @@ class Process(Teller):
             met("mode changed at a reopen")
         self.mode = mode
         met(f"mode: {mode}")
+        self.clock.advance(PROCESS_MS)
         self.traps.revive()
         self._errors_before = self.traps.errors_met
         self._is_excused = False

@@ -75,6 +75,15 @@ def head_deleted_beyond_the_point_that_knew_a_number(life: Life) -> None:
     life.remove_head(2)
 
 
+def removal_cut_off_between_the_files_of_a_queue(life: Life) -> None:
+    """A queue that was emptied, and has an older file that was never synced, still knows its number."""
+    for queue in (1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0):
+        life.append(EQUAL, queue=queue)
+    life.flush()
+    life.die("remove", 3, Fault.POWER)
+    life.remove_head(2)
+
+
 @pytest.mark.parametrize(
     "history",
     [
@@ -83,6 +92,7 @@ def head_deleted_beyond_the_point_that_knew_a_number(life: Life) -> None:
         numbers_of_removed_messages_outlive_a_power_loss,
         queue_built_by_a_recovery_that_was_cut_off,
         head_deleted_beyond_the_point_that_knew_a_number,
+        removal_cut_off_between_the_files_of_a_queue,
     ],
     ids=lambda history: history.__name__,
 )

@@ -2,7 +2,7 @@
 
     helper thread   facts      how old are the oldest files
     loop            (the plan)
-    helper thread   measure    where does every queue begin when the log begins there
+    helper thread   measure    where does every queue begin when the log begins there; its end durable, if it is empty
     loop            retire     min_offset of the queues and min_physical move; the files are in no list any more
     helper thread   unlink     log files, then queue files, then index files, oldest first, each name durably
 
@@ -10,7 +10,7 @@ The order is the promise. Readers are the loop's, so between two of their reads 
 offset that is gone is answered with the one to go on from. Names of log files go first: whatever a crash leaves undone
 behind them is derived, and the next start trims queues to where the log begins. One name is gone for good before the
 next one goes, so that a power loss leaves no gap. A name that cannot be taken away stays first in line. Before all of
-them, where a queue ends that has no message left is made durable: nothing else could say its next offset.
+them a queue that has no message left is made durable: nothing else could say its next offset.
 
 Open files: a log file is closed by whoever unlinks it, because no thread touches one that ends at or before
 ``flushed``; files of queues and index may be being synced, so the thread that syncs them, ``gantry-point``, closes
@@ -60,7 +60,6 @@ class HeadRemoval:
         self._log_files: Final[deque[MappedFile]] = deque()
         self._queue_files: Final[deque[tuple[FileQueue, MappedFile]]] = deque()
         self._index_files: Final[deque[IndexFile]] = deque()
-        self._emptied: Final[deque[ConsumeQueue]] = deque()
 
     def __repr__(self) -> str:
         return f"<HeadRemoval {self._log!r} waiting={self.waiting_count}>"
@@ -93,7 +92,10 @@ class HeadRemoval:
         return tuple(facts)
 
     def measure(self, offset: int) -> Trims:
-        """Where every queue begins when the log begins at ``offset``. Helper thread: reads the disk."""
+        """Where every queue begins when the log begins at ``offset``. Helper thread: reads the disk, and syncs.
+
+        Queues that will hold nothing are durable when this returns.
+        """
         trims: dict[ConsumeQueue, int] = {}
         for queue in self._queues:
             try:
@@ -104,13 +106,14 @@ class HeadRemoval:
                 continue  # its topic was deleted meanwhile, and the flush thread has closed it
             if min_offset > queue.min_offset:
                 trims[queue] = min_offset
+                if min_offset == queue.readable_end:
+                    self._queues.sync_end(queue)
         return trims
 
     def retire(self, offset: int, trims: Trims) -> int:
         """Let the log begin at ``offset``, which is the end of a file; how many log files go. Loop's thread."""
         commit_log = self._log
         assert offset <= max(self._keep_from(), commit_log.min_physical), (offset, self)
-        self._emptied.extend(queue for queue, min_offset in trims.items() if min_offset == queue.readable_end)
         for queue, min_offset in trims.items():
             self._queue_files.extend((queue.files, file) for file in self._queues.trim(queue, min_offset))
         if self._index is not None:
@@ -122,9 +125,6 @@ class HeadRemoval:
 
     def unlink(self) -> None:
         """Take away the names of everything that was retired. Helper thread. After an ``OSError``: call it again."""
-        while self._emptied:
-            self._queues.sync_end(self._emptied[0])
-            self._emptied.popleft()
         while self._log_files:
             file = self._log_files[0]
             self._log.files.unlink(file)
