@@ -99,9 +99,13 @@ class FileQueue:
     def sync_directory(self) -> None:
         """Make the names of all files durable."""
         self.is_directory_dirty = False
-        # The directory may be gone: its topic was deleted meanwhile.
-        with suppress(FileNotFoundError):
+        try:
             self.disk.sync_directory(self.directory)
+        except FileNotFoundError:
+            pass  # its topic was deleted meanwhile
+        except OSError:
+            self.is_directory_dirty = True
+            raise
 
     def remove_from(self, offset: int) -> None:
         """Unlink every file that begins at ``offset`` or later, last one first."""

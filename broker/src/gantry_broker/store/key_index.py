@@ -252,7 +252,11 @@ class KeyIndex:
             file.sync()
         if self.is_directory_dirty:
             self.is_directory_dirty = False
-            self._disk.sync_directory(self.directory)
+            try:
+                self._disk.sync_directory(self.directory)
+            except OSError:
+                self.is_directory_dirty = True
+                raise
 
     def close(self) -> None:
         for file in (*self.files, *self._retired):

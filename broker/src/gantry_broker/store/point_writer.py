@@ -92,8 +92,15 @@ class PointWriter:
         except FlushFailed:
             return False
         except OSError as exc:
-            self._failure.report("writing the recovery point or the checkpoint", exc)
+            return self._bear(exc)
+        return True
+
+    def _bear(self, error: OSError) -> bool:
+        """Whether to go on: without a free descriptor nothing was tried, so nothing has failed; all else is the end."""
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            self._failure.report("writing the recovery point or the checkpoint", error)
             return False
+        log.warning("there is no descriptor for a recovery point, it is written later", extra={"reason": str(error)})
         return True
 
     def finish(self) -> bool:

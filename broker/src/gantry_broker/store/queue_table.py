@@ -14,7 +14,7 @@ from gantry_broker.ports.disk import Disk
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile
-from gantry_broker.store.settings import StoreSettings
+from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
 from gantry_wire.names import path_component, topic_fault
 
 QUEUE_ID_MAX: Final = 0x7FFFFFFF
@@ -32,6 +32,8 @@ class QueueTable:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._retired: list[ConsumeQueue | MappedFile] = []
         self._is_directory_dirty = False
+        self._renamed: list[ConsumeQueue] = []
+        """Queues whose own files are durable and whose parents' names are not yet. The flush thread's own."""
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(tuple(self._queues.values()))
@@ -97,18 +99,26 @@ class QueueTable:
         """Make every queue durable, names included. Called by the flush thread."""
         while self._retired:
             self._retired.pop().close()
-        touched = [queue for queue in self if queue.sync()]
-        if touched or self._is_directory_dirty:
+        for queue in self:
+            if queue.sync():
+                self._renamed.append(queue)
+        if self._renamed or self._is_directory_dirty:
             self._is_directory_dirty = False
-            self._sync_directories(touched)
+            try:
+                self._sync_directories(self._renamed)
+            except OSError:
+                self._is_directory_dirty = True
+                raise
+            self._renamed.clear()
 
     def sync_end(self, queue: ConsumeQueue) -> None:
-        """Make durable where ``queue`` ends, before the log loses its last messages. Any thread, one at a time."""
+        """Make durable where ``queue`` ends, before the log loses its last messages. Any thread."""
         if queue.flushed_end == queue.readable_end and not queue.files.is_directory_dirty:
             return
         try:
-            for file in queue.files.files[-1:]:
-                file.file.sync()
+            for file in queue.files.files:
+                if file.end_offset > queue.flushed_end * CONSUME_UNIT_BYTES:
+                    file.file.sync()
             self._disk.sync_directory(queue.files.directory)
         except OSError:
             if self._queues.get((queue.topic, queue.queue_id)) is queue:
