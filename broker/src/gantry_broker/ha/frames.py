@@ -1,0 +1,294 @@
+"""What two brokers say to each other on the replication port: bytes to meaning and back, without a socket.
+
+    slave                                           master
+      | PREAMBLE ------------------------------------>  |   tells us from RocketMQ's stream, which begins with an offset
+      |  <------------------------------------ CHALLENGE |
+      | HELLO -----------------------------------------> |   who I am, what my log is, proof of the shared secret
+      |  <------------------------------------- ASK_SUMS |   perhaps: where do our logs part?
+      | SUMS ------------------------------------------> |
+      |  <------------------------- WELCOME, or REFUSAL  |   follow from here, perhaps after cutting
+      | READY -----------------------------------------> |
+      |  <---------------- DATA, BEAT, TABLE, in any mix |
+      | ACK -------------------------------------------> |   received, flushed, a grant
+
+A frame is a head of 8 bytes, the size of the rest and its kind, and the rest. What is sent a thousand times a second is
+packed by hand; what is sent once is JSON with a schema. A peer is believed nothing: sizes are bounded by kind before a
+byte of them is buffered, and anything that cannot be raises ``StreamBroken``, upon which the connection is closed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple, final
+
+import msgspec
+
+from gantry_broker.store.identity import Epoch
+
+PREAMBLE: Final = b"\xffGANTRY\x01"
+"""As RocketMQ's first message it would be an offset below zero, which no slave of it sends."""
+assert len(PREAMBLE) == 8
+
+HEAD: Final = struct.Struct(">IB3x")
+_DATA: Final = struct.Struct(">qqq")
+_BEAT: Final = struct.Struct(">qqqqq")
+_ACK: Final = struct.Struct(">qqqqi")
+_TABLE: Final = struct.Struct(">qB")
+
+DATA_BYTES_MAX: Final = 8 << 20
+"""Of the log in one frame. A record may be as large as its body's limit, 4 MiB, and is never split."""
+CONTROL_BYTES_MAX: Final = 1 << 20
+TABLE_BYTES_MAX: Final = 64 << 20
+TABLE_NAME_BYTES_MAX: Final = 64
+
+
+class StreamBroken(Exception):
+    """The peer does not speak this protocol, or not well. Says what was wrong."""
+
+
+class FrameKind(IntEnum):
+    """What a frame is."""
+
+    CHALLENGE = 1
+    HELLO = 2
+    WELCOME = 3
+    REFUSAL = 4
+    READY = 5
+    ASK_SUMS = 6
+    SUMS = 7
+    DATA = 16
+    BEAT = 17
+    TABLE = 18
+    ACK = 19
+
+
+_SIZES_MAX: Final = {
+    FrameKind.DATA: _DATA.size + DATA_BYTES_MAX,
+    FrameKind.BEAT: _BEAT.size,
+    FrameKind.ACK: _ACK.size,
+    FrameKind.TABLE: _TABLE.size + TABLE_NAME_BYTES_MAX + TABLE_BYTES_MAX,
+}
+
+
+# -- once in a connection ----------------------------------------------------------------------------------------------
+
+
+class Challenge(msgspec.Struct, frozen=True, kw_only=True):
+    """The master's first word."""
+
+    nonce: str
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the slave is, and what its log is."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    store_uuid: str
+    epochs: list[Epoch]
+    begin: int
+    end: int
+    file_bytes: int
+    """Size of a file of the log; both must have the same."""
+
+    promised_epoch: int
+    """It has promised to follow nobody below it."""
+
+    is_crash_safe: bool = True
+    address: str = ""
+    """Where its clients find it."""
+
+    nonce: str = ""
+    proof: str = ""
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Follow, from ``start`` on."""
+
+    epoch: int
+    epochs: list[Epoch]
+    begin: int
+    start: int
+    is_restart: bool = False
+    """Whether all of the slave's log goes first: it ends where the master's has not even begun any more."""
+
+    cut_to: int | None = None
+    """To where the slave cuts its log first."""
+
+    grant_ms: int = 0
+    """For how long a grant is wanted with each ack; 0 for none."""
+
+    proof: str = ""
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """Why not, and whether trying again may help."""
+
+    reason: str
+    text: str
+    is_final: bool = False
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """The slave has cut what it had to, durably, and has the master's epochs on its disk."""
+
+    start: int
+
+
+class AskSums(msgspec.Struct, frozen=True, kw_only=True):
+    """The CRC-32 of each piece of so many bytes in ``[start, end)``; the last may be shorter."""
+
+    start: int
+    end: int
+    piece_bytes: int
+
+
+class Sums(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer; fewer than asked for if the log has no such bytes."""
+
+    sums: list[int]
+
+
+Control = Challenge | Hello | Welcome | Refusal | Ready | AskSums | Sums
+
+_CONTROL: Final[dict[FrameKind, type[Control]]] = {
+    FrameKind.CHALLENGE: Challenge,
+    FrameKind.HELLO: Hello,
+    FrameKind.WELCOME: Welcome,
+    FrameKind.REFUSAL: Refusal,
+    FrameKind.READY: Ready,
+    FrameKind.ASK_SUMS: AskSums,
+    FrameKind.SUMS: Sums,
+}
+_KINDS: Final = {message: kind for kind, message in _CONTROL.items()}
+_encode_json: Final = msgspec.json.Encoder().encode
+
+
+# -- all the time ------------------------------------------------------------------------------------------------------
+
+
+class Data(NamedTuple):
+    """Whole records, or the blank that closes a file, of the log from ``offset`` on."""
+
+    offset: int
+    epoch: int
+    confirmed: int
+    """How far consumers may see."""
+
+    records: bytes
+
+
+class Beat(NamedTuple):
+    """The master lives: where it is, and its clock, to be sent back."""
+
+    epoch: int
+    confirmed: int
+    wrote: int
+    flushed: int
+    sent_ms: int
+
+
+class Ack(NamedTuple):
+    """How far the slave is."""
+
+    epoch: int
+    received: int
+    flushed: int
+    echo_ms: int
+    """``sent_ms`` of the last beat."""
+
+    grant_ms: int
+    """From its receipt on the slave promises nobody a higher epoch for so long; 0 if it promises nothing."""
+
+
+class Table(NamedTuple):
+    """A document that a promoted slave goes on with."""
+
+    version: int
+    name: str
+    document: bytes
+
+
+Message = Control | Data | Beat | Ack | Table
+
+
+def encode(message: Message) -> bytes:
+    """One frame. Of ``Data`` use ``data_head`` where the records are large."""
+    if isinstance(message, Data):
+        return data_head(message.offset, message.epoch, message.confirmed, len(message.records)) + message.records
+    if isinstance(message, Beat):
+        return HEAD.pack(_BEAT.size, FrameKind.BEAT) + _BEAT.pack(*message)
+    if isinstance(message, Ack):
+        return HEAD.pack(_ACK.size, FrameKind.ACK) + _ACK.pack(*message)
+    if isinstance(message, Table):
+        name = message.name.encode()
+        assert len(name) <= TABLE_NAME_BYTES_MAX and len(message.document) <= TABLE_BYTES_MAX, message.name
+        size = _TABLE.size + len(name) + len(message.document)
+        return HEAD.pack(size, FrameKind.TABLE) + _TABLE.pack(message.version, len(name)) + name + message.document
+    body = _encode_json(message)
+    assert len(body) <= CONTROL_BYTES_MAX, type(message)
+    return HEAD.pack(len(body), _KINDS[type(message)]) + body
+
+
+def data_head(offset: int, epoch: int, confirmed: int, size: int) -> bytes:
+    """What goes before ``size`` bytes of the log."""
+    assert 0 < size <= DATA_BYTES_MAX, size
+    return HEAD.pack(_DATA.size + size, FrameKind.DATA) + _DATA.pack(offset, epoch, confirmed)
+
+
+@final
+class FrameReader:
+    """Puts the bytes of a connection together to messages."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._start = 0
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes wait for the rest of their frame."""
+        return len(self._data) - self._start
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Every message that is whole now. Raises ``StreamBroken`` at the first that cannot be."""
+        self._data += data
+        while self.buffered >= HEAD.size:
+            size, number = HEAD.unpack_from(self._data, self._start)
+            try:
+                kind = FrameKind(number)
+            except ValueError:
+                raise StreamBroken(f"there is no frame of kind {number}") from None
+            if size > _SIZES_MAX.get(kind, CONTROL_BYTES_MAX):
+                raise StreamBroken(f"a {kind.name} of {size} bytes")
+            end = self._start + HEAD.size + size
+            if len(self._data) < end:
+                break
+            body = bytes(memoryview(self._data)[self._start + HEAD.size : end])
+            self._start = end
+            yield _decode(kind, body)
+        if self._start:
+            del self._data[: self._start]
+            self._start = 0
+
+
+def _decode(kind: FrameKind, body: bytes) -> Message:
+    try:
+        if kind is FrameKind.DATA:
+            offset, epoch, confirmed = _DATA.unpack_from(body)
+            return Data(offset, epoch, confirmed, body[_DATA.size :])
+        if kind is FrameKind.ACK:
+            return Ack(*_ACK.unpack(body))
+        if kind is FrameKind.BEAT:
+            return Beat(*_BEAT.unpack(body))
+        if kind is FrameKind.TABLE:
+            version, name_bytes = _TABLE.unpack_from(body)
+            name_end = _TABLE.size + name_bytes
+            if name_end > len(body) or name_bytes > TABLE_NAME_BYTES_MAX:
+                raise StreamBroken("a table's name is longer than its frame")
+            return Table(version, body[_TABLE.size : name_end].decode(), body[name_end:])
+        return msgspec.json.decode(body, type=_CONTROL[kind])
+    except (struct.error, UnicodeDecodeError, msgspec.DecodeError, RecursionError) as exc:
+        raise StreamBroken(f"a {kind.name} that is none: {exc}") from exc

@@ -1,0 +1,96 @@
+"""Whether a slave may follow, and from where: a pure comparison of two histories.
+
+A history is a list of epochs, each with the offset where it began, and where the log begins and ends now. Two logs are
+the same up to where their lists say the same; whoever has more behind that point has what the other never had.
+
+    master   1 |----------------| 3 |-----------          slave has 2 from 500 on, the master 3 from 400 on:
+    slave    1 |--------------------| 2 |---              they part at 400, and the slave's rest was never confirmed
+
+A slave whose rest belongs to an epoch that the master's own list has left behind cuts it off and follows. A slave that
+is simply further in the very same epoch is another matter: then it is the master that has lost something, and cutting
+would throw away the only copy. It is refused, and named. So is one whose list puts the master's epoch elsewhere: an
+epoch has one master and one beginning, or nothing is sure any more. Lists say nothing of the bytes; those of the last
+records before the common end are compared, too, before anybody follows (see ``fork``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from gantry_broker.store.identity import Epoch
+
+
+class History(NamedTuple):
+    """A log, as far as another one can be compared with it."""
+
+    epochs: Sequence[Epoch]
+    begin: int
+    end: int
+
+    @property
+    def epoch(self) -> int:
+        """Of the last record; 0 of an empty log without a history."""
+        return self.epochs[-1].epoch if self.epochs else 0
+
+
+class Verdict(StrEnum):
+    """What becomes of a slave."""
+
+    FOLLOW = "follows from its own end"
+    CUT = "cuts its tail and follows"
+    COPY = "is empty and gets the whole log"
+    RESTART = "ends where the master's log does not begin yet, and gets the whole log anew"
+    AHEAD = "has more of the same epoch than the master"
+    NEWER = "has seen a newer epoch than the master's"
+    FOREIGN = "has another history than the master"
+
+
+class Comparison(NamedTuple):
+    """The verdict, and where following begins: the end of what both have."""
+
+    verdict: Verdict
+    start: int
+
+    @property
+    def may_follow(self) -> bool:
+        return self.verdict in (Verdict.FOLLOW, Verdict.CUT, Verdict.COPY, Verdict.RESTART)
+
+
+def common_end(one: History, other: History) -> int | None:
+    """Up to where both lists say the same; None if they never do."""
+    common: int | None = None
+    for place, (left, right) in enumerate(zip(one.epochs, other.epochs, strict=False)):
+        if (left.epoch, left.start) != (right.epoch, right.start):
+            break
+        ends = _end_of(one, place), _end_of(other, place)
+        common = min(ends)
+        if ends[0] != ends[1]:
+            break
+    return common
+
+
+def _end_of(history: History, place: int) -> int:
+    """Where the epoch at ``place`` ends."""
+    return history.epochs[place + 1].start if place + 1 < len(history.epochs) else history.end
+
+
+def compare(master: History, slave: History) -> Comparison:
+    """What a master says to a slave with this history."""
+    if slave.end == 0:
+        return Comparison(Verdict.COPY, master.begin)
+    if slave.epoch > master.epoch:
+        return Comparison(Verdict.NEWER, slave.end)
+    common = common_end(master, slave)
+    if common is None or common < slave.begin:
+        return Comparison(Verdict.FOREIGN, 0)
+    if common == slave.end:
+        if slave.end < master.begin:
+            return Comparison(Verdict.RESTART, master.begin)
+        return Comparison(Verdict.FOLLOW, slave.end)
+    if slave.epoch == master.epoch:
+        return Comparison(Verdict.AHEAD if common == master.end else Verdict.FOREIGN, common)
+    if common < master.begin:
+        return Comparison(Verdict.RESTART, master.begin)
+    return Comparison(Verdict.CUT, common)

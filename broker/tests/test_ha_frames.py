@@ -1,0 +1,103 @@
+"""The words of the replication stream: what is said arrives, however it is cut, and nothing else is believed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gantry_broker.ha.frames import (
+    HEAD,
+    PREAMBLE,
+    Ack,
+    AskSums,
+    Beat,
+    Challenge,
+    Data,
+    FrameKind,
+    FrameReader,
+    Hello,
+    Message,
+    Ready,
+    Refusal,
+    StreamBroken,
+    Sums,
+    Table,
+    Welcome,
+    encode,
+)
+from gantry_broker.store.identity import Epoch
+
+longs = st.integers(-(1 << 63), (1 << 63) - 1)
+offsets = st.integers(0, (1 << 63) - 1)
+names = st.text(max_size=20)
+epochs = st.lists(st.builds(Epoch, offsets, offsets, st.booleans()), max_size=4)
+messages: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Challenge, nonce=names),
+    st.builds(
+        Hello, cluster=names, broker_name=names, broker_id=offsets, store_uuid=names, epochs=epochs, begin=offsets,
+        end=offsets, file_bytes=offsets, promised_epoch=offsets,
+    ),
+    st.builds(
+        Welcome, epoch=offsets, epochs=epochs, begin=offsets, start=offsets, cut_to=st.none() | offsets, proof=names
+    ),
+    st.builds(Refusal, reason=names, text=names, is_final=st.booleans()),
+    st.builds(Ready, start=offsets),
+    st.builds(AskSums, start=offsets, end=offsets, piece_bytes=offsets),
+    st.builds(Sums, sums=st.lists(offsets, max_size=5)),
+    st.builds(Data, longs, longs, longs, st.binary(min_size=1, max_size=100)),
+    st.builds(Beat, longs, longs, longs, longs, longs),
+    st.builds(Ack, longs, longs, longs, longs, st.integers(0, 1 << 30)),
+    st.builds(Table, longs, names.filter(lambda name: len(name.encode()) <= 64), st.binary(max_size=50)),
+)  # fmt: skip
+
+
+@given(st.lists(messages, max_size=6), st.lists(st.integers(1, 40), min_size=1))
+def test_what_is_said_arrives_however_it_is_cut(said: list[Message], cuts: list[int]) -> None:
+    """Frames may come in any pieces, many at a time or byte by byte."""
+    data = b"".join(encode(message) for message in said)
+    reader, heard, position = FrameReader(), [], 0
+    while position < len(data):
+        for cut in cuts:
+            heard += list(reader.feed(data[position : position + cut]))
+            position += cut
+
+    assert heard == said
+    assert reader.buffered == 0
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_broken(data: bytes) -> None:
+    """A port scanner, a Java slave, a bit that flipped: nothing but this one exception, and nothing without bounds."""
+    reader = FrameReader()
+    try:
+        for _ in reader.feed(data):
+            pass
+    except StreamBroken:
+        pass
+    assert reader.buffered <= len(data)
+
+
+@settings(max_examples=300)
+@given(messages, st.data())
+def test_a_spoilt_message_is_another_or_broken(message: Message, data: st.DataObject) -> None:
+    """One byte is another one."""
+    frame = bytearray(encode(message))
+    frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
+    with suppress(StreamBroken):
+        list(FrameReader().feed(bytes(frame)))
+
+
+@pytest.mark.parametrize("kind", list(FrameKind))
+def test_no_frame_is_waited_for_that_is_larger_than_its_kind_may_be(kind: FrameKind) -> None:
+    """The size is judged before a byte of it is kept."""
+    with pytest.raises(StreamBroken, match="bytes"):
+        list(FrameReader().feed(HEAD.pack(0xFFFFFFFF, kind)))
+
+
+def test_the_preamble_is_no_offset_that_a_slave_of_rocketmq_would_send() -> None:
+    """Its first message is an offset of eight bytes, from zero up."""
+    assert int.from_bytes(PREAMBLE, "big", signed=True) < 0
