@@ -105,8 +105,8 @@ def remove_derived(disk: FaultyDisk, what: str) -> bool:
     return True
 
 
-def put_back(volumes: Mapping[str, FaultyVolume], kept: Sequence[tuple[str, bytes]], *, is_foreign: bool) -> bool:
-    """Put copies of buffers beside those that are there; as another store's, if they are to be foreign."""
+def put_back(volumes: Mapping[str, FaultyVolume], kept: Sequence[tuple[str, bytes]], *, is_foreign: bool) -> set[str]:
+    """Put copies of buffers beside those that are there; as another store's, if they are to be foreign. Says where."""
     for path, data in kept:
         piece, pieces = bytearray(data), volumes[path].pieces
         name = next(name for number in count(STRANGER) if (name := f"buffer-{number}") not in pieces)
@@ -115,7 +115,7 @@ def put_back(volumes: Mapping[str, FaultyVolume], kept: Sequence[tuple[str, byte
             piece[CRC_POSITION : CRC_POSITION + 4] = crc32(piece[FACTS_POSITION:CRC_POSITION]).to_bytes(4, "big")
         pieces[name] = piece
     met("foreign buffers put back" if is_foreign else "stale buffers put back", len(kept))
-    return bool(kept)
+    return {path for path, _ in kept}
 
 
 def undisturbed_log(

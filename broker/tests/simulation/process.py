@@ -58,6 +58,8 @@ class Process(Teller):
         self._errors_before = 0
         """How many errors had been met when the store was opened last."""
         self._is_aside_excused = False
+        self._strangers: set[str] = set()
+        """Volumes with buffers that were put there by somebody else."""
         self._is_derived_lost = False
         self.traps.attach(self.disk)
 
@@ -126,7 +128,7 @@ class Process(Teller):
             if what == "power":
                 self.end_process(Fault.POWER)
             elif what in ("stale", "foreign"):
-                self._is_aside_excused |= put_back(self.volumes, self.kept_buffers, is_foreign=what == "foreign")
+                self._strangers |= put_back(self.volumes, self.kept_buffers, is_foreign=what == "foreign")
                 self._undisturbed = None
             elif remove_derived(self.disk, what):
                 self._is_derived_lost |= what in ("queues", "point")
@@ -136,7 +138,8 @@ class Process(Teller):
         self._count(report)
         assert report.end >= self.floor, f"the log ends at {report.end}, and reached to {self.floor} in {self.mode}"
         assert (report.damaged, report.lost_flushed_bytes) == ([], 0)
-        assert self._is_aside_excused or not report.set_aside, f"buffers were set aside: {report.set_aside}"
+        is_excused = self._is_aside_excused or self._strangers
+        assert is_excused or not report.set_aside, f"buffers were set aside: {report.set_aside}"
         assert (store.wrote, store.committed, store.flushed) == (report.end,) * 3
         assert self.min_physical_low <= store.min_physical <= model.min_physical
         met("lost what was not promised", model.end > report.end)
@@ -156,6 +159,7 @@ class Process(Teller):
         self.acknowledged = self.flushed = self.floor = report.end
         self.crashed_at = Positions(report.end, report.end, report.end)
         self._is_aside_excused = self._is_derived_lost = False
+        self._strangers.discard(self.mode.medium.value)
         self.look(store)
 
     def _count(self, report: RecoveryReport) -> None:
@@ -223,6 +227,8 @@ class Process(Teller):
             self.floor = min(self.floor, floor(self.crashed_mode, fault, self.crashed_at))
         if fault not in (Fault.KILL, Fault.KILL_COPYING):
             self._undisturbed = None
+        if fault.is_power or fault is Fault.KILL_BUFFERS_GONE:
+            self._strangers.clear()
         self._is_aside_excused |= fault in (Fault.KILL_BUFFERS_GONE, Fault.KILL_COLD)
         self.store = None
         apply_fault(self.disk, self.volumes, self.model, fault, self.crashed_at, seed)

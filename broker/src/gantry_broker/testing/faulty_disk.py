@@ -26,13 +26,20 @@ import posixpath
 import random
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
 from gantry_broker.testing.faulty_pages import Node, Survives, by_chance, everything, nothing, outside
 
 DEFAULT_CAPACITY: Final = 1 << 30
+
+
+def children(names: Iterable[str], directory: str) -> list[str]:
+    """The paths that lie in ``directory`` itself."""
+    prefix = directory.rstrip("/") + "/"
+    length = len(prefix)
+    return [path for path in names if path.startswith(prefix) and path.find("/", length) < 0 and len(path) > length]
 
 
 @final
@@ -294,8 +301,7 @@ class FaultyDisk:
         return len(self._file(path).cache)
 
     def list(self, directory: str) -> list[str]:
-        directory = posixpath.normpath(directory)
-        return sorted(posixpath.basename(path) for path in self._names if posixpath.dirname(path) == directory != path)
+        return sorted(posixpath.basename(path) for path in children(self._names, posixpath.normpath(directory)))
 
     def is_directory(self, path: str) -> bool:
         path = posixpath.normpath(path)
@@ -331,12 +337,10 @@ class FaultyDisk:
         path = posixpath.normpath(path)
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        self._durable_names = {
-            name: node for name, node in self._durable_names.items() if posixpath.dirname(name) != path or name == "/"
-        }
-        for name, node in self._names.items():
-            if posixpath.dirname(name) == path:
-                self._durable_names[name] = node
+        for name in children(self._durable_names, path):
+            del self._durable_names[name]
+        for name in children(self._names, path):
+            self._durable_names[name] = self._names[name]
 
     def read_file(self, path: str) -> bytes:
         self.meet_fault("read", path)
