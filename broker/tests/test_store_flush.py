@@ -80,7 +80,7 @@ def test_a_store_that_failed_to_flush_is_recovered_at_the_next_start(world: Stor
 
 
 def test_a_range_whose_flush_has_failed_is_written_again_before_it_is_believed(world: StoreWorld) -> None:
-    """The page cache shows bytes that are on no disk, and calls them clean: only writing them brings them there."""
+    """D4: the page cache shows bytes that are on no disk, and calls them clean: only writing them brings them there."""
     world.send(count=3)
     world.store.flush()
     world.send(count=3)
@@ -100,7 +100,7 @@ def test_a_range_whose_flush_has_failed_is_written_again_before_it_is_believed(w
 
 
 def test_without_rewriting_they_would_be_lost(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: a recovery that only syncs says flushed of bytes that a power loss then takes."""
+    """D4's twin: a recovery that only syncs says flushed of bytes that a power loss then takes."""
     world.send(count=30)
     world.faulty_disk.fail_next("sync", errno.EIO)
     with pytest.raises(FlushFailed):

@@ -199,7 +199,7 @@ def refill_after_a_cut(world: StoreWorld) -> None:
 
 
 def test_a_cut_tail_never_rises_again(world: StoreWorld) -> None:
-    """The old last record begins exactly where the refilled one ends; it must not come back at the next crash."""
+    """D2: the old last record begins exactly where the refilled one ends; it must not come back at the next crash."""
     refill_after_a_cut(world)
 
     assert_whole(world)
@@ -207,7 +207,7 @@ def test_a_cut_tail_never_rises_again(world: StoreWorld) -> None:
 
 
 def test_without_the_zeroing_the_old_tail_would_rise(world: StoreWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin of the test above: with the guard off, the lost message is back behind the new one."""
+    """D2's twin: with the zeroing off, the lost message is back behind the new one."""
 
     def cut_only_the_first_header(self: recover.Recovery, result: ScanResult, *_: object, **__: object) -> None:
         file = self._log.files.at(result.end)

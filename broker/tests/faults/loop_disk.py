@@ -7,11 +7,16 @@ byte and no name reaches the image, and every write and sync fails with EIO; aft
 synced before, and whatever the kernel had chosen to write by itself. That is what a power loss leaves on a disk that
 honours flushes, without device-mapper. The image's own pages stay in the host's page cache, which plays the disk.
 
+Mounts are made in a mount namespace of our own, which the kernel takes away, with its loop devices, when its last
+process has ended: whether a run ends by an exception, by Ctrl-C or by SIGKILL, nothing of it stays behind.
+
 It refuses to know what is stored. Whoever cuts the power first stops the processes that use the disk, since a real
 power loss stops them, too, and ends them before `restore`: a mount with open files cannot be taken away.
 """
 
+import ctypes
 import fcntl
+import functools
 import os
 import struct
 import subprocess
@@ -20,6 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, final
 
+CLONE_NEWNS: Final = 0x00020000
 EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 NO_JOURNAL_FLUSH: Final = 2
 COMMAND_TIMEOUT_S: Final = 60
@@ -34,6 +40,14 @@ def _run(*words: str) -> None:
     result = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
     if result.returncode:
         raise OSError(f"`{' '.join(words)}` exits {result.returncode}: {result.stderr.strip()}")
+
+
+@functools.cache
+def keep_mounts_private() -> None:
+    """From now on what this thread and its children mount is seen by them alone."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
+        raise OSError(ctypes.get_errno(), "no mount namespace of our own")
+    _run("mount", "--make-rprivate", "/")
 
 
 @final
@@ -59,6 +73,7 @@ class LoopDisk:
 
     def mount(self) -> None:
         """Mount it; ext4 replays its journal where there is something to replay."""
+        keep_mounts_private()
         _run("mount", "-o", "loop,errors=remount-ro", str(self.image), str(self.path))
         self._is_mounted = True
 
@@ -112,8 +127,8 @@ def loop_disk(directory: Path, *, size_mib: int = DISK_MIB) -> Iterator[LoopDisk
     """A formatted, mounted disk, taken away at the end whatever happens."""
     disk = LoopDisk(directory, size_mib=size_mib)
     disk.format()
-    disk.mount()
     try:
+        disk.mount()
         yield disk
     finally:
         disk.unmount()
