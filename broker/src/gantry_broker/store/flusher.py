@@ -5,7 +5,8 @@
 Asynchronous: flush when enough pages are dirty, or when it has been too long; ``is_flush_due`` is the whole policy.
 Synchronous: flush as soon as anything was appended. That is group commit without any group: while one ``fdatasync``
 runs, sends go on being appended, and the next one covers all of them; whoever waits is answered when ``flushed``
-has passed it. With a write buffer the flush commits first, so that nobody ever waits for the commit thread's tick.
+has passed it. On a slow disk the next one waits a moment for those who were just answered; see ``gathering``. With a
+write buffer the flush commits first, so that nobody ever waits for the commit thread's tick.
 
 Nothing here is waited for by a request. One failure is the end; see ``failure``.
 """
@@ -18,6 +19,7 @@ from typing import Final, final
 from gantry_broker.ports.clock import Clock
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.failure import StoreFailure
+from gantry_broker.store.gathering import Gathering
 from gantry_broker.store.settings import PAGE_BYTES, FlushSettings
 from gantry_broker.store.worker import Worker
 
@@ -44,6 +46,9 @@ class Flusher:
     ) -> None:
         self.flushed_timestamp_ms = 0
         """The newest store time that is flushed."""
+        self.wake_bytes = 1 if settings.is_sync else settings.flush_pages_min * PAGE_BYTES
+        """Whoever appends wakes the thread when so much is unflushed. Changed by the thread only."""
+        self._gathering: Final = Gathering()
         self._settings: Final = settings
         self._clock: Final = clock
         self._log: Final = commit_log
@@ -59,6 +64,8 @@ class Flusher:
         """One round: whatever is due. False after a failure."""
         if self._failure.error is not None:
             return False
+        if self._settings.is_sync:
+            self._gather()
         now_ms = self._clock.monotonic_ms()
         if is_flush_due(self._settings, self._log.wrote - self._log.flushed, now_ms - self._flushed_at_ms):
             self._flushed_at_ms = now_ms
@@ -68,6 +75,20 @@ class Flusher:
                 self._failure.report("a flush", exc)
                 return False
         return True
+
+    def _gather(self) -> None:
+        """Wait for those who are on their way, if that is worth it."""
+        log = self._log
+        dirty_bytes = log.wrote - log.flushed
+        wanted = self._gathering.wanted(dirty_bytes)
+        if not wanted:
+            return
+        self.wake_bytes = wanted
+        self._worker.forget()
+        if log.wrote - log.flushed < wanted:
+            self._worker.pause(self._gathering.patience_ms / 1000)
+        self.wake_bytes = 1
+        self._gathering.waited(dirty_bytes, log.wrote - log.flushed)
 
     def flush(self) -> int:
         """Flush the log now, in the caller's thread, and say up to where. Raises ``FlushFailed``, for good."""
@@ -79,10 +100,11 @@ class Flusher:
             raise self._failure.report("a flush", exc) from exc
 
     def _flush(self) -> int:
-        timestamp_ms = self._log.last_timestamp_ms
+        timestamp_ms, flushed, began_ms = self._log.last_timestamp_ms, self._log.flushed, self._clock.monotonic_ms()
         self._log.commit()
         end = self._log.sync()
         self.flushed_timestamp_ms = timestamp_ms
+        self._gathering.synced(self._log.wrote - flushed, self._clock.monotonic_ms() - began_ms)
         if self._settings.is_sync:
             self._on_progress()
         return end

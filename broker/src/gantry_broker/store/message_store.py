@@ -101,7 +101,6 @@ class MessageStore:
         self._pools: Final = OpenPools(settings.pool, open_volume, file_size=settings.mapped_file_size_commit_log)
         self._committer: Committer | None = None
         self._commit_wake_bytes: Final = max(settings.pool.commit_pages_min, 1) * PAGE_BYTES
-        self._flush_wake_bytes = 1 if settings.flush.is_sync else settings.flush.flush_pages_min * PAGE_BYTES
         self._is_flush_woken: Final = settings.flush.is_sync or not settings.flush.is_timed
         self.removal: Final = HeadRemoval(
             self._log, self._dispatcher, self._queues, self._index, self._points.request_point
@@ -388,7 +387,7 @@ class MessageStore:
                 self._committer.wake()
             elif self._dispatcher.is_held and self.is_awaited():
                 self._committer.want()
-        if self._is_flush_woken and commit_log.wrote - commit_log.flushed >= self._flush_wake_bytes:
+        if self._is_flush_woken and commit_log.wrote - commit_log.flushed >= self._flusher.wake_bytes:
             self._flusher.wake()
 
     def flush(self) -> int:

@@ -37,6 +37,14 @@ class Worker:
         if not self._wake.is_set():
             self._wake.set()
 
+    def forget(self) -> None:
+        """For ``step``: whoever has woken the thread until now needs no further round."""
+        self._wake.clear()
+
+    def pause(self, seconds: float) -> None:
+        """For ``step``: wait until somebody wakes the thread, or so long."""
+        self._wake.wait(seconds)
+
     def stop(self) -> None:
         """End the thread after its round, and wait for that."""
         self._is_stopping = True
