@@ -29,6 +29,11 @@ class Mode(NamedTuple):
     def __str__(self) -> str:
         return f"{'sync' if self.is_sync else 'async'}-{self.medium.value.replace(' ', '-')}"
 
+    @property
+    def may_lose_tail(self) -> bool:
+        """Whether the end of the process alone may take what was acknowledged last: never without saying so."""
+        return self == Mode(False, Medium.ANONYMOUS)
+
     def settings(self, buffers: Path) -> dict[str, str]:
         """The keys of broker.conf; `buffers` is where buffers lie that survive their process."""
         keys = {"flushDiskType": "SYNC_FLUSH" if self.is_sync else "ASYNC_FLUSH"}

@@ -19,11 +19,6 @@ def scene_in(mode: Mode, directory: Path, buffers: Path) -> Scene:
     return Scene(directory, settings=mode.settings(buffers) | QUICK_FLUSH)
 
 
-def may_lose(mode: Mode) -> bool:
-    """The process ends with bytes in anonymous memory, which the mode says it may lose."""
-    return mode == Mode(False, Medium.ANONYMOUS)
-
-
 async def fail_one(scene: Scene, calls: str, fault: str, trace: Path) -> int:
     """Have one call of a loaded broker fail, wait until it has ended by itself; its exit code."""
     await scene.start()
@@ -59,7 +54,7 @@ async def test_a_failed_sync_is_the_end(mode: Mode, number: int, tmp_path: Path,
 
         await scene.start()
         lost = await scene.judge()
-        assert lost == [] or may_lose(mode)
+        assert lost == [] or mode.may_lose_tail
         await scene.send_once(50)
         await scene.broker.stop()
         await scene.start()
@@ -94,7 +89,7 @@ async def test_a_failed_write_of_the_log_ends_acknowledgements(
 
         await scene.start()
         lost = await scene.judge()
-        assert lost == [] or may_lose(mode)
+        assert lost == [] or mode.may_lose_tail
 
 
 async def test_a_failed_write_of_the_log_is_said(tmp_path: Path, buffers: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from crash.producer import TOPICS
 from faults.scene import Scene
 
+from gantry_broker.store.identity import decode_identity
 from gantry_remoting import Channel
 from gantry_wire import Command, RequestCode
 from gantry_wire.commands.offsets import QueryConsumerOffset, UpdateConsumerOffset
@@ -92,6 +93,21 @@ async def test_a_damaged_table_is_replaced_by_its_predecessor(name: str, harm: s
 async def test_the_other_tables_have_predecessors_too(name: str, harm: str, tmp_path: Path) -> None:
     """D13: the same holds for groups and for the progress of delayed messages."""
     await test_a_damaged_table_is_replaced_by_its_predecessor(name, harm, tmp_path)
+
+
+@pytest.mark.parametrize("harm", QUICK)
+@pytest.mark.parametrize("copy", ["store.json", "store.json.bak"])
+async def test_one_damaged_copy_of_the_identity_changes_nothing(copy: str, harm: str, tmp_path: Path) -> None:
+    """D13: who the store is, and from where its records are sealed, is written twice, and one copy is enough."""
+    async with Scene(tmp_path) as scene:
+        await two_lives(scene)
+        uuid = decode_identity((scene.store / "store.json").read_bytes()).uuid
+        harm_file(scene.store / copy, harm)
+
+        await scene.start()
+
+        assert await scene.judge() == []
+        assert decode_identity((scene.store / "store.json").read_bytes()).uuid == uuid
 
 
 @pytest.mark.parametrize(
