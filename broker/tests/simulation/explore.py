@@ -18,7 +18,7 @@ from simulation.life import Life, alone
 from simulation.machine import FAILED, StoreHistory
 from simulation.telling import Call
 
-STEPS: Final = 30
+STEPS: Final = 20
 """How many rules a history has at most."""
 TRIES_MAX: Final = 2_000
 

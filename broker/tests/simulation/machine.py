@@ -32,6 +32,7 @@ WORK_POINTS: Final = (
     points.MID_CHECKPOINT,
 )  # fmt: skip
 REPLAY_POINTS: Final = (points.MID_REPLAY, points.AFTER_REPLAY, points.MID_TRUNCATION)
+WORK_CALLS: Final = ("write", "sync", "sync", "create", "zero", "sync_directory")
 REMOVAL_CALLS: Final = ("any", "remove", "sync", "sync_directory")
 modes = st.builds(
     Mode, medium=st.sampled_from(Medium), is_sync=st.booleans(), is_ahead=st.booleans(), buffers=st.integers(2, 3)
@@ -160,6 +161,27 @@ class StoreHistory(RuleBasedStateMachine):
     @rule(what=st.sampled_from(ERROR_OPERATIONS), countdown=st.integers(1, 6), code=st.sampled_from(sorted(CODES)))
     def fail(self, what: str, countdown: int, code: str) -> None:
         self.life.fail(what, countdown, CODES[code])
+
+    @rule(mode=modes, what=st.sampled_from(WORK_CALLS), countdown=st.integers(1, 3), fault=faults, seed=seeds)
+    def fail_at_work(self, mode: Mode, what: str, countdown: int, fault: Fault, seed: int) -> None:
+        self.life.reopen(mode)
+        self.life.append([1500])
+        self.life.fail(what, countdown, CODES["EIO"])
+        for _ in range(6):
+            self.life.append([EQUAL_BYTES])
+        self.life.rounds(10_000)
+        self.life.flush()
+        self.life.crash(fault, seed)
+
+    @rule(mode=replayed, fault=power_faults, count=st.integers(0, 3), what=st.sampled_from(("stale", "foreign")))
+    def meet_a_stranger(self, mode: Mode, fault: Fault, count: int, what: str) -> None:
+        self.life.reopen(mode)
+        self.life.append([EQUAL_BYTES] * 3)
+        self.life.keep_buffers()
+        self.life.crash(fault)
+        for _ in range(count):
+            self.life.append([EQUAL_BYTES])
+        self.life.reopen(mode, before=[what])
 
     @rule(length=st.integers(1, 600))
     def short_write(self, length: int) -> None:

@@ -108,6 +108,7 @@ class Process(Teller):
             assert self.is_failure_excused(), "the store cannot be opened, and nothing is in its way"
             met("an open failed")
             self.end_process(Fault.KILL)
+            self.disk.capacity = DEFAULT_CAPACITY  # or the rest of the history would be about nothing else
             return None
         self.store = store
         self._opened(store, report)
@@ -128,7 +129,7 @@ class Process(Teller):
             if what == "power":
                 self.end_process(Fault.POWER)
             elif what in ("stale", "foreign"):
-                self._strangers |= put_back(self.volumes, self.kept_buffers, is_foreign=what == "foreign")
+                self._strangers |= put_back(self.volumes, self.kept_buffers[-3:], is_foreign=what == "foreign")
                 self._undisturbed = None
             elif remove_derived(self.disk, what):
                 self._is_derived_lost |= what in ("queues", "point")
