@@ -84,6 +84,17 @@ def removal_cut_off_between_the_files_of_a_queue(life: Life) -> None:
     life.remove_head(2)
 
 
+def emptied_queue_that_could_not_be_synced(life: Life) -> None:
+    """After a sync of a queue has failed its pages are not believed: the head stays until a start has looked."""
+    for queue in (0, 0, 1, 1, 1, 1, 1, 1, 1):
+        life.append(EQUAL, queue=queue)
+    life.flush()
+    life.fail("sync", 1, errno.EIO)
+    life.remove_head(1)
+    life.remove_head(1)
+    life.crash(Fault.POWER)
+
+
 @pytest.mark.parametrize(
     "history",
     [
@@ -93,6 +104,7 @@ def removal_cut_off_between_the_files_of_a_queue(life: Life) -> None:
         queue_built_by_a_recovery_that_was_cut_off,
         head_deleted_beyond_the_point_that_knew_a_number,
         removal_cut_off_between_the_files_of_a_queue,
+        emptied_queue_that_could_not_be_synced,
     ],
     ids=lambda history: history.__name__,
 )

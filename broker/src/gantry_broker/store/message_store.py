@@ -103,7 +103,7 @@ class MessageStore:
         self._commit_wake_bytes: Final = max(settings.pool.commit_pages_min, 1) * PAGE_BYTES
         self._is_flush_woken: Final = settings.flush.is_sync or not settings.flush.is_timed
         self.removal: Final = HeadRemoval(
-            self._log, self._dispatcher, self._queues, self._index, self._points.request_point
+            self._log, self._dispatcher, self._queues, self._index, self._points.request_point, self._failure.report
         )
         """How the oldest files are deleted, for whoever decides it."""
         self._lock: DiskLock | None = None

@@ -19,6 +19,7 @@ them. Mappings live as long as their last reader.
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, final
@@ -49,13 +50,16 @@ class HeadRemoval:
         queues: QueueTable,
         index: KeyIndex | None,
         retired: Callable[[], None],
+        failed: Callable[[str, OSError], object],
     ) -> None:
-        """``retired`` is called when files wait for ``gantry-point`` to close them."""
+        """``retired`` is called when files wait for ``gantry-point`` to close them, ``failed`` after a failed sync."""
         self._log: Final = commit_log
         self._dispatcher: Final = dispatcher
         self._queues: Final = queues
         self._index: Final = index
         self._has_retired: Final = retired
+        self._has_failed: Final = failed
+        self._error: OSError | None = None
         self._newest_ms: dict[int, int] = {}
         self._log_files: Final[deque[MappedFile]] = deque()
         self._queue_files: Final[deque[tuple[FileQueue, MappedFile]]] = deque()
@@ -94,8 +98,10 @@ class HeadRemoval:
     def measure(self, offset: int) -> Trims:
         """Where every queue begins when the log begins at ``offset``. Helper thread: reads the disk, and syncs.
 
-        Queues that will hold nothing are durable when this returns.
+        Queues that will hold nothing are durable when this returns. When that has failed once it is not tried again.
         """
+        if self._error is not None:
+            raise self._error
         trims: dict[ConsumeQueue, int] = {}
         for queue in self._queues:
             try:
@@ -107,8 +113,17 @@ class HeadRemoval:
             if min_offset > queue.min_offset:
                 trims[queue] = min_offset
                 if min_offset == queue.readable_end:
-                    self._queues.sync_end(queue)
+                    self._sync_end(queue)
         return trims
+
+    def _sync_end(self, queue: ConsumeQueue) -> None:
+        try:
+            self._queues.sync_end(queue)
+        except OSError as exc:
+            if exc.errno not in (errno.EMFILE, errno.ENFILE):  # without a descriptor nothing was tried
+                self._error = exc
+                self._has_failed("a sync of a queue", exc)
+            raise
 
     def retire(self, offset: int, trims: Trims) -> int:
         """Let the log begin at ``offset``, which is the end of a file; how many log files go. Loop's thread."""
