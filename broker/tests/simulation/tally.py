@@ -23,7 +23,6 @@ NEEDED: Final = (
     "short write", "disk full", "a send was refused and space came back", "pool exhausted and drained",
     "a flush failed", "the log failed", "an open failed",
     "rolled", "replayed", "replayed over a roll", "cut", "refilled after a cut", "a refilled cut met another crash",
-    "an empty queue kept a lost number",
     "set aside", "stale buffers put back", "foreign buffers put back", "the head was removed",
     "queues removed", "index removed", "checkpoint removed", "point removed", "twin removed",
     "started at a recovery point", "read the whole log", "clean stop", "lost what was not promised",
