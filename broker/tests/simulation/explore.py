@@ -1,8 +1,8 @@
 """Many histories, until one fails; and a failing one made short.
 
-Hypothesis draws them, from a seed: the same seed gives the same histories. It does not shorten here, since it would
-have to draw again, and takes minutes. A history is a list of verbs which can be left out at will, so leaving out is
-all that ``shorten`` does, as long as what remains fails at the same place.
+Hypothesis draws them, from a seed: in the same program the same seed gives the same histories. It does not shorten
+here, since it would have to draw again, and takes minutes. A history is a list of verbs which can be left out at will,
+so leaving out is all that ``shorten`` does, as long as what remains fails at the same place.
 """
 
 from __future__ import annotations

@@ -1,28 +1,32 @@
-"""A slice of what ``run_histories.py`` does, and always the same histories: whatever breaks one is new."""
+"""A slice of what ``run_histories.py`` does, and always the same histories: whatever breaks one is new.
+
+It runs as a program of its own, since Hypothesis also draws numbers that it finds in the modules that are loaded: among
+other tests the same seed would give other histories.
+"""
 
 from __future__ import annotations
 
-import pytest
-from simulation.explore import run_histories, shorten, tell
-from simulation.tally import MET
+import re
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
+
+PROGRAM = Path(__file__).with_name("run_histories.py")
 FREQUENT = (
     "replayed", "replayed over a roll", "cut", "refilled after a cut", "a refilled cut met another crash",
-    "died in recovery", "converged after a death in recovery", "recovered twice", "rolled",
+    "died in recovery", "converged after a death in recovery", "recovered twice", "set aside", "the log failed",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_happens_the_store_keeps_what_its_mode_promises_and_nothing_cut_returns(seed: int) -> None:
-    """For any history: what was promised is there, byte for byte; what was cut never is; recovery converges."""
-    failed = run_histories(seed, 50)
+    """What was promised is there byte for byte, what was cut never is, recovery converges; and it was in danger."""
+    command = [sys.executable, str(PROGRAM), "--seed", str(seed), "--histories", "100", "--workers", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
-    assert failed is None, f"seed {seed}; shortened:\n{tell(shorten(failed))}"
-
-
-def test_the_slice_has_met_what_it_is_about() -> None:
-    """Histories in which nothing happens prove nothing."""
-    MET.clear()
-    run_histories(1, 50)
-
-    assert [what for what in FREQUENT if not MET[what]] == []
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "100 histories held" in done.stdout
+    met = dict(re.findall(r"^  (\S.*?) +([\d,]+)$", done.stdout, re.MULTILINE))
+    assert [what for what in FREQUENT if met.get(what, "0") == "0"] == []
