@@ -16,8 +16,8 @@ from typing import Final, final
 from gantry_broker.ports.disk import DiskFile, DiskLock, DiskSpace
 
 WINDOW_BYTES: Final = 64 << 20
-POPULATED_BYTES_MAX: Final = 512 << 20
-"""A key index is below it, a log file of 1 GiB is not."""
+POPULATED_BYTES_MAX: Final = 448 << 20
+"""A key index is below it, a log file of 512 MiB is not: the loop would wait for it in a roll."""
 PLENTY_BYTES: Final = 1 << 50
 
 

@@ -29,6 +29,10 @@ PartName = Literal["tail", "sync", "recovery", "rss"]
 
 ROOM_FOR_HEADERS_BYTES = 16 * MEBIBYTE
 UNFLUSHED_BYTES_MAX = 512 * MEBIBYTE
+ANONYMOUS_NOTE = (
+    "With anonymous memory the call does less: what consumers may not see yet gets its queue and index entries later, "
+    "behind the commit, so its excess can be negative."
+)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -72,6 +76,7 @@ class Parts:
             f"{scale.tail_flush_interval_ms} ms; log files of {scale.tail_segment_bytes // MEBIBYTE} MiB, "
             f"{scale.buffers_count} buffers; {scale.tail_rounds} rounds of {scale.tail_seconds:g} s for each line, "
             f"interleaved; medians. {others_text(others)}",
+            *([ANONYMOUS_NOTE] if "anonymous" in media.paths else []),
             *missing_text(media),
         ]
         cells = summarise_tail(rounds)
