@@ -8,9 +8,9 @@ from faults.scene import Scene
 
 
 def second_on(scene: Scene, directory: Path) -> Scene:
-    """A broker on other ports that is told to use the same store."""
+    """A broker on other ports that is told to use the same store, and has a status page of its own."""
     directory.mkdir()
-    return Scene(directory, store=scene.store, seed=2)
+    return Scene(directory, store=scene.store, seed=2, settings={"statusPagePath": str(directory / "status")})
 
 
 async def test_a_second_broker_refuses_and_the_first_is_unharmed(tmp_path: Path) -> None:
