@@ -73,11 +73,12 @@ def warn_if_busy(console: Console) -> None:
 def surroundings(results: Results) -> Figures:
     """Where and with what it was measured."""
     machine = results.machine
+    kernel = ".".join(machine.kernel.split(".")[:2])
     return Figures(
         name="measured on",
         headings=["processor", "cores", "memory", "Linux", "Python", "uvloop", "when"],
         rows=[[
-            machine.processor, str(machine.cores), f"{machine.memory_bytes / (1 << 30):.0f} GiB", machine.kernel,
+            machine.processor, str(machine.cores), f"{machine.memory_bytes / (1 << 30):.0f} GiB", kernel,
             machine.python, machine.uvloop, results.started_at,
         ]],
         notes=[],

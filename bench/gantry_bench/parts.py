@@ -134,8 +134,8 @@ class Parts:
                 cells += run_recovery(plan, told=self._prefixed(f"recovery, {size:,} bytes"))
         conditions = [
             f"Messages of {BODY_BYTES} bytes in four queues, log files of {segment_bytes // MEBIBYTE} MiB, one run "
-            "each, after `kill -9`. Reading means checking every byte and writing queues and index again, and ends "
-            f"with everything on the disk. {others_text(others.cores)}"
+            "each, after `kill -9`. A recovery point comes every 10 s. Reading means checking every byte and writing "
+            f"queues and index again, and ends with everything on the disk. {others_text(others.cores)}"
         ]
         return Outcome(recovery_figures(cells, conditions), [], cells, others.cores)
 

@@ -1,8 +1,9 @@
 """How fast a start reads a log after a kill: what is run, and what it amounts to. Pure.
 
-One store is filled and killed, then recovered three times, and killed again each time: as it is, from its recovery
-point; without that point, so that the whole log is read and all queues and the index are written again, with the log in
-the page cache, as after a kill; and once more with the log on the disk only, as after a reboot.
+One store is filled and killed, then recovered three times, and killed again each time: as it is, which is from its
+recovery point if there was time for one; without a point, so that the whole log is read and all queues and the index
+are written again, with the log in the page cache, as after a kill; and once more with the log on the disk only, as after
+a reboot.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import msgspec
 
 from gantry_bench.figures import Figures
 
-Way = Literal["from the recovery point", "all of it, cached", "all of it, from the disk"]
+Way = Literal["as the kill left it", "all of it, cached", "all of it, from the disk"]
 
-WAYS: Final[tuple[Way, ...]] = ("from the recovery point", "all of it, cached", "all of it, from the disk")
+WAYS: Final[tuple[Way, ...]] = ("as the kill left it", "all of it, cached", "all of it, from the disk")
 
 
 class FillPlan(msgspec.Struct, frozen=True):

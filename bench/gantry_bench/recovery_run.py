@@ -60,7 +60,7 @@ def run_recovery(plan: FillPlan, *, told: Callable[[str], None] = lambda text: N
 
 def prepare(store: Path, way: Way) -> None:
     """Put the store into the state that is to be recovered."""
-    if way == "from the recovery point":
+    if way == "as the kill left it":
         return
     (store / RECOVERY_POINT).unlink(missing_ok=True)
     if way == "all of it, from the disk":
@@ -77,7 +77,7 @@ def check(way: Way, filled: FillReport, report: RecoverReport) -> None:
     """A recovery that found something else, or read something else, is no measurement."""
     if report.is_clean or report.end != filled.end:
         raise BenchmarkFailed(f"the recovery {way!r} found a log up to {report.end} of {filled.end}")
-    if way != "from the recovery point" and (report.start != 0 or report.records != filled.messages):
+    if way != "as the kill left it" and (report.start != 0 or report.records != filled.messages):
         raise BenchmarkFailed(f"the recovery {way!r} read {report.records} messages of {filled.messages}")
 
 
