@@ -2,8 +2,8 @@
 
 One store is filled and killed, then recovered three times, and killed again each time: as it is, which is from its
 recovery point if there was time for one; without a point, so that the whole log is read and all queues and the index
-are written again, with the log in the page cache, as after a kill; and once more with the log on the disk only, as after
-a reboot.
+are written again, with the log in the page cache, as after a kill; and once more with the log on the disk only, as
+after a reboot.
 """
 
 from __future__ import annotations
