@@ -21,7 +21,7 @@ ROWS: Final = {
     "K3": "SIGTERM under load, more signals, SIGKILL while stopping",
     "K5": "a kill during recovery, again and again",
     "K6": "no descriptors, no address space, no memory",
-    "K7": "the clock jumps",
+    "K7": "the clock jumps: test_server_retention.py",
     "D1": "power loss under load, in every mode",
     "D2": "torn writes: any subset of the dirty pages",
     "D3": "power loss right after a roll",

@@ -15,6 +15,10 @@ from faults.strace import injected
 pytestmark = pytest.mark.needs_strace
 
 
+QUICK = (Mode(False, Medium.TMPFS), Mode(True, Medium.OFF), Mode(True, Medium.TMPFS))
+SOME_QUICK = [mode if mode in QUICK else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES]
+
+
 def scene_in(mode: Mode, directory: Path, buffers: Path) -> Scene:
     return Scene(directory, settings=mode.settings(buffers) | QUICK_FLUSH)
 
@@ -30,7 +34,7 @@ async def fail_one(scene: Scene, calls: str, fault: str, trace: Path) -> int:
     return code
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("mode", SOME_QUICK, ids=str)
 @pytest.mark.parametrize(
     "number",
     [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 7, 20))],
