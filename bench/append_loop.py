@@ -11,7 +11,6 @@ medium "control" exactly as with all others.
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import resource
 import sys
@@ -24,12 +23,11 @@ from gantry_bench.memory_disk import MemoryDisk
 from gantry_bench.tail import CallTimes, LoopPlan, LoopReport, call_times
 
 from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.runtime import settle
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.settings import FlushSettings, PoolSettings, StoreSettings
 from gantry_wire.message import encode_host
 
-GC_THRESHOLD: Final = 20_000
-"""As the broker has it."""
 QUEUES_COUNT: Final = 4
 PR_SET_TIMERSLACK: Final = 29
 
@@ -122,9 +120,7 @@ def measure(plan: LoopPlan) -> LoopReport:
     loop = Loop(plan)
     # The default slack of 50 us would turn an even pace into bursts of three.
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
+    settle()
     loop.run(plan.warm_up_seconds)
     store = loop.store
     syncs, wrote = store.sync_count, store.wrote

@@ -11,7 +11,7 @@ import pytest
 from gantry_broker.errors import StoreError
 from gantry_broker.store.inspect.repair import RepairPlanner
 from gantry_broker.store.inspect.repair_plan import RepairPlan
-from gantry_broker.store.recover import RecoveryReport
+from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PoolSettings, StoreSettings
 from gantry_broker.testing.faulty_disk import FaultyDisk
 from gantry_broker.testing.reading_twin import ReadingTwin

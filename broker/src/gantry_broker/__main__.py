@@ -6,7 +6,6 @@ one is no order to hurry. Whoever is in a hurry sends SIGKILL, and the next star
 
 import argparse
 import asyncio
-import gc
 import logging
 import os
 import resource
@@ -22,6 +21,7 @@ from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError
 from gantry_broker.logs import set_up_logs
 from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.runtime import settle
 from gantry_broker.server.stopping import StopTimeout
 from gantry_broker.settings import (
     BrokerSettings,
@@ -131,8 +131,7 @@ async def run(settings: BrokerSettings, signals: StopSignals) -> int:
     except (OSError, BrokerError) as error:
         log.error("cannot start", extra={"reason": str(error)})
         return EXIT_FAILED
-    gc.collect()
-    gc.freeze()  # what exists now lives as long as the process; the collector need not look at it again
+    settle()
     print(f"broker listening on {settings.listen_host}:{broker.port}", flush=True)
     failed = asyncio.ensure_future(broker.failed())
     stopped = asyncio.ensure_future(stop.wait())

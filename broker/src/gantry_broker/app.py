@@ -57,8 +57,6 @@ from gantry_wire.message import encode_host
 
 log = logging.getLogger(__name__)
 
-GC_THRESHOLD: Final = 20_000
-"""Objects between two looks of the garbage collector: what a pass makes is freed by counting, not by collecting."""
 CLIENT_SCAN_S: Final = 10.0
 ADVANCE_RETRY_S: Final = 1.0
 """How soon stored messages that there was no room to show are tried again."""

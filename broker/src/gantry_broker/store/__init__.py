@@ -8,7 +8,7 @@ from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
 from gantry_broker.store.reader import ReadResult, ReadStatus
-from gantry_broker.store.recover import RecoveryReport
+from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import FlushSettings, StoreSettings, parse_delay_levels
 
 __all__ = [

@@ -14,36 +14,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final, final
 
-from gantry_broker.errors import FlushFailed, StoreLocked, StoreUnusable
 from gantry_broker.ports.buffers import BufferVolume
 from gantry_broker.ports.clock import Clock
-from gantry_broker.ports.disk import Disk, DiskLock
+from gantry_broker.ports.disk import Disk
 from gantry_broker.ports.real_buffers import open_volume as open_real_volume
-from gantry_broker.store.abort_marker import AbortMarker
 from gantry_broker.store.append import append_batch, append_contiguous
-from gantry_broker.store.checkpoint import Checkpoint
-from gantry_broker.store.commit_log import CommitLog
-from gantry_broker.store.committer import Committer
 from gantry_broker.store.confirm import Positions, confirmed_offset, promised_offset
 from gantry_broker.store.consume_queue import ConsumeQueue
-from gantry_broker.store.dispatcher import AppendedListener, Dispatcher
+from gantry_broker.store.dispatcher import AppendedListener
 from gantry_broker.store.draft import Draft
-from gantry_broker.store.failure import FailureRecord, StoreFailure
-from gantry_broker.store.file_queue import make_durable_directory
-from gantry_broker.store.flusher import Flusher
-from gantry_broker.store.identity import IdentityFile, StoreIdentity, new_identity
-from gantry_broker.store.key_index import KeyIndex
-from gantry_broker.store.opening import OpenPools, seals_of, write_or_keep, written_by_others_from
-from gantry_broker.store.point_writer import PointWriter
-from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.identity import StoreIdentity
+from gantry_broker.store.life import StoreLife
 from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, read_messages
 from gantry_broker.store.record_taker import Progress
-from gantry_broker.store.recover import FoundStore, Recovery, RecoveryReport
-from gantry_broker.store.recovery_point import RecoveryPointFile
-from gantry_broker.store.removal import HeadRemoval
+from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PAGE_BYTES, StoreSettings
 from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
 from gantry_broker.store.write_pool import PoolStatus
@@ -78,39 +64,26 @@ class MessageStore:
         """Called once per batch with the queues that have become longer for consumers."""
         self.is_awaited: Callable[[], bool] = lambda: False
         """Whether somebody waits for messages that are not shown before they are committed."""
-        self.identity: StoreIdentity = new_identity(0)
-        self._disk: Final = disk
         self._clock: Final = clock
         self._store_host: Final = store_host
-        self._on_progress: Final = on_progress
-        self._log: Final = CommitLog(disk, f"{root}/commitlog", settings, clock)
-        self._queues: Final = QueueTable(disk, f"{root}/consumequeue", settings)
-        self._index: Final = KeyIndex(disk, f"{root}/index", settings, clock) if settings.is_index_enabled else None
-        self._dispatcher: Final = Dispatcher(self.on_appended)
-        self._abort: Final = AbortMarker(disk, root)
-        self._checkpoint: Final = Checkpoint(disk, root)
-        self._point_file: Final = RecoveryPointFile(disk, root)
-        self._identity_file: Final = IdentityFile(disk, root)
-        self._failure_record: Final = FailureRecord(disk, root)
-        self._failure: Final = StoreFailure(self._log, self._failure_record, on_fatal)
-        self._flusher: Final = Flusher(settings.flush, clock, self._log, self._failure, on_progress)
-        self._points: Final = PointWriter(
-            settings.flush, clock, self._log, self._dispatcher, self._queues, self._index, self._checkpoint,
-            self._point_file, self._flusher, self._failure,
+        self._life: Final = StoreLife(
+            root, settings, disk=disk, clock=clock, listeners=self.on_appended, on_fatal=on_fatal,
+            on_progress=on_progress, open_volume=open_volume,
         )  # fmt: skip
-        self._pools: Final = OpenPools(settings.pool, open_volume, file_size=settings.mapped_file_size_commit_log)
-        self._committer: Committer | None = None
+        self._log: Final = self._life.log
+        self._queues: Final = self._life.queues
+        self._index: Final = self._life.index
+        self._dispatcher: Final = self._life.dispatcher
+        self._flusher: Final = self._life.flusher
+        self._points: Final = self._life.points
+        self._pools: Final = self._life.pools
         self._commit_wake_bytes: Final = max(settings.pool.commit_pages_min, 1) * PAGE_BYTES
         self._is_flush_woken: Final = settings.flush.is_sync or not settings.flush.is_timed
-        self.removal: Final = HeadRemoval(
-            self._log, self._dispatcher, self._queues, self._index, self._points.request_point, self._failure.report
-        )
+        self.removal: Final = self._life.removal
         """How the oldest files are deleted, for whoever decides it."""
-        self._lock: DiskLock | None = None
-        self._is_open = False
 
     def __repr__(self) -> str:
-        return f"<MessageStore {self.root} open={self._is_open} {self._log!r}>"
+        return f"<MessageStore {self.root} open={self._life.is_open} {self._log!r}>"
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -128,130 +101,19 @@ class MessageStore:
         Raises ``StoreLocked``, ``StoreMismatch``, ``StoreFull``, ``ConfigCorrupt`` or ``StoreUnusable``. Without
         ``is_flushing`` no threads run, for tests and tools that call ``commit_step`` and ``flush_step`` themselves.
         """
-        disk, root = self._disk, self.root
-        make_durable_directory(disk, f"{root}/commitlog")
-        try:
-            self._lock = disk.lock(f"{root}/lock")
-        except BlockingIOError as exc:
-            raise StoreLocked(f"another process uses the store in {root}") from exc
-        try:
-            on_locked()
-            report = self._recover(progress)
-        except OSError as exc:
-            self._release()
-            raise StoreUnusable(f"the store in {root} could not be opened: {exc}") from exc
-        except BaseException:
-            self._release()
-            raise
-        self._is_open = True
-        if is_flushing:
-            self._flusher.start()
-            self._points.start()
-            if self._committer is not None:
-                self._committer.start()
-        return report
-
-    def _recover(self, progress: Progress | None) -> RecoveryReport:
-        is_clean = not self._abort.is_present()
-        checkpoint = self._checkpoint.read()
-        identity = self._identity_file.read()
-        self._log.load()
-        point = self._point_file.read()
-        others_from = written_by_others_from(checkpoint, point, self._log.min_physical)
-        self._pools.open(identity)
-        self._abort.create()
-        found = FoundStore(
-            root=self.root,
-            point=point,
-            is_clean=is_clean,
-            sealed_flushed=checkpoint.flushed,
-            failed_flushed=self._failure_record.read(),
-            buffers=self._pools.found(),
-            expected=self._pools.expected(identity, is_clean=is_clean),
-            seals=seals_of(identity, others_from),
-        )
-        recovery = Recovery(self._disk, self.settings, self._log, self._queues, self._index)
-        report = self._run(recovery, found, progress)
-        self._begin(identity or new_identity(report.end), report, others_from)
-        self._dispatcher.index = self._index
-        self._dispatcher.dispatched = report.end
-        self._dispatcher.tail = (report.end, recovery.tail, self._log.last_timestamp_ms)
-        if self.settings.flush.is_sync or not self._pools.status.is_crash_safe:
-            self._dispatcher.hold()
-        self._points.deleted = dict(point.deleted) if point is not None else {}
-        self._points.finish()
-        if self._failure.error is not None:
-            raise StoreUnusable("the recovered store could not be flushed") from self._failure.error
-        self._failure_record.remove()
-        return report
-
-    def _run(self, recovery: Recovery, found: FoundStore, progress: Progress | None) -> RecoveryReport:
-        """Recover. A sync that fails now is a failed flush: the next start must rewrite what it was to bring there."""
-        try:
-            return recovery.run(found, progress)
-        except OSError:
-            with suppress(OSError):
-                self._failure_record.write(recovery.durable_mark)
-            raise
-
-    def _begin(self, identity: StoreIdentity, report: RecoveryReport, others_from: int | None) -> None:
-        """The next generation: buffers void and ready first, then the identity that new ones are stamped with."""
-        started = self._pools.moved(identity.started(report.end, written_by_others_from=others_from))
-        self.identity = write_or_keep(self._identity_file, identity, started)
-        self._pools.prepare(self.identity)
-        pool = self._pools.pool
-        if pool is not None:
-            self._committer = Committer(
-                self.settings.pool, self._clock, self._log, pool, self._failure, self._on_progress
-            )  # fmt: skip
-            self._log.pool = pool
-            self._log.pool_drained = self._committer.want
-            self._log.returned = self._committer.take
-        self._log.start_at(report.end)
+        return self._life.open(progress, is_flushing=is_flushing, on_locked=on_locked)
 
     def close(self) -> None:
         """Stop cleanly: no more appends, commit and flush everything, remove the abort marker, let go of all files.
 
         If a flush fails or has failed, the marker stays, and the next start recovers.
         """
-        if not self._is_open:
-            return
-        self._is_open = False
-        self._log.is_read_only = True
-        if self._committer is not None:
-            self._committer.stop()
-        self._flusher.stop()
-        self._points.stop()
-        with suppress(FlushFailed):
-            self._flusher.flush()
-            self.advance()
-        if self._points.finish() and self._dispatcher.held_count == 0:
-            self._return_all()
-            try:
-                self._abort.remove()
-            except OSError as exc:
-                # Everything is on the disk already: at worst the next start reads more than it has to.
-                log.warning("the mark of an unclean stop could not be removed", extra={"reason": str(exc)})
-        self._release()
+        self._life.close(self.advance)
 
-    def _return_all(self) -> None:
-        """Everything is in the files: no buffer holds anything any more."""
-        self._log.file = None
-        self._log.return_all()
-        if self._committer is not None:
-            self._committer.give_back()
-
-    def _release(self) -> None:
-        self.removal.close()
-        self._checkpoint.close()
-        self._queues.close()
-        if self._index is not None:
-            self._index.close()
-        self._log.close()
-        self._pools.close()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+    @property
+    def identity(self) -> StoreIdentity:
+        """Who this store is, and who wrote which part of its log."""
+        return self._life.identity
 
     def advance(self) -> bool:
         """Act on what the threads have done: buffers go back, consumers see what is confirmed now.
@@ -328,7 +190,7 @@ class MessageStore:
 
     @property
     def is_writable(self) -> bool:
-        return self._is_open and not self._log.is_read_only
+        return self._life.is_open and not self._log.is_read_only
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
@@ -382,11 +244,11 @@ class MessageStore:
     def _wake_threads(self) -> None:
         """Let the threads begin that somebody waits for, or that have enough to do."""
         commit_log = self._log
-        if self._committer is not None:
+        if self._life.committer is not None:
             if commit_log.wrote - commit_log.committed >= self._commit_wake_bytes:
-                self._committer.wake()
+                self._life.committer.wake()
             elif self._dispatcher.is_held and self.is_awaited():
-                self._committer.want()
+                self._life.committer.want()
         if self._is_flush_woken and commit_log.wrote - commit_log.flushed >= self._flusher.wake_bytes:
             self._flusher.wake()
 
@@ -396,8 +258,8 @@ class MessageStore:
 
     def commit_step(self) -> None:
         """One round of the commit thread, for whoever opened without threads."""
-        if self._committer is not None:
-            self._committer.step()
+        if self._life.committer is not None:
+            self._life.committer.step()
         self.advance()
 
     def flush_step(self) -> None:

@@ -45,6 +45,9 @@ class RecordTaker:
         self.index_end = -1
         """Messages at or before this physical offset are indexed."""
 
+        self.touched: set[ConsumeQueue] | None = None
+        """If it is a set, the queues that get units are put there."""
+
         self.records = 0
         self.tail = -1
         """Where the last record begins."""
@@ -98,6 +101,8 @@ class RecordTaker:
         is_deleted = physical < self.deleted.get(facts.topic, -1)
         if facts.is_queued and not is_deleted and (self._only is None or queue in self._only):
             self._put_unit(queue, facts.queue_offset, physical, size, facts.tags_code)
+            if self.touched is not None:
+                self.touched.add(queue)
         if self._index is not None and facts.keys and physical > self.index_end and not is_deleted:
             self._put_keys(queue, facts.keys, physical, facts.store_timestamp_ms)
 
@@ -135,7 +140,7 @@ class RecordTaker:
 
     def found_plain(self, records: Iterable[PlainRecord], physical: int) -> int:
         """All of ``records``, the first of which lies at ``physical``; where the run ends."""
-        size = count = 0
+        size, count, touched = 0, 0, self.touched
         newest_ms = self._log.last_timestamp_ms
         is_indexing, known, tags, unpacked = self._index is not None, self._plain, self._tags, UNIT.pack
         for record in records:
@@ -158,6 +163,8 @@ class RecordTaker:
                 queue.put_next(unpacked(physical, size, code))
             else:
                 self._put_unit(queue, offset, physical, size, code)
+            if touched is not None:
+                touched.add(queue)
             if is_indexing and physical > self.index_end:
                 keys = keys_of(properties)
                 if keys:

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store import points
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.derived import DerivedFiles
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.queue_table import QueueTable
-from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery import (
     INFINITE,
@@ -36,6 +36,7 @@ from gantry_broker.store.recovery import (
     scan_log,
 )
 from gantry_broker.store.recovery_point import RecoveryPoint
+from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.replay import Expected, FoundBuffer, plan_replay
 from gantry_broker.store.replay_execute import execute_step, set_aside
 from gantry_broker.store.scrub import last_used, rewrite
@@ -43,47 +44,6 @@ from gantry_broker.store.settings import StoreSettings
 from gantry_wire.message import check_record
 
 log = logging.getLogger(__name__)
-
-DAMAGE_LOGGED_MAX: Final = 100
-"""Damaged ranges that are named one by one; the report has all of them."""
-
-
-@dataclass(slots=True, kw_only=True)
-class RecoveryReport:
-    """What an open found and did."""
-
-    is_clean: bool
-    """Whether the last run ended well."""
-
-    start: int
-    """From where the log was read."""
-
-    end: int = 0
-    """Where the log ends."""
-
-    records: int = 0
-    """How many records were read."""
-
-    cut_bytes: int = 0
-    """Bytes behind the end that were not zero: the torn tail."""
-
-    damaged: list[tuple[int, int]] = field(default_factory=list)
-    """Half-open ranges of rot, reported and stepped over."""
-
-    lost_flushed_bytes: int = 0
-    """Bytes that had been flushed and are gone. Above 0 only if the disk lied or lost them."""
-
-    queues_rebuilt: list[tuple[str, int]] = field(default_factory=list)
-    is_index_rebuilt: bool = False
-    replayed_bytes: int = 0
-    """Bytes that were in write buffers only, and are in the log now."""
-
-    replayed_records: int = 0
-    set_aside: list[str] = field(default_factory=list)
-    """Where the content of write buffers was put that does not belong into this log."""
-
-    unknown_topics: int = 0
-    """Records of topics whose names cannot name a directory; they are in the log only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +70,9 @@ class Recovery:
         self, disk: Disk, settings: StoreSettings, commit_log: CommitLog, queues: QueueTable, index: KeyIndex | None
     ) -> None:
         self._disk: Final = disk
-        self._settings: Final = settings
         self._log: Final = commit_log
-        self._queues: Final = queues
-        self._index: Final = index
         self._taker: Final = RecordTaker(disk, commit_log, queues, index, settings.delay_levels_ms)
+        self._derived: Final = DerivedFiles(disk, commit_log, queues, index, self._taker, settings.delay_levels_ms)
         self._report = RecoveryReport(is_clean=True, start=0)
         self.durable_mark = 0
         """How far the log is durable, if this ends in the middle: the next start must not believe what lies behind."""
@@ -147,8 +105,10 @@ class Recovery:
         commit_log.last_timestamp_ms = trusted.timestamp_ms if trusted is not None else 0
         taker.tail = trusted.tail if trusted is not None else -1
 
-        rebuilt = self._load_queues(plan, trusted)
-        is_index_usable = self._load_index(trusted, is_clean=is_clean)
+        rebuilt = self._derived.load_queues(plan.start, trusted, is_clean=is_clean)
+        report.queues_rebuilt = sorted((queue.topic, queue.queue_id) for queue in rebuilt)
+        is_index_usable = self._derived.load_index(trusted, is_clean=is_clean)
+        report.is_index_rebuilt = self._derived.is_index_rebuilt
         self._read_before(plan, found, rebuilt, is_index_usable=is_index_usable)
         result = self._scan(commit_log.files.files, plan.start, plan.durable_mark, found)
         report.damaged += result.damaged
@@ -157,22 +117,11 @@ class Recovery:
         report.damaged = sorted(report.damaged + taker.damaged)
         report.end, report.records, report.unknown_topics = result.end, taker.records, taker.unknown_topics
         report.lost_flushed_bytes = result.lost_flushed
-        self._restore_ends(point if point is not None and point.through < facts.min_physical else trusted)
+        self._derived.restore_ends(point if point is not None and point.through < facts.min_physical else trusted)
         self._cut(result, plan, is_clean=is_clean)
         self._make_durable(plan, found, result.end)
-        for damage_start, damage_end in report.damaged[:DAMAGE_LOGGED_MAX]:
-            log.error(
-                "the log is damaged here; its neighbours are served",
-                extra={"offset": damage_start, "end": damage_end, "ranges": len(report.damaged)},
-            )
         points.reached(points.MID_RECOVERY)
-        if report.cut_bytes or report.lost_flushed_bytes:
-            lost = {"end": result.end, "cut_bytes": report.cut_bytes, "lost_flushed_bytes": report.lost_flushed_bytes}
-            log.warning("the log's tail was damaged and has been cut off", extra=lost)
-        facts_read = {"start": plan.start, "end": result.end, "records": report.records}
-        if report.replayed_bytes:
-            facts_read |= {"replayed_bytes": report.replayed_bytes, "replayed_records": report.replayed_records}
-        log.info("store recovered", extra=facts_read)
+        report.say()
         return report
 
     # -- before the log is read ----------------------------------------------------------------------------------------
@@ -187,78 +136,6 @@ class Recovery:
             return False
         check = check_record(file.view, point.tail - file.base_offset, physical_offset=point.tail)
         return check.is_good and point.tail + check.size == point.through
-
-    def _load_queues(self, plan: StartPlan, point: RecoveryPoint | None) -> set[ConsumeQueue]:
-        """Open the queues as far as they can be trusted; those that must be built from the beginning of the log."""
-        before = plan.start
-        min_physical = self._log.min_physical
-        for queue in self._queues.discover():
-            queue.load(before=before, min_physical=min_physical, is_clean=self._report.is_clean)
-            if not self._report.is_clean:
-                # Names and units may be in the page cache only, of a recovery that built it and was cut off.
-                queue.files.is_directory_dirty = True
-                queue.flushed_end = queue.min_offset
-            first = queue.unit(queue.min_offset)
-            if first is not None and first[0] < self._taker.deleted.get(queue.topic, -1):
-                # The topic was deleted, and a crash has brought its files back.
-                queue.reset(self._disk)
-        if point is None:
-            return set()
-        rebuilt: set[ConsumeQueue] = set()
-        damaged = set(point.damaged)
-        for topic, ends in point.queues.items():
-            for queue_id, end in ends.items():
-                queue = self._queues.get_or_create(topic, int(queue_id))
-                if queue.end < end or (topic, queue.queue_id) in damaged:
-                    rebuilt.add(queue)
-        for queue in self._queues:
-            if queue not in rebuilt and not self._is_plausible(queue):
-                rebuilt.add(queue)
-        for queue in rebuilt:
-            queue.reset(self._disk)
-            self._report.queues_rebuilt.append((queue.topic, queue.queue_id))
-        self._report.queues_rebuilt.sort()
-        return rebuilt
-
-    def _is_plausible(self, queue: ConsumeQueue) -> bool:
-        """Whether the first and the last unit of a queue lead to messages of that queue."""
-        if queue.end == queue.min_offset:
-            return True
-        for offset in (queue.min_offset, queue.end - 1):
-            unit = queue.unit(offset)
-            file = self._log.files.at(unit[0]) if unit is not None else None
-            if unit is None or file is None or unit[0] + unit[1] > file.end_offset:
-                return False
-            position = unit[0] - file.base_offset
-            if not check_record(file.view, position, physical_offset=unit[0], verify_crc=False).is_good:
-                # The log itself is damaged there; that is not the queue's fault, and reading it will say so.
-                continue
-            facts = record_facts(file.view, position, unit[1], self._settings.delay_levels_ms)
-            if (facts.topic, facts.queue_id, facts.queue_offset) != (queue.topic, queue.queue_id, offset):
-                return False
-        return True
-
-    def _load_index(self, point: RecoveryPoint | None, *, is_clean: bool) -> bool:
-        """Open the index. False if it has to be built from the beginning of the log."""
-        index = self._index
-        if index is None:
-            return True
-        if point is None:
-            # Nothing says what ought to be there. What a clean stop left is whole, and goes on where it ends.
-            is_usable = is_clean and index.load()
-        elif not point.is_indexed:
-            is_usable = False
-        elif point.index is None:
-            index.remove_all()
-            return True
-        else:
-            is_usable = index.load(up_to=point.index.name) and index.restore(point.index, is_clean=is_clean)
-        index.is_directory_dirty = is_usable and not is_clean
-        if not is_usable:
-            self._report.is_index_rebuilt = self._disk.exists(index.directory) or point is not None
-            index.remove_all()
-        self._taker.index_end = index.end_physical
-        return is_usable
 
     # -- reading the log -----------------------------------------------------------------------------------------------
 
@@ -312,17 +189,6 @@ class Recovery:
         return file.view[position : position + size]
 
     # -- after the log is read -----------------------------------------------------------------------------------------
-
-    def _restore_ends(self, point: RecoveryPoint | None) -> None:
-        """A queue all of whose messages have expired still knows its next offset, or consumers would be lost.
-
-        A point behind which the head has been deleted since says nothing of the log any more, but this.
-        """
-        for topic, ends in point.queues.items() if point is not None else ():
-            for queue_id, end in ends.items():
-                queue = self._queues.get_or_create(topic, int(queue_id))
-                if queue.end < end and not queue.files.files:
-                    queue.start_at(end)
 
     def _cut(self, result: ScanResult, plan: StartPlan, *, is_clean: bool) -> None:
         """Make everything behind the end of the log zero, durably."""

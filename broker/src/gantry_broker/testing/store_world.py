@@ -15,7 +15,7 @@ from typing import Final, final
 
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.message_store import MessageStore
-from gantry_broker.store.recover import RecoveryReport
+from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import StoreSettings
 from gantry_broker.testing.fake_clock import FakeClock
 from gantry_broker.testing.faulty_disk import FaultyDisk

@@ -1,0 +1,122 @@
+"""What a start believes of the files that are derived from the log, and what it has built again.
+
+Queues are trusted as far as the recovery point says that they were durable, and only if their first and last units lead
+to messages of theirs; the index as far as its header was. Whatever is missing, damaged or in doubt is thrown away, and
+comes from the log: that costs time and never a message.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from gantry_broker.ports.disk import Disk
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.key_index import KeyIndex
+from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_taker import RecordTaker
+from gantry_broker.store.recovery_point import RecoveryPoint
+from gantry_wire.message import check_record
+
+
+@final
+class DerivedFiles:
+    """Queues and index in the hands of one recovery."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        commit_log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex | None,
+        taker: RecordTaker,
+        delay_levels_ms: tuple[int, ...],
+    ) -> None:
+        self.is_index_rebuilt = False
+        self._disk: Final = disk
+        self._log: Final = commit_log
+        self._queues: Final = queues
+        self._index: Final = index
+        self._taker: Final = taker
+        self._delay_levels_ms: Final = delay_levels_ms
+
+    def load_queues(self, before: int, point: RecoveryPoint | None, *, is_clean: bool) -> set[ConsumeQueue]:
+        """Open the queues as far as they can be trusted; those that must be built from the beginning of the log."""
+        min_physical = self._log.min_physical
+        for queue in self._queues.discover():
+            queue.load(before=before, min_physical=min_physical, is_clean=is_clean)
+            if not is_clean:
+                # Names and units may be in the page cache only, of a recovery that built it and was cut off.
+                queue.files.is_directory_dirty = True
+                queue.flushed_end = queue.min_offset
+            first = queue.unit(queue.min_offset)
+            if first is not None and first[0] < self._taker.deleted.get(queue.topic, -1):
+                # The topic was deleted, and a crash has brought its files back.
+                queue.reset(self._disk)
+        if point is None:
+            return set()
+        rebuilt: set[ConsumeQueue] = set()
+        damaged = set(point.damaged)
+        for topic, ends in point.queues.items():
+            for queue_id, end in ends.items():
+                queue = self._queues.get_or_create(topic, int(queue_id))
+                if queue.end < end or (topic, queue.queue_id) in damaged:
+                    rebuilt.add(queue)
+        for queue in self._queues:
+            if queue not in rebuilt and not self._is_plausible(queue):
+                rebuilt.add(queue)
+        for queue in rebuilt:
+            queue.reset(self._disk)
+        return rebuilt
+
+    def _is_plausible(self, queue: ConsumeQueue) -> bool:
+        """Whether the first and the last unit of a queue lead to messages of that queue."""
+        if queue.end == queue.min_offset:
+            return True
+        for offset in (queue.min_offset, queue.end - 1):
+            unit = queue.unit(offset)
+            file = self._log.files.at(unit[0]) if unit is not None else None
+            if unit is None or file is None or unit[0] + unit[1] > file.end_offset:
+                return False
+            position = unit[0] - file.base_offset
+            if not check_record(file.view, position, physical_offset=unit[0], verify_crc=False).is_good:
+                # The log itself is damaged there; that is not the queue's fault, and reading it will say so.
+                continue
+            facts = record_facts(file.view, position, unit[1], self._delay_levels_ms)
+            if (facts.topic, facts.queue_id, facts.queue_offset) != (queue.topic, queue.queue_id, offset):
+                return False
+        return True
+
+    def load_index(self, point: RecoveryPoint | None, *, is_clean: bool) -> bool:
+        """Open the index. False if it has to be built from the beginning of the log."""
+        index = self._index
+        if index is None:
+            return True
+        if point is None:
+            # Nothing says what ought to be there. What a clean stop left is whole, and goes on where it ends.
+            is_usable = is_clean and index.load()
+        elif not point.is_indexed:
+            is_usable = False
+        elif point.index is None:
+            index.remove_all()
+            return True
+        else:
+            is_usable = index.load(up_to=point.index.name) and index.restore(point.index, is_clean=is_clean)
+        index.is_directory_dirty = is_usable and not is_clean
+        if not is_usable:
+            self.is_index_rebuilt = self._disk.exists(index.directory) or point is not None
+            index.remove_all()
+        self._taker.index_end = index.end_physical
+        return is_usable
+
+    def restore_ends(self, point: RecoveryPoint | None) -> None:
+        """A queue all of whose messages have expired still knows its next offset, or consumers would be lost.
+
+        A point behind which the head has been deleted since says nothing of the log any more, but this.
+        """
+        for topic, ends in point.queues.items() if point is not None else ():
+            for queue_id, end in ends.items():
+                queue = self._queues.get_or_create(topic, int(queue_id))
+                if queue.end < end and not queue.files.files:
+                    queue.start_at(end)

@@ -1,0 +1,216 @@
+"""The life of a store: its parts built, opened in the right order, and closed in the other.
+
+    lock -> small files -> log, queues, index -> write buffers -> recovery -> the next generation -> threads
+    threads -> flush -> recovery point -> buffers given back -> `abort` gone -> lock
+
+What may be promised afterwards depends on this order; each step says what it relies on. While it runs the store belongs
+to the thread that opens or closes it, before and after that to the loop's. ``MessageStore`` is what others see of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, final
+
+from gantry_broker.errors import FlushFailed, StoreLocked, StoreUnusable
+from gantry_broker.ports.buffers import BufferVolume
+from gantry_broker.ports.clock import Clock
+from gantry_broker.ports.disk import Disk, DiskLock
+from gantry_broker.store.abort_marker import AbortMarker
+from gantry_broker.store.checkpoint import Checkpoint
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.committer import Committer
+from gantry_broker.store.dispatcher import AppendedListener, Dispatcher
+from gantry_broker.store.failure import FailureRecord, StoreFailure
+from gantry_broker.store.file_queue import make_durable_directory
+from gantry_broker.store.flusher import Flusher
+from gantry_broker.store.identity import IdentityFile, StoreIdentity, new_identity
+from gantry_broker.store.key_index import KeyIndex
+from gantry_broker.store.opening import OpenPools, seals_of, write_or_keep, written_by_others_from
+from gantry_broker.store.point_writer import PointWriter
+from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.record_taker import Progress
+from gantry_broker.store.recover import FoundStore, Recovery
+from gantry_broker.store.recovery_point import RecoveryPointFile
+from gantry_broker.store.recovery_report import RecoveryReport
+from gantry_broker.store.removal import HeadRemoval
+from gantry_broker.store.settings import StoreSettings
+
+log = logging.getLogger(__name__)
+
+
+@final
+class StoreLife:
+    """See the module. The parts are here for the facade, which is the only other one to touch them."""
+
+    def __init__(
+        self,
+        root: str,
+        settings: StoreSettings,
+        *,
+        disk: Disk,
+        clock: Clock,
+        listeners: list[AppendedListener],
+        on_fatal: Callable[[Exception], None],
+        on_progress: Callable[[], None],
+        open_volume: Callable[[str], BufferVolume],
+    ) -> None:
+        self.root: Final = root
+        self.settings: Final = settings
+        self.identity: StoreIdentity = new_identity(0)
+        self._disk: Final = disk
+        self._clock: Final = clock
+        self._on_progress: Final = on_progress
+        self.log: Final = CommitLog(disk, f"{root}/commitlog", settings, clock)
+        self.queues: Final = QueueTable(disk, f"{root}/consumequeue", settings)
+        self.index: Final = KeyIndex(disk, f"{root}/index", settings, clock) if settings.is_index_enabled else None
+        self.dispatcher: Final = Dispatcher(listeners)
+        self._abort: Final = AbortMarker(disk, root)
+        self._checkpoint: Final = Checkpoint(disk, root)
+        self._point_file: Final = RecoveryPointFile(disk, root)
+        self._identity_file: Final = IdentityFile(disk, root)
+        self._failure_record: Final = FailureRecord(disk, root)
+        self.failure: Final = StoreFailure(self.log, self._failure_record, on_fatal)
+        self.flusher: Final = Flusher(settings.flush, clock, self.log, self.failure, on_progress)
+        self.points: Final = PointWriter(
+            settings.flush, clock, self.log, self.dispatcher, self.queues, self.index, self._checkpoint,
+            self._point_file, self.flusher, self.failure,
+        )  # fmt: skip
+        self.pools: Final = OpenPools(settings.pool, open_volume, file_size=settings.mapped_file_size_commit_log)
+        self.committer: Committer | None = None
+        self.removal: Final = HeadRemoval(
+            self.log, self.dispatcher, self.queues, self.index, self.points.request_point, self.failure.report
+        )
+        """How the oldest files are deleted, for whoever decides it."""
+        self._lock: DiskLock | None = None
+        self.is_open = False
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    def open(self, progress: Progress | None, *, is_flushing: bool, on_locked: Callable[[], None]) -> RecoveryReport:
+        """See ``MessageStore.open``."""
+        disk, root = self._disk, self.root
+        make_durable_directory(disk, f"{root}/commitlog")
+        try:
+            self._lock = disk.lock(f"{root}/lock")
+        except BlockingIOError as exc:
+            raise StoreLocked(f"another process uses the store in {root}") from exc
+        try:
+            on_locked()
+            report = self._recover(progress)
+        except OSError as exc:
+            self._release()
+            raise StoreUnusable(f"the store in {root} could not be opened: {exc}") from exc
+        except BaseException:
+            self._release()
+            raise
+        self.is_open = True
+        if is_flushing:
+            self.flusher.start()
+            self.points.start()
+            if self.committer is not None:
+                self.committer.start()
+        return report
+
+    def _recover(self, progress: Progress | None) -> RecoveryReport:
+        is_clean = not self._abort.is_present()
+        checkpoint = self._checkpoint.read()
+        identity = self._identity_file.read()
+        self.log.load()
+        point = self._point_file.read()
+        others_from = written_by_others_from(checkpoint, point, self.log.min_physical)
+        self.pools.open(identity)
+        self._abort.create()
+        found = FoundStore(
+            root=self.root,
+            point=point,
+            is_clean=is_clean,
+            sealed_flushed=checkpoint.flushed,
+            failed_flushed=self._failure_record.read(),
+            buffers=self.pools.found(),
+            expected=self.pools.expected(identity, is_clean=is_clean),
+            seals=seals_of(identity, others_from),
+        )
+        recovery = Recovery(self._disk, self.settings, self.log, self.queues, self.index)
+        report = self._run(recovery, found, progress)
+        self._begin(identity or new_identity(report.end), report, others_from)
+        self.dispatcher.index = self.index
+        self.dispatcher.dispatched = report.end
+        self.dispatcher.tail = (report.end, recovery.tail, self.log.last_timestamp_ms)
+        if self.settings.flush.is_sync or not self.pools.status.is_crash_safe:
+            self.dispatcher.hold()
+        self.points.deleted = dict(point.deleted) if point is not None else {}
+        self.points.finish()
+        if self.failure.error is not None:
+            raise StoreUnusable("the recovered store could not be flushed") from self.failure.error
+        self._failure_record.remove()
+        return report
+
+    def _run(self, recovery: Recovery, found: FoundStore, progress: Progress | None) -> RecoveryReport:
+        """Recover. A sync that fails now is a failed flush: the next start must rewrite what it was to bring there."""
+        try:
+            return recovery.run(found, progress)
+        except OSError:
+            with suppress(OSError):
+                self._failure_record.write(recovery.durable_mark)
+            raise
+
+    def _begin(self, identity: StoreIdentity, report: RecoveryReport, others_from: int | None) -> None:
+        """The next generation: buffers void and ready first, then the identity that new ones are stamped with."""
+        started = self.pools.moved(identity.started(report.end, written_by_others_from=others_from))
+        self.identity = write_or_keep(self._identity_file, identity, started)
+        self.pools.prepare(self.identity)
+        pool = self.pools.pool
+        if pool is not None:
+            self.committer = Committer(
+                self.settings.pool, self._clock, self.log, pool, self.failure, self._on_progress
+            )  # fmt: skip
+            self.log.pool = pool
+            self.log.pool_drained = self.committer.want
+            self.log.returned = self.committer.take
+        self.log.start_at(report.end)
+
+    # -- closing -------------------------------------------------------------------------------------------------------
+
+    def close(self, advance: Callable[[], object]) -> None:
+        """Stop cleanly, and ``advance`` a last time when all is flushed."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self.log.is_read_only = True
+        if self.committer is not None:
+            self.committer.stop()
+        self.flusher.stop()
+        self.points.stop()
+        with suppress(FlushFailed):
+            self.flusher.flush()
+            advance()
+        if self.points.finish() and self.dispatcher.held_count == 0:
+            self._return_all()
+            try:
+                self._abort.remove()
+            except OSError as exc:
+                # Everything is on the disk already: at worst the next start reads more than it has to.
+                log.warning("the mark of an unclean stop could not be removed", extra={"reason": str(exc)})
+        self._release()
+
+    def _return_all(self) -> None:
+        """Everything is in the files: no buffer holds anything any more."""
+        self.log.file = None
+        self.log.return_all()
+        if self.committer is not None:
+            self.committer.give_back()
+
+    def _release(self) -> None:
+        self.removal.close()
+        self._checkpoint.close()
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
+        self.log.close()
+        self.pools.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
