@@ -1,11 +1,11 @@
-"""One run of the append tail, in a process of its own: a paced loop of single appends, and how long each call took.
+"""One run of the append tail, in a process of its own: a paced loop of appends, and how long each call took.
 
     python bench/append_loop.py '{"medium": "tmpfs", ...}'          a LoopPlan; prints a LoopReport
 
-The loop stands for the broker's event loop: it waits with the interpreter let go, builds one draft as the send path
-does, and appends it; what the helper threads have done is acted on in between, as the broker does. Messages are due at
-fixed moments: a call that takes long makes the next ones late and never fewer. Only the call itself is timed, with the
-medium "control" exactly as with all others.
+The loop stands for the broker's event loop: it waits with the interpreter let go, builds the drafts of one pass as the
+send path does, and appends them in one call; what the helper threads have done is acted on in between, as the broker
+does. Calls are due at fixed moments: one that takes long makes the next ones late and never fewer. Only the call itself
+is timed, with the medium "control" exactly as with all others.
 """
 
 from __future__ import annotations
@@ -84,35 +84,43 @@ class Loop:
         self._number = 0
 
     def run(self, seconds: float) -> tuple[array[int], int]:
-        """Append for so long: nanoseconds of each call, and the most that a message was late."""
-        plan, progress, queues, host, body = self._plan, self._progress, self._queues, self._host, self._body
-        count = int(plan.messages_per_second * seconds)
+        """Append for so long: nanoseconds of each call, and the most that a call was late."""
+        plan, progress = self._plan, self._progress
+        messages_per_call = plan.messages_per_call
+        count = int(plan.messages_per_second * seconds / messages_per_call)
         took = array("Q", bytes(8 * count))
-        period_ns = 1e9 / plan.messages_per_second
+        period_ns = 1e9 * messages_per_call / plan.messages_per_second
         clock, sleep, append, advance = time.perf_counter_ns, time.sleep, self.store.append, self.store.advance
-        late_ns_max, number = 0, self._number
+        late_ns_max = 0
         start = clock()
         for place in range(count):
             due = start + int(place * period_ns)
             now = clock()
-            while now < due:
+            sleep(max(0, due - now) / 1e9)  # also when late: an event loop looks for events all the same
+            while (now := clock()) < due:
                 sleep((due - now) / 1e9)
-                now = clock()
             if now - due > late_ns_max:
                 late_ns_max = now - due
-            number += 1
-            # The unique id of a Java client: its own 20 characters, milliseconds, a counter.
-            key = "7F00000100002A139A55%08X%04X" % (due // 1_000_000 & 0xFFFFFFFF, number & 0xFFFF)  # noqa: UP031
-            properties = b"UNIQ_KEY\x01" + key.encode() + b"\x02WAIT\x01true\x02"
-            draft = (queues[number % QUEUES_COUNT], body, properties, 0, 0, number, host, 0, 0, 0, 0, (key,))
+            drafts = self._drafts(messages_per_call, due // 1_000_000)
             began = clock()
-            append((draft,))  # type: ignore[arg-type]  # a plain tuple of Draft's fields, as in the send path
+            append(drafts)  # type: ignore[arg-type]  # plain tuples of Draft's fields, as in the send path
             took[place] = clock() - began
             if progress.is_new:
                 progress.is_new = False
                 advance()
-        self._number = number
         return took, late_ns_max
+
+    def _drafts(self, count: int, now_ms: int) -> list[tuple[object, ...]]:
+        """What one pass of the send path brings."""
+        queues, body, host = self._queues, self._body, self._host
+        drafts: list[tuple[object, ...]] = []
+        for number in range(self._number, self._number + count):
+            # The unique id of a Java client: its own 20 characters, milliseconds, a counter.
+            key = "7F00000100002A139A55%08X%04X" % (now_ms & 0xFFFFFFFF, number & 0xFFFF)  # noqa: UP031
+            properties = b"UNIQ_KEY\x01" + key.encode() + b"\x02WAIT\x01true\x02"
+            drafts.append((queues[number % QUEUES_COUNT], body, properties, 0, 0, number, host, 0, 0, 0, 0, (key,)))
+        self._number += count
+        return drafts
 
 
 def measure(plan: LoopPlan) -> LoopReport:
@@ -131,7 +139,7 @@ def measure(plan: LoopPlan) -> LoopReport:
     report = LoopReport(
         medium=plan.medium,
         used_medium=store.pool_status.medium,
-        messages=len(took),
+        messages=len(took) * plan.messages_per_call,
         seconds=elapsed,
         wrote_bytes=store.wrote - wrote,
         call_us=times,

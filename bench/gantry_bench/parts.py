@@ -72,9 +72,9 @@ class Parts:
                 rounds.append(run_round(plans, folder=self._folder, told=told))
         others = max(one.other_cores for one in rounds)
         conditions = [
-            f"{scale.tail_messages_per_second:,} messages of {BODY_BYTES} bytes a second, flushed every "
-            f"{scale.tail_flush_interval_ms} ms; log files of {scale.tail_segment_bytes // MEBIBYTE} MiB, "
-            f"{scale.buffers_count} buffers; {scale.tail_rounds} rounds of {scale.tail_seconds:g} s for each line, "
+            f"{scale.tail_messages_per_second:,} messages of {BODY_BYTES} bytes a second, "
+            f"{scale.tail_messages_per_call} in a call, flushed every {scale.tail_flush_interval_ms} ms; "
+            f"log files of {scale.tail_segment_bytes // MEBIBYTE} MiB, {scale.buffers_count} buffers; {scale.tail_rounds} rounds of {scale.tail_seconds:g} s for each line, "
             f"interleaved; medians. {others_text(others)}",
             *([ANONYMOUS_NOTE] if "anonymous" in media.paths else []),
             *missing_text(media),
@@ -93,6 +93,7 @@ class Parts:
             store_path="",
             pool_path="" if medium in ("none", "control") else media.paths[medium],
             messages_per_second=scale.tail_messages_per_second,
+            messages_per_call=scale.tail_messages_per_call,
             body_bytes=BODY_BYTES,
             warm_up_seconds=scale.tail_warm_up_seconds,
             seconds=scale.tail_seconds,

@@ -21,6 +21,7 @@ class Scale(msgspec.Struct, frozen=True):
     tail_seconds: float
     tail_warm_up_seconds: float
     tail_messages_per_second: int
+    tail_messages_per_call: int
     tail_flush_interval_ms: int
     tail_segment_bytes: int
     """So small that a run rolls to the next file at least once."""
@@ -41,6 +42,7 @@ FULL: Final = Scale(
     tail_seconds=12.0,
     tail_warm_up_seconds=1.0,
     tail_messages_per_second=50_000,
+    tail_messages_per_call=10,
     tail_flush_interval_ms=10,
     tail_segment_bytes=512 * MEBIBYTE,
     buffers_count=3,
@@ -58,6 +60,7 @@ QUICK: Final = Scale(
     tail_seconds=0.4,
     tail_warm_up_seconds=0.1,
     tail_messages_per_second=5_000,
+    tail_messages_per_call=10,
     tail_flush_interval_ms=10,
     tail_segment_bytes=2 * MEBIBYTE,
     buffers_count=3,

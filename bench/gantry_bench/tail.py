@@ -37,6 +37,9 @@ class LoopPlan(msgspec.Struct, frozen=True):
     """Where the buffers are; empty for anonymous memory and where there are none."""
 
     messages_per_second: int
+    messages_per_call: int
+    """What one pass of the broker's loop brings to the store."""
+
     body_bytes: int
     warm_up_seconds: float
     seconds: float

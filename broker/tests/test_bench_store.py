@@ -130,7 +130,8 @@ def test_a_loop_that_fails_is_the_reason_given(tmp_path: Path) -> None:
     """A store that does not open is one line, and leaves nothing behind."""
     small = scale.QUICK
     plan = tail.LoopPlan(
-        medium="anonymous", store_path="", pool_path="", messages_per_second=100, body_bytes=10, warm_up_seconds=0.1,
+        medium="anonymous", store_path="", pool_path="", messages_per_second=100, messages_per_call=1, body_bytes=10,
+        warm_up_seconds=0.1,
         seconds=0.1, flush_interval_ms=10, segment_bytes=small.tail_segment_bytes, buffers_count=1,
     )  # fmt: skip
 

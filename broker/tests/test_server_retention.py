@@ -11,6 +11,7 @@ import pytest
 
 from gantry_broker.app import Broker
 from gantry_broker.ports import DiskSpace
+from gantry_broker.server.retention import DiskStatus
 from gantry_broker.settings import broker_settings
 from gantry_broker.testing.fake_clock import FakeClock
 from gantry_broker.testing.faulty_disk import FaultyDisk
@@ -58,6 +59,11 @@ class Place:
     def press(self, percent: int) -> None:
         """Let the disk be so full, by making it smaller or larger."""
         self.disk.capacity = self.disk.space("/").used * 100 // percent
+
+    def looks_like(self, *, is_refusing: bool) -> DiskStatus:
+        """What retention ought to say now; recovery points come and go meanwhile."""
+        space = self.disk.space("/store")
+        return DiskStatus(space.total, space.used, is_refusing)
 
     async def rounds(self, count: int = 1) -> None:
         """Let retention plan so often, with everything that was so before the call."""
@@ -114,8 +120,7 @@ async def test_sends_are_refused_above_the_level_and_come_back(caplog: pytest.Lo
         assert {reply.code for reply in (*refused, batch)} == {14}
         assert (refused[0].remark or "").startswith("service not available now, the disk is full: 91.")
         assert [message.body for message in await here.client.read(0)] == [b"first"]
-        space = here.disk.space("/store")
-        await wait_until(lambda: here.broker.retention.status == (space.total, space.used, True))
+        await wait_until(lambda: here.broker.retention.status == here.looks_like(is_refusing=True))
         assert len(said(caplog, "sends are refused: the disk is full")) == 1
         here.press(50)
         await wait_until(lambda: not here.broker.retention.status.is_refusing)

@@ -17,12 +17,19 @@ class StoreError(BrokerError):
     """Root of what the store raises. Never raised itself."""
 
 
-@final
 class StoreFull(StoreError):
     """No room for another file, or for the next stride of one: of space, of descriptors, or the disk refuses.
 
     Nothing of the refused batch was stored and reads go on. Answer with a code that makes the client go elsewhere,
     and try again later: the store recovers by itself when space comes back.
+    """
+
+
+@final
+class DiskTooSlow(StoreFull):
+    """The next file of the log was not ready when the last one was full: the disk hangs.
+
+    As with a full disk, nothing of the refused batch was stored, reads go on, and it passes by itself.
     """
 
 

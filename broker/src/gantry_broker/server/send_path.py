@@ -19,7 +19,7 @@ from typing import Final, final
 
 import msgspec
 
-from gantry_broker.errors import LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
+from gantry_broker.errors import DiskTooSlow, LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
 from gantry_broker.server.flow_control import FlowControl, Refusal
 from gantry_broker.server.parked import ParkedReplies
 from gantry_broker.server.send_routes import UNIQUE_END, UNIQUE_PREFIX, UNIQUE_PREFIX_BYTES, UNIQUE_START, SendRoutes
@@ -308,6 +308,8 @@ def store_refusal(error: Exception) -> tuple[ResponseCode, str]:
     """The code and text that tell a producer what its message ran into."""
     if isinstance(error, MessageTooLarge):
         return ResponseCode.MESSAGE_ILLEGAL, str(error)
+    if isinstance(error, DiskTooSlow):
+        return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, the disk is too slow: {error}"
     if isinstance(error, StoreFull):
         return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now, the disk is full: {error}"
     if isinstance(error, PoolExhausted):

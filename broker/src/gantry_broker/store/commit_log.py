@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, final
 
-from gantry_broker.errors import LogReadOnly, PoolExhausted, StoreFull
+from gantry_broker.errors import DiskTooSlow, LogReadOnly, PoolExhausted, StoreFull
 from gantry_broker.ports.clock import Clock
 from gantry_broker.ports.disk import Disk, write_fully
 from gantry_broker.store import points
@@ -39,6 +39,8 @@ from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
 log = logging.getLogger(__name__)
 
 COMMIT_CHUNK_BYTES: Final = 1 << 20
+NEXT_FILE_WAIT_S: Final = 1.0
+"""How long a roll waits for a file that is still being made; a page cache that stalls so long counts as busy, too."""
 PREFAULT_BYTES: Final = 64 << 20
 """How much of a new file is brought into memory ahead; more would push out what consumers read."""
 PREFAULT_CHUNK_BYTES: Final = 1 << 20
@@ -85,6 +87,7 @@ class CommitLog:
         self._space_retry_interval_ms: Final = settings.space_retry_interval_ms
         self._space_retry_at_ms: int | None = None
         self._next: Future[MappedFile] | None = None
+        self._next_wait_s = NEXT_FILE_WAIT_S
         self._next_buffer: WriteBuffer | None = None
         self._allocator = ThreadPoolExecutor(1, "gantry-allocate") if settings.is_preallocating else None
         self._commit_lock: Final = threading.Lock()
@@ -219,17 +222,29 @@ class CommitLog:
 
     def _adopt_next(self, base: int) -> MappedFile:
         self._refuse_while_full()
-        future, self._next = self._next, None
+        future = self._requested(base)
         try:
-            made_ahead = future is not None and future.exception() is None
-            file = future.result() if future is not None and made_ahead else self._create_next(base)
+            file = self._create_next(base) if future is None else future.result(self._next_wait_s)
+        except TimeoutError:
+            # The loop waits for it once; from then on whoever comes is told at once.
+            self._next_wait_s = 0.0
+            raise DiskTooSlow("the next file of the commit log is not ready yet") from None
         except StoreFull:
+            self._next = None
             self._space_retry_at_ms = self._clock.monotonic_ms() + self._space_retry_interval_ms
             raise
-        self._space_retry_at_ms = None
+        self._next, self._next_wait_s, self._space_retry_at_ms = None, NEXT_FILE_WAIT_S, None
         self.files.adopt(file)
         self.files.is_directory_dirty = False
         return file
+
+    def _requested(self, base: int) -> Future[MappedFile] | None:
+        """The file that the helper thread makes or has made; None if there is no thread to make it."""
+        future = self._next
+        if self._allocator is not None and (future is None or (future.done() and future.exception() is not None)):
+            with suppress(RuntimeError):
+                future = self._next = self._allocator.submit(self._create_next, base)
+        return future
 
     def _refuse_while_full(self) -> None:
         if self._space_retry_at_ms is not None and self._clock.monotonic_ms() < self._space_retry_at_ms:
