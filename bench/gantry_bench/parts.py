@@ -74,8 +74,9 @@ class Parts:
         conditions = [
             f"{scale.tail_messages_per_second:,} messages of {BODY_BYTES} bytes a second, "
             f"{scale.tail_messages_per_call} in a call, flushed every {scale.tail_flush_interval_ms} ms; "
-            f"log files of {scale.tail_segment_bytes // MEBIBYTE} MiB, {scale.buffers_count} buffers; {scale.tail_rounds} rounds of {scale.tail_seconds:g} s for each line, "
-            f"interleaved; medians. {others_text(others)}",
+            f"log files of {scale.tail_segment_bytes // MEBIBYTE} MiB, {scale.buffers_count} buffers; "
+            f"{scale.tail_rounds} rounds of {scale.tail_seconds:g} s for each line, interleaved; medians. "
+            f"{others_text(others)}",
             *([ANONYMOUS_NOTE] if "anonymous" in media.paths else []),
             *missing_text(media),
         ]
