@@ -123,6 +123,20 @@ class Dispatcher:
                 listener(touched.keys())
         return is_complete
 
+    @property
+    def held_end(self) -> int:
+        """Up to where batches wait for ``confirmed``; 0 if none does."""
+        return self._held_keys[-1].wrote if self._held_keys else 0
+
+    def drop_held(self) -> list[tuple[int, int, int]]:
+        """Let go of what was not shown, and of its numbers: (end, last record, store time) of each batch."""
+        batches = [(batch.wrote, batch.physical_offsets[-1], batch.timestamp_ms) for batch in self._held_keys]
+        for queue in {unit[0] for unit in self._held_units}:
+            queue.rewind(queue.readable_end)
+        self._held_units.clear()
+        self._held_keys.clear()
+        return batches
+
     def forget(self, queues: Collection[ConsumeQueue]) -> None:
         """These queues are deleted: what was to be shown in them is not."""
         if self._held_units:

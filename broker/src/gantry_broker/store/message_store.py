@@ -23,12 +23,13 @@ from gantry_broker.ports.real_buffers import open_volume as open_real_volume
 from gantry_broker.store.append import append_batch, append_contiguous
 from gantry_broker.store.confirm import Positions, confirmed_offset, promised_offset
 from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.copying import LogCopier
 from gantry_broker.store.dispatcher import AppendedListener
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import StoreIdentity
 from gantry_broker.store.life import StoreLife
 from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, read_messages
-from gantry_broker.store.record_taker import Progress
+from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PAGE_BYTES, StoreSettings
 from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
@@ -64,6 +65,7 @@ class MessageStore:
         """Called once per batch with the queues that have become longer for consumers."""
         self.is_awaited: Callable[[], bool] = lambda: False
         """Whether somebody waits for messages that are not shown before they are committed."""
+        self._disk: Final = disk
         self._clock: Final = clock
         self._store_host: Final = store_host
         self._life: Final = StoreLife(
@@ -281,6 +283,20 @@ class MessageStore:
     def stop_holding_dispatch(self) -> None:
         """Show everything, and show what comes at once."""
         self._dispatcher.release(self._log.wrote, keep_holding=False)
+
+    # -- a slave's side ------------------------------------------------------------------------------------------------
+
+    def start_copying(self) -> LogCopier:
+        """Become a slave's store: records come from a master now, by way of what is returned, and no other."""
+        levels_ms = self.settings.delay_levels_ms
+        taker = RecordTaker(self._disk, self._log, self._queues, self._index, levels_ms)
+        taker.deleted = self._points.deleted
+        self._dispatcher.hold()
+        copier = LogCopier(
+            self._log, self._dispatcher, self._queues, taker, seals=self.identity.ours_from, delay_levels_ms=levels_ms
+        )
+        copier.take_over()
+        return copier
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,242 @@
+"""A slave's hand in the store: a master's bytes into the log, and from there into queues and index as far as confirmed.
+
+    master's stream --append--> log (buffer or file) --dispatch, up to `confirmed`--> queues, index, consumers
+
+Bytes are believed only after every record in them was checked, and only at the very end of the log: what cannot be is
+``CopyRefused``, and nothing of it was written. Queues are built by reading the log again, as a start does it, because
+what is confirmed comes behind what is copied, at the master's pace: nothing waits in memory for it but where each piece
+ends. A piece is dispatched whole, so that the recovery point always stands between two records.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple, final
+
+from gantry_broker.errors import LogReadOnly, StoreFull
+from gantry_broker.store import points
+from gantry_broker.store.commit_log import CommitLog, Span
+from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
+from gantry_broker.store.draft import Draft
+from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.queue_table import QueueTable
+from gantry_broker.store.record_dispatch import record_facts
+from gantry_broker.store.record_taker import RecordTaker
+from gantry_broker.store.recovery import Seals
+from gantry_wire.message import RecordFault, check_record
+from gantry_wire.plain_records import plain_records
+
+DISPATCH_BYTES_MAX: Final = 4 << 20
+"""In one call, so that the loop is not held up by a slave that catches up."""
+
+
+class CopyRefused(Exception):
+    """These bytes are not what comes next in this log. Says why."""
+
+
+class Piece(NamedTuple):
+    """Some whole records that came together."""
+
+    end: int
+    tail: int
+    """Where the last record begins; -1 if there is only a blank."""
+
+    timestamp_ms: int
+
+
+@final
+class LogCopier:
+    """Owned by the loop's thread, as is the log while this is used."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        dispatcher: Dispatcher,
+        queues: QueueTable,
+        taker: RecordTaker,
+        *,
+        seals: Seals,
+        delay_levels_ms: tuple[int, ...],
+    ) -> None:
+        self.seals = seals
+        """Where records must have seals; changed with the store's epochs."""
+
+        self._log: Final = log
+        self._dispatcher: Final = dispatcher
+        self._queues: Final = queues
+        self._taker: Final = taker
+        self._delay_levels_ms: Final = delay_levels_ms
+        self._pieces: deque[Piece] = deque()
+
+    @property
+    def undispatched(self) -> int:
+        """How many bytes are in the log and in no queue yet."""
+        return self._log.wrote - self._dispatcher.dispatched
+
+    # -- into the log --------------------------------------------------------------------------------------------------
+
+    def append(self, data: bytes, offset: int) -> int:
+        """Append whole records, the first of which lies at ``offset``; where the log ends then.
+
+        Raises ``CopyRefused``, ``StoreFull``, ``PoolExhausted`` or ``LogReadOnly``; then nothing of it was appended.
+        """
+        log = self._log
+        if log.is_read_only:
+            raise LogReadOnly("the log takes no more messages")
+        if offset != log.wrote:
+            raise CopyRefused(f"it begins at {offset}, and this log ends at {log.wrote}")
+        if not data:
+            return offset
+        piece = self._check(memoryview(data), offset)
+        spans, file, position = self._spans(data)
+        log.write_all(spans)
+        if file is not log.file:
+            log.use(file, position)
+        log.position = position
+        log.last_timestamp_ms = piece.timestamp_ms
+        points.reached(points.AFTER_APPEND)
+        log.advance(piece.end)
+        if position > log.preallocate_at:
+            log.preallocate()
+        self._pieces.append(piece)
+        return piece.end
+
+    def _check(self, view: memoryview, offset: int) -> Piece:
+        """Look at every record. Raises ``CopyRefused``."""
+        position, end, tail, newest_ms = 0, len(view), -1, self._log.last_timestamp_ms
+        file_size = self._log.file_size
+        while position < end:
+            place = offset + position
+            is_sealed, sealed_end = self.seals(place)
+            file_end = place - place % file_size + file_size
+            stop = min(end, min(sealed_end, file_end) - offset)
+            for physical, size, _, _, _, timestamp_ms, _ in plain_records(
+                view, position, stop, offset, is_sealed=is_sealed
+            ):
+                tail, position = physical, physical - offset + size
+                newest_ms = max(newest_ms, timestamp_ms)
+            if position >= stop:
+                if offset + position > file_end:
+                    raise CopyRefused(f"the record at {tail} reaches over the end of its file")
+                continue
+            place = offset + position
+            check = check_record(view, position, physical_offset=place, is_sealed=is_sealed)
+            if check.fault is RecordFault.BLANK and place + check.size == file_end:
+                position += check.size
+                continue
+            if not check.is_good or place + check.size > file_end:
+                fault = check.fault.value if check.fault is not None else "it reaches over the end of its file"
+                raise CopyRefused(f"what lies at {place} is no record: {fault}")
+            facts = record_facts(view, position, check.size, self._delay_levels_ms)
+            newest_ms = max(newest_ms, facts.store_timestamp_ms)
+            tail, position = place, position + check.size
+        return Piece(offset + end, tail, newest_ms)
+
+    def _spans(self, data: bytes) -> tuple[list[Span], MappedFile, int]:
+        """Which bytes go where, and the file and the position behind the last of them."""
+        log = self._log
+        file, position, start = log.file, log.position, 0
+        assert file is not None, "a log that is open has a file"
+        spans: list[Span] = []
+        while True:
+            size = min(log.file_size - position, len(data) - start)
+            spans.append((file, position, data[start : start + size] if size < len(data) else data))
+            start, position = start + size, position + size
+            if position == log.file_size:
+                file, position = log.file_after(file.base_offset), 0
+            if start == len(data):
+                return spans, file, position
+
+    # -- out of the log ------------------------------------------------------------------------------------------------
+
+    def dispatch(self, confirmed: int) -> bool:
+        """Show what lies before ``confirmed``, at most ``DISPATCH_BYTES_MAX`` of it. False if there is more to show.
+
+        On a disk without room for a queue's entries that is so, too, and the next call tries again.
+        """
+        dispatcher, pieces = self._dispatcher, self._pieces
+        start = end = dispatcher.dispatched
+        _, tail, timestamp_ms = dispatcher.tail
+        while pieces and pieces[0].end <= confirmed and end - start < DISPATCH_BYTES_MAX:
+            piece = pieces.popleft()
+            end, timestamp_ms = piece.end, piece.timestamp_ms
+            tail = piece.tail if piece.tail >= 0 else tail
+        if end > start:
+            try:
+                self._take(start, end, tail, timestamp_ms)
+            except StoreFull:
+                pieces.appendleft(Piece(end, tail, timestamp_ms))
+                dispatcher.is_behind = True
+                return False
+            dispatcher.is_behind = False
+        return not pieces or pieces[0].end > confirmed
+
+    def _take(self, start: int, end: int, tail: int, timestamp_ms: int) -> None:
+        dispatcher, taker = self._dispatcher, self._taker
+        assert dispatcher.is_held, "or recovery points believe that queues end where they end now"
+        taker.touched = set()
+        for place, view, stop in self._extents(start, end):
+            position, base = place, place
+            while position < stop:
+                run = plain_records(view, position - base, stop - base, base, is_sealed=False, verify_crc=False)
+                after = taker.found_plain(run, position)
+                if after > position:
+                    position = after
+                    continue
+                check = check_record(view, position - base, physical_offset=position, verify_crc=False)
+                if check.is_good:
+                    taker.found(view, position - base, position, check.size)
+                assert check.size > 0, "it was checked before it was appended"
+                position += check.size
+        dispatcher.tail, dispatcher.dispatched = (end, tail, timestamp_ms), end
+        touched, taker.touched = taker.touched, None
+        if touched:
+            for listener in dispatcher.listeners:
+                listener(touched)
+
+    def _extents(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
+        """(begin, bytes from there on, end) of the parts of ``[start, end)`` that lie in one piece of memory."""
+        while start < end:
+            extent = self._log.at(start)
+            assert extent is not None, (start, end, self._log)
+            stop = min(end, extent.end_offset)
+            yield start, extent.view[start - extent.base_offset : stop - extent.base_offset], stop
+            start = stop
+
+    # -- changing sides ------------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """This store was a master: what it has not shown yet is shown at the pace of ``dispatch`` from now on."""
+        for wrote, tail, timestamp_ms in self._dispatcher.drop_held():
+            self._pieces.append(Piece(wrote, tail, timestamp_ms))
+
+    def hand_over(self) -> None:
+        """This store becomes a master: what it has not shown yet is held by the dispatcher, its numbers are taken."""
+        while self._pieces:
+            self._hold(self._pieces.popleft())
+
+    def _hold(self, piece: Piece) -> None:
+        units: list[HeldUnit] = []
+        drafts: list[Draft] = []
+        places: list[int] = []
+        for place, view, stop in self._extents(self._held_end(), piece.end):
+            position = place
+            while position < stop:
+                check = check_record(view, position - place, physical_offset=position, verify_crc=False)
+                if check.is_good:
+                    facts = record_facts(view, position - place, check.size, self._delay_levels_ms)
+                    queue = self._queues.get_or_create(facts.topic, facts.queue_id)
+                    if facts.is_queued:
+                        if queue.end == queue.readable_end != facts.queue_offset and not queue.files.files:
+                            queue.start_at(facts.queue_offset)
+                        units.append((queue, facts.queue_offset, position, check.size, facts.tags_code))
+                        queue.end = facts.queue_offset + 1
+                    drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, facts.keys))
+                    places.append(position)
+                position += check.size
+        if places:
+            self._dispatcher.appended(Appended(piece.end, piece.timestamp_ms, drafts, places, {}, units))
+
+    def _held_end(self) -> int:
+        return max(self._dispatcher.dispatched, self._dispatcher.held_end)

@@ -1,0 +1,256 @@
+"""A slave's store: byte for byte its master's, shown as far as is confirmed, and ready to become a master's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gantry_broker.errors import StoreFull
+from gantry_broker.store.copying import CopyRefused, LogCopier
+from gantry_broker.store.settings import FlushSettings, PoolSettings
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.store_world import TINY, StoreWorld
+
+POOL = PoolSettings(is_enabled=True, buffers_count=3, path="/buffers")
+TOPICS = ("orders", "bills", "%RETRY%group")
+
+
+def make_pair(*, is_pooled: bool) -> tuple[StoreWorld, StoreWorld, LogCopier]:
+    """A master and a slave, both empty, with small files."""
+    held = dataclasses.replace(TINY, flush=FlushSettings(is_sync=True))
+    master = StoreWorld(FaultyDisk(), "/master", held)
+    slave = StoreWorld(FaultyDisk(), "/slave", dataclasses.replace(TINY, pool=POOL) if is_pooled else TINY)
+    master.open()
+    slave.open()
+    return master, slave, slave.store.start_copying()
+
+
+def log_bytes(world: StoreWorld, start: int, end: int) -> bytes:
+    """What a sender reads."""
+    data, log = b"", world.store._log
+    while start < end:
+        extent = log.at(start)
+        assert extent is not None
+        stop = min(end, extent.end_offset)
+        data += bytes(extent.view[start - extent.base_offset : stop - extent.base_offset])
+        start = stop
+    return data
+
+
+def borders(world: StoreWorld) -> list[int]:
+    """Where records end, blanks included."""
+    ends = {start + len(record) for start, record in world.records.items()}
+    return sorted({0, *ends, *(end for end in range(0, world.store.wrote + 1, TINY.mapped_file_size_commit_log))})
+
+
+def ship(master: StoreWorld, copier: LogCopier, start: int, cuts: Iterator[int]) -> int:
+    """Copy all of the master's log, in pieces that end where records do."""
+    ends = [end for end in borders(master) if end > start]
+    while ends:
+        count = min(next(cuts), len(ends))
+        start = copier.append(log_bytes(master, start, ends[count - 1]), start)
+        del ends[:count]
+    return start
+
+
+def show_all(world: StoreWorld, copier: LogCopier) -> None:
+    while not copier.dispatch(world.store.wrote):
+        pass
+
+
+def assert_same(master: StoreWorld, slave: StoreWorld) -> None:
+    """Log, queues and index say the same."""
+    end = master.store.wrote
+    assert slave.store.wrote == end
+    assert log_bytes(slave, 0, end) == log_bytes(master, 0, end)
+    assert slave.store.topics() == master.store.topics()
+    for topic, queue_ids in master.store.topics().items():
+        for queue_id in queue_ids:
+            assert slave.bodies(topic, queue_id) == master.sent_bodies(topic, queue_id)
+            ours, theirs = slave.store.queue(topic, queue_id), master.store.queue(topic, queue_id)
+            assert (ours.end, ours.readable_end) == (theirs.end, theirs.end)
+    key = f"7F0000010A3C18B4AAC2{0:08X}{1:04X}"
+    assert slave.store.query_keys("orders", key, 10, 0, 1 << 60)[0] == [master.records[min(master.records)]]
+
+
+@settings(max_examples=60)
+@given(st.data(), st.booleans())
+def test_a_copy_is_its_master_byte_for_byte(data: st.DataObject, is_pooled: bool) -> None:
+    """Whatever the pieces and whenever they are shown: the same log, the same queues, the same answers by key."""
+    master, slave, copier = make_pair(is_pooled=is_pooled)
+    cuts = iter(lambda: data.draw(st.integers(1, 9)), None)
+    start = 0
+    master.append([master.draft("orders", 0)])
+    for _ in range(data.draw(st.integers(1, 6))):
+        for _ in range(data.draw(st.integers(1, 30))):
+            flags = data.draw(st.sampled_from((0, 0, 0, 4, 8)))
+            body = bytes(data.draw(st.sampled_from((1, 50, 50, 700))))
+            topic = data.draw(st.sampled_from(TOPICS))
+            master.append([master.draft(topic, data.draw(st.integers(0, 1)), body=body, sys_flag=flags, tag="a")])
+            master.clock.advance(1)
+        start = ship(master, copier, start, cuts)
+        if data.draw(st.booleans()):
+            slave.store.commit_step()
+        shown = copier.dispatch(data.draw(st.integers(0, start)))
+        if is_pooled and not shown:
+            slave.store.flush_step()
+    master.store.flush_step()
+    show_all(slave, copier)
+
+    assert_same(master, slave)
+
+
+@pytest.mark.parametrize("ending", ["kill", "close", "power"])
+def test_a_copy_is_recovered_as_any_store(ending: str) -> None:
+    """What was copied and flushed is there after any end, and copying goes on behind it."""
+    master, slave, copier = make_pair(is_pooled=True)
+    master.send(count=120)
+    end = ship(master, copier, 0, iter(lambda: 7, None))
+    show_all(slave, copier)
+    slave.store.flush_step()
+    slave.store.flush()
+    if ending == "kill":
+        slave.kill()
+    elif ending == "power":
+        slave.lose_power()
+    else:
+        slave.close()
+
+    report = slave.open()
+
+    assert (report.end, report.damaged, report.set_aside) == (end, [], [])
+    copier = slave.store.start_copying()
+    master.send(count=50)
+    ship(master, copier, end, iter(lambda: 3, None))
+    show_all(slave, copier)
+    master.store.flush_step()
+    assert_same(master, slave)
+
+
+def test_nothing_is_shown_before_it_is_confirmed() -> None:
+    """A piece is shown when all of it is confirmed, and a recovery point never lies beyond what is shown."""
+    master, slave, copier = make_pair(is_pooled=False)
+    master.send(count=9)
+    ends = borders(master)
+    for start, end in pairwise(ends):
+        copier.append(log_bytes(master, start, end), start)
+
+    assert copier.dispatch(ends[4] + 1)
+    assert len(slave.bodies()) == 4
+    assert slave.store.queue("orders", 0).end == 4
+    slave.store.flush_step()
+    slave.kill()
+    slave.open()
+    assert len(slave.bodies()) == 9, "a start shows what is there; who may read it is not the store's affair"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda data: data[:-1], "no record"),
+        (lambda data: data + b"\0", "no record"),
+        (lambda data: data[:90] + b"\xff" + data[91:], "no record"),
+        (lambda data: data[:28] + (9).to_bytes(8, "big") + data[36:], "no record"),
+        (lambda data: b"\x7f\xff\xff\xff" + data[4:], "no record"),
+        (lambda data: bytes(8) + data, "no record"),
+    ],
+    ids=["cut", "longer", "flipped", "elsewhere", "huge", "zeros"],
+)
+def test_what_is_no_record_is_refused_and_nothing_of_it_kept(spoil: object, reason: str) -> None:
+    """Bytes are looked at before one of them is written, also the good ones before the bad."""
+    master, slave, copier = make_pair(is_pooled=False)
+    master.send(count=3)
+    first, second = borders(master)[1:3]
+    copier.append(log_bytes(master, 0, first), 0)
+    good, bad = log_bytes(master, first, second), log_bytes(master, second, master.store.wrote)
+
+    with pytest.raises(CopyRefused, match=reason):
+        copier.append(good + spoil(bad), first)  # type: ignore[operator]
+
+    assert slave.store.wrote == first
+    assert log_bytes(slave, 0, TINY.mapped_file_size_commit_log).count(0, first) >= 1
+    assert not any(bytes(slave.store._log.files.files[0].view[first:]))
+    copier.append(good + bad, first)
+    show_all(slave, copier)
+    assert len(slave.bodies()) == 3
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 1 << 62])
+def test_bytes_of_another_place_are_refused(offset: int) -> None:
+    """A gap, an overlap, nonsense: only what comes next is taken."""
+    master, slave, copier = make_pair(is_pooled=False)
+    master.send()
+
+    with pytest.raises(CopyRefused, match="this log ends at 0"):
+        copier.append(log_bytes(master, 0, master.store.wrote), offset)
+
+    assert slave.store.wrote == 0
+
+
+def test_a_full_disk_refuses_a_piece_whole_and_takes_it_later() -> None:
+    """In the middle of a roll: nothing of the piece is kept, and with room again it goes in."""
+    master, slave, copier = make_pair(is_pooled=False)
+    master.send(count=150)
+    ends = borders(master)
+    first = ends[20]
+    copier.append(log_bytes(master, 0, first), 0)
+    slave.faulty_disk.capacity = slave.faulty_disk.space("/").used
+
+    with pytest.raises(StoreFull):
+        copier.append(log_bytes(master, first, master.store.wrote), first)
+    assert slave.store.wrote == first
+    slave.faulty_disk.capacity = 1 << 30
+    slave.clock.advance(10_000)
+    copier.append(log_bytes(master, first, master.store.wrote), first)
+    show_all(slave, copier)
+    master.store.flush_step()
+
+    assert_same(master, slave)
+
+
+def test_a_slave_becomes_a_master_and_goes_on_with_every_number() -> None:
+    """What is not confirmed yet keeps its numbers, unseen; new messages come behind it, and all is shown later."""
+    master, slave, copier = make_pair(is_pooled=False)
+    master.send("orders", 10)
+    master.send("bills", 5)
+    ends = borders(master)
+    for start, end in pairwise(ends):
+        copier.append(log_bytes(master, start, end), start)
+    copier.dispatch(ends[4])
+
+    copier.hand_over()
+
+    assert len(slave.bodies("orders")) == 4
+    assert slave.store.queue("orders", 0).end == 10
+    assert slave.store.queue("bills", 0).end == 5
+    physical, offsets = slave.append([slave.draft("orders", 0, body=b"new"), slave.draft("bills", 0, body=b"newer")])
+    assert offsets == [10, 5]
+    assert physical[0] == ends[-1]
+    slave.store.release_dispatch(ends[12])
+    assert (len(slave.bodies("orders")), len(slave.bodies("bills"))) == (10, 2)
+    slave.store.release_dispatch(slave.store.wrote)
+    assert slave.bodies("orders") == [*master.sent_bodies("orders"), b"new"]
+    assert slave.bodies("bills") == [*master.sent_bodies("bills"), b"newer"]
+
+
+def test_a_master_becomes_a_slave_and_shows_what_it_held_when_it_is_confirmed() -> None:
+    """Numbers that it had given are taken back until the records are read again."""
+    master, slave, copier = make_pair(is_pooled=False)
+    master.send("orders", 10)
+    ship(master, copier, 0, iter(lambda: 4, None))
+    now_slave = master.store.start_copying()
+
+    assert master.store.queue("orders", 0).end == 0
+    copier.hand_over()
+    slave.append([slave.draft("orders", 0, body=b"new")])
+    now_slave.append(log_bytes(slave, master.store.wrote, slave.store.wrote), master.store.wrote)
+    while not now_slave.dispatch(slave.store.wrote):
+        pass
+
+    assert master.bodies("orders") == [*master.sent_bodies("orders"), b"new"]
+    assert master.store.queue("orders", 0).end == 11
