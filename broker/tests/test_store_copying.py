@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_broker.errors import StoreFull
+from gantry_broker.errors import StoreCorrupt, StoreFull
 from gantry_broker.store.copying import CopyRefused, LogCopier
+from gantry_broker.store.point_writer import PointWriter
 from gantry_broker.store.settings import FlushSettings, PoolSettings
 from gantry_broker.testing.faulty_disk import FaultyDisk
 from gantry_broker.testing.store_world import TINY, StoreWorld
@@ -254,3 +256,119 @@ def test_a_master_becomes_a_slave_and_shows_what_it_held_when_it_is_confirmed() 
 
     assert master.bodies("orders") == [*master.sent_bodies("orders"), b"new"]
     assert master.store.queue("orders", 0).end == 11
+
+
+# -- cutting -----------------------------------------------------------------------------------------------------------
+
+
+def filled(pool: PoolSettings, files: int = 3) -> StoreWorld:
+    """A store with some files of log, part of it flushed, part of it held back from consumers."""
+    world = StoreWorld(FaultyDisk(), "/master", dataclasses.replace(TINY, pool=pool))
+    world.open()
+    while world.store.wrote < files * TINY.mapped_file_size_commit_log:
+        world.send("orders", 3)
+        world.send("bills", 1)
+        world.clock.advance(300)
+        world.store.commit_step()
+    world.store.flush_step()
+    world.send("orders", 5)
+    return world
+
+
+def assert_cut(world: StoreWorld, end: int) -> None:
+    """Nothing behind ``end`` is anywhere, everything before it is everywhere."""
+    assert world.store.wrote == end
+    for topic in ("orders", "bills"):
+        assert world.bodies(topic) == world.sent_bodies(topic, before=end)
+    disk = world.disk
+    for name in disk.list(world.path("commitlog")):
+        assert not any(disk.read_file(world.path(f"commitlog/{name}"))[max(0, end - int(name)) :])
+    for start, record in world.records.items():
+        key = f"7F0000010A3C18B4AAC2{record[record.index(b'AAC2') + 4 : record.index(b'AAC2') + 16].decode()}"
+        found = [one for topic in ("orders", "bills") for one in world.store.query_keys(topic, key, 9, 0, 1 << 60)[0]]
+        assert (record in found) == (start < end)
+
+
+@pytest.mark.parametrize("pool", [PoolSettings(), POOL], ids=["files", "buffers"])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.64, 0.97, 1.0])
+def test_a_cut_log_ends_there_in_every_file(pool: PoolSettings, share: float) -> None:
+    """Log, queues and index, now and after every kind of end; and what comes next stands right behind the cut."""
+    world = filled(pool)
+    ends = borders(world)
+    end = ends[int(share * (len(ends) - 1))]
+    before = world.store.wrote
+
+    assert world.store.cut(end) == before - end
+
+    assert_cut(world, end)
+    world.store.flush()
+    world.lose_power()
+    report = world.open()
+    assert (report.end, report.cut_bytes, report.lost_flushed_bytes, report.set_aside) == (end, 0, 0, [])
+    assert_cut(world, end)
+    for start in [start for start in world.records if start >= end]:
+        del world.records[start]
+    world.sent[:] = [one for one in world.sent if one[0] <= end]
+    world.send("orders", 30)
+    world.store.flush_step()
+    world.kill()
+    world.open()
+    assert world.bodies() == world.sent_bodies()
+
+
+@pytest.mark.parametrize("ending", ["kill", "power"])
+@pytest.mark.parametrize("pool", [PoolSettings(), POOL], ids=["files", "buffers"])
+def test_a_cut_that_is_cut_off_left_the_old_log_or_the_new(ending: str, pool: PoolSettings) -> None:
+    """The process ends before each of its system calls in turn: a start finds one of the two, whole, and no third."""
+    outcomes = list(cut_and_die(ending, pool))
+
+    assert len(outcomes) > 15
+    assert set(outcomes) == {True, False}
+
+
+def test_a_cut_that_keeps_the_recovery_point_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues with a hole would be believed."""
+    monkeypatch.setattr(PointWriter, "forget", lambda self: None)
+
+    with pytest.raises((StoreCorrupt, AssertionError)):
+        list(cut_and_die("power", PoolSettings()))
+
+
+def cut_and_die(ending: str, pool: PoolSettings) -> Iterator[bool]:
+    """For each moment at which the process can end: whether the log is the cut one after the next start."""
+    step, is_done = 0, False
+    while not is_done:
+        step += 1
+        world = filled(pool)
+        ends = borders(world)
+        end, before = ends[len(ends) // 2], world.store.wrote
+        world.faulty_disk.on_operation = Countdown(step)
+        with suppress(ProcessEnded):
+            world.store.cut(end)
+            is_done = True
+        world.faulty_disk.on_operation = lambda operation, path: None
+        if ending == "kill":
+            world.kill()
+        else:
+            world.lose_power()
+        report = world.open()
+        assert report.lost_flushed_bytes == 0 or ending == "power"
+        assert report.end == end or (not is_done and report.end <= before)
+        assert_cut(world, report.end)
+        yield report.end == end
+
+
+class Countdown:
+    """Ends the process at the n-th system call, and at every later one."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def __call__(self, operation: str, path: str) -> None:
+        self.left -= 1
+        if self.left <= 0:
+            raise ProcessEnded
+
+
+class ProcessEnded(BaseException):
+    """The process under test is dead."""

@@ -308,7 +308,7 @@ class CommitLog:
             return self.committed
         with self._commit_lock:
             end = self.wrote
-            for file in self.files.files:
+            for file in self.files.files if end > self.committed else ():
                 if file.end_offset > self.committed and file.base_offset < end:
                     self._commit_file(file, self.committed, min(end, file.end_offset))
             return self.committed
@@ -344,6 +344,24 @@ class CommitLog:
         if self._next_buffer is not None:
             self.returned(self._next_buffer)
             self._next_buffer = None
+
+    def drop_next(self) -> None:
+        """The file made ahead is not wanted any more. Waits for it."""
+        future, self._next = self._next, None
+        if future is not None and future.exception() is None:
+            file = future.result()
+            file.close()
+            self.files.disk.remove(file.path)
+
+    def cut(self, end: int) -> None:
+        """Make everything behind ``end`` zero, durably. Nothing may be in buffers. An ``OSError`` is final."""
+        file = self.files.at(end)
+        if file is not None:
+            file.file.zero(end - file.base_offset, file.size)
+            points.reached(points.MID_TRUNCATION)
+            file.file.sync()
+        self.files.remove_from(end + 1 if file is not None else end)
+        self.files.sync_directory()
 
     def sync(self) -> int:
         """Make everything committed so far durable and say up to where. Any thread; an ``OSError`` is final."""

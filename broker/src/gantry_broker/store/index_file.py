@@ -145,6 +145,23 @@ class IndexFile:
         self.write_header(header._replace(slots_used=used))
         self.is_dirty = True
 
+    def cut(self, end: int) -> None:
+        """Forget the entries of messages at or behind ``end``. There is at least one before it."""
+        first, last = 1, self.header.next_number
+        while first < last:
+            middle = (first + last) // 2
+            if self._entry(middle)[1] < end:
+                first = middle + 1
+            else:
+                last = middle
+        _, physical, seconds, _ = self._entry(first - 1)
+        end_ms = self.header.begin_timestamp_ms + seconds * 1000 + 999
+        end_ms = min(end_ms, self.header.end_timestamp_ms)
+        self.restore(self.header._replace(next_number=first, end_physical=physical, end_timestamp_ms=end_ms))
+
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        return ENTRY.unpack_from(self.view, self.entry_position(number))
+
     def sync(self) -> None:
         if self.is_dirty:
             self.is_dirty = False

@@ -123,6 +123,17 @@ class KeyIndex:
             self._disk.remove_tree(self.directory)
             self._disk.sync_directory(self.directory.rpartition("/")[0])
 
+    def cut(self, end: int) -> None:
+        """Forget every message that begins at or after the physical offset ``end``."""
+        while self.files and (self.files[-1].header.next_number <= 1 or self.files[-1].header.begin_physical >= end):
+            *kept, last = self.files
+            self.files = tuple(kept)
+            last.file.close()
+            self._disk.remove(last.file.path)
+            self.is_directory_dirty = True
+        if self.files and self.files[-1].header.end_physical >= end:
+            self.files[-1].cut(end)
+
     def retire_before(self, min_physical: int) -> tuple[IndexFile, ...]:
         """Take the files out of the list whose messages all lie before ``min_physical``; the newest always stays.
 

@@ -86,6 +86,7 @@ class StoreLife:
         """How the oldest files are deleted, for whoever decides it."""
         self._lock: DiskLock | None = None
         self.is_open = False
+        self._is_running = False
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
@@ -108,11 +109,25 @@ class StoreLife:
             raise
         self.is_open = True
         if is_flushing:
-            self.flusher.start()
-            self.points.start()
-            if self.committer is not None:
-                self.committer.start()
+            self.start_threads()
         return report
+
+    def start_threads(self) -> None:
+        """Let the helper threads run."""
+        self._is_running = True
+        self.flusher.start()
+        self.points.start()
+        if self.committer is not None:
+            self.committer.start()
+
+    def stop_threads(self) -> bool:
+        """End the helper threads after their rounds; whether there were any."""
+        was_running, self._is_running = self._is_running, False
+        if self.committer is not None:
+            self.committer.stop()
+        self.flusher.stop()
+        self.points.stop()
+        return was_running
 
     def _recover(self, progress: Progress | None) -> RecoveryReport:
         is_clean = not self._abort.is_present()
@@ -180,15 +195,12 @@ class StoreLife:
             return
         self.is_open = False
         self.log.is_read_only = True
-        if self.committer is not None:
-            self.committer.stop()
-        self.flusher.stop()
-        self.points.stop()
+        self.stop_threads()
         with suppress(FlushFailed):
             self.flusher.flush()
             advance()
         if self.points.finish() and self.dispatcher.held_count == 0:
-            self._return_all()
+            self.return_all()
             try:
                 self._abort.remove()
             except OSError as exc:
@@ -196,12 +208,17 @@ class StoreLife:
                 log.warning("the mark of an unclean stop could not be removed", extra={"reason": str(exc)})
         self._release()
 
-    def _return_all(self) -> None:
+    def return_all(self) -> None:
         """Everything is in the files: no buffer holds anything any more."""
         self.log.file = None
         self.log.return_all()
         if self.committer is not None:
             self.committer.give_back()
+
+    def forget_epochs(self, end: int) -> None:
+        """The log was cut there: epochs that began behind it have nothing left. Durable when this returns."""
+        self.identity = self.identity.truncated(end)
+        self._identity_file.write(self.identity)
 
     def _release(self) -> None:
         self.removal.close()

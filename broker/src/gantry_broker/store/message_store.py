@@ -33,6 +33,7 @@ from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PAGE_BYTES, StoreSettings
 from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
+from gantry_broker.store.truncation import cut_log
 from gantry_broker.store.write_pool import PoolStatus
 from gantry_wire.message import check_record
 
@@ -297,6 +298,13 @@ class MessageStore:
         )
         copier.take_over()
         return copier
+
+    def cut(self, end: int) -> int:
+        """Let the log end at ``end``, durably; how many bytes were cut. Waits for the disk. See ``truncation``.
+
+        Afterwards nothing is as it was: whoever copies begins again with ``start_copying``.
+        """
+        return cut_log(self._life, end)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

@@ -117,6 +117,11 @@ class PointWriter:
             return False
         return not self._is_point_refused
 
+    def forget(self) -> None:
+        """There is no recovery point any more: a start now reads the whole log."""
+        self._point = None
+        self._point_file.remove()
+
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     def _write_point(self) -> None:

@@ -192,18 +192,13 @@ class Recovery:
 
     def _cut(self, result: ScanResult, plan: StartPlan, *, is_clean: bool) -> None:
         """Make everything behind the end of the log zero, durably."""
-        files = self._log.files
         if is_clean and not plan.is_full and result.end == plan.start:
             return
-        file = files.at(result.end)
+        file = self._log.files.at(result.end)
         if file is not None:
             position = result.end - file.base_offset
             self._report.cut_bytes = last_used(file.file, position) - position
-            file.file.zero(position, file.size)
-            points.reached(points.MID_TRUNCATION)
-            file.file.sync()
-        files.remove_from(result.end + 1 if file is not None else result.end)
-        files.sync_directory()
+        self._log.cut(result.end)
 
     def _make_durable(self, plan: StartPlan, found: FoundStore, end: int) -> None:
         """Let ``flushed`` say the truth: rewrite what may be in the page cache only, then sync."""
