@@ -29,7 +29,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Look": {
         "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),
         "topic": Entry("gantry_cli.topic", "topic", "List, create, delete and describe topics."),
-        "store": Entry("gantry_cli.store", "store", "Look into the files of a store, verify and recover them."),
+        "store": Entry("gantry_cli.store", "store", "Look into the files of a store, ours or RocketMQ's."),
     },
     "Messages": {
         "produce": Entry("gantry_cli.produce", "produce", "Send messages."),

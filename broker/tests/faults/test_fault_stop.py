@@ -120,6 +120,7 @@ async def test_sigkill_while_stopping_is_a_crash(tmp_path: Path) -> None:
         stop.hang()
         stop.signal(signal.SIGTERM)
         await stop.logged(FLUSHING)
+        await scene.until(lambda: stop.page().status.phase is Phase.DRAINING, "the page, ten times a second, says so")
 
         await scene.broker.kill()
 
