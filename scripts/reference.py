@@ -153,23 +153,23 @@ def command_line() -> Any:
     return groups[0]
 
 
-def context_of(command: Any, name: str) -> Any:
-    """A context in which the command prints its help, as wide on every machine."""
+def context_of(command: Any, name: str, parent: Any) -> Any:
+    """The context in which the command prints its help when it is typed, as wide on every machine."""
     import click
 
     width = {"terminal_width": 100, "max_content_width": 100}
-    return click.Context(command, info_name=name, **{**command.context_settings, **width})
+    return click.Context(command, parent=parent, info_name=name, **{**command.context_settings, **width})
 
 
-def walk_commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """A command and all below it, with the words that call each."""
+def walk_commands(command: Any, name: str, parent: Any = None) -> Iterator[tuple[str, Any, Any]]:
+    """A command and all below it: the words that call each, the command, its context."""
     if command.hidden:
         return
-    yield name, command
+    context = context_of(command, name, parent)
+    yield context.command_path, command, context
     if hasattr(command, "list_commands"):
-        context = context_of(command, name)
         for child_name in sorted(command.list_commands(context)):
-            yield from walk_commands(command.get_command(context, child_name), f"{name} {child_name}")
+            yield from walk_commands(command.get_command(context, child_name), child_name, context)
 
 
 def commands_page(root_command: Any) -> str:
@@ -177,8 +177,7 @@ def commands_page(root_command: Any) -> str:
     import click
 
     lines = [NOTE, "# Commands", "", "What `gantry COMMAND --help` prints, for every command."]
-    for name, command in walk_commands(root_command, "gantry"):
-        context = context_of(command, name)
+    for name, command, context in walk_commands(root_command, "gantry"):
         with context:
             text = "\n".join(line.rstrip() for line in click.unstyle(command.get_help(context)).splitlines())
         lines += ["", f"## `{name}`", "", "```text", text, "```"]

@@ -146,10 +146,15 @@ def test_error_text_is_one_line_whatever_it_is_made_of(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "gantry: first second -- do this\n"
 
 
+def root_context() -> click.Context:
+    """As when it is typed. A command keeps the help option of its first context for the rest of the process."""
+    return click.Context(cli, info_name="gantry", **cli.context_settings)  # type: ignore[arg-type]
+
+
 def commands() -> list[tuple[str, click.Command]]:
     """Every command and subcommand by the words that one types."""
     found: list[tuple[str, click.Command]] = []
-    context = click.Context(cli)
+    context = root_context()
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
         assert command is not None
@@ -162,7 +167,7 @@ def commands() -> list[tuple[str, click.Command]]:
 @pytest.mark.parametrize(("words", "command"), commands(), ids=[words for words, _ in commands()])
 def test_help_teaches_with_examples(words: str, command: click.Command) -> None:
     """Each command's help says what it does and shows commands that can be typed."""
-    text = command.get_help(click.Context(command, info_name=words))
+    text = command.get_help(click.Context(command, parent=root_context(), info_name=words))
 
     assert command.help is not None and len(command.help) > 20
     assert "Examples:" in text
@@ -171,7 +176,7 @@ def test_help_teaches_with_examples(words: str, command: click.Command) -> None:
 
 def test_overview_says_what_the_commands_say() -> None:
     """The overview's summaries are the first lines of the commands' own help, and each command is listed once."""
-    context = click.Context(cli)
+    context = root_context()
     listed = [(name, entry.summary) for entries in SECTIONS.values() for name, entry in entries.items()]
     overview = CliRunner().invoke(cli, ["--help"]).stdout
 
