@@ -13,6 +13,8 @@ from zlib import crc32
 PIECES_MAX: Final = 256
 PIECE_BYTES_MIN: Final = 4_096
 TAIL_BYTES: Final = 1 << 20
+SEARCH_BYTES: Final = 64 << 20
+"""How far back the place is looked for: whoever reads all of a log for a message holds up everybody."""
 
 OwnBytes = Callable[[int, int], bytes]
 """Up to so many bytes of the log from an offset on; fewer at the end of a file."""
@@ -39,7 +41,8 @@ def sums_of(own: OwnBytes, start: int, end: int, piece_bytes: int) -> list[int]:
 def find_fork(own: OwnBytes, begin: int, end: int) -> Generator[Question, Sequence[int], int | None]:
     """Ask (``yield``) and be answered (``send``); returns where the logs part in ``[begin, end)``, None if nowhere.
 
-    Only the last bytes are compared if they are the same: whoever has them has all that came before.
+    They part there at the latest: farther back than ``SEARCH_BYTES`` nobody looks. Only the last bytes are compared if
+    they are the same: whoever has them has all that came before.
     """
     start = max(begin, end - TAIL_BYTES)
     if start >= end:
@@ -47,7 +50,7 @@ def find_fork(own: OwnBytes, begin: int, end: int) -> Generator[Question, Sequen
     answer = yield start, end, end - start
     if list(answer) == sums_of(own, start, end, end - start):
         return None
-    start = begin
+    start = max(begin, end - SEARCH_BYTES)
     while True:
         piece_bytes = max(-(-(end - start) // PIECES_MAX), PIECE_BYTES_MIN)
         answer = yield start, end, piece_bytes

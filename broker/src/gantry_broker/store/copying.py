@@ -27,6 +27,8 @@ from gantry_broker.store.recovery import Seals
 from gantry_wire.message import RecordFault, check_record
 from gantry_wire.plain_records import plain_records
 
+PIECE_BYTES: Final = 256 << 10
+"""Of what the log has already, when copying begins."""
 DISPATCH_BYTES_MAX: Final = 4 << 20
 """In one call, so that the loop is not held up by a slave that catches up."""
 
@@ -207,9 +209,31 @@ class LogCopier:
     # -- changing sides ------------------------------------------------------------------------------------------------
 
     def take_over(self) -> None:
-        """This store was a master: what it has not shown yet is shown at the pace of ``dispatch`` from now on."""
-        for wrote, tail, timestamp_ms in self._dispatcher.drop_held():
-            self._pieces.append(Piece(wrote, tail, timestamp_ms))
+        """What the log has and queues do not is shown at the pace of ``dispatch`` from now on, whoever wrote it.
+
+        Reads the log from there, which may be long: not for the loop.
+        """
+        self._dispatcher.drop_held()
+        start, newest_ms = self._dispatcher.dispatched, self._dispatcher.tail[2]
+        for queue in self._queues:
+            end = queue.end_before(start)
+            if end < queue.end:
+                queue.rewind(end)
+        for place, view, stop in self._extents(start, self._log.wrote):
+            position = place
+            while position < stop:
+                tail, limit = -1, min(stop, position + PIECE_BYTES)
+                run = plain_records(view, position - place, limit - place, place, is_sealed=False, verify_crc=False)
+                for physical, size, _, _, _, timestamp_ms, _ in run:
+                    tail, position, newest_ms = physical, physical + size, max(newest_ms, timestamp_ms)
+                if position < limit:
+                    check = check_record(view, position - place, physical_offset=position, verify_crc=False)
+                    assert check.size > 0, "it was checked before it was appended"
+                    if check.is_good:
+                        facts = record_facts(view, position - place, check.size, self._delay_levels_ms)
+                        tail, newest_ms = position, max(newest_ms, facts.store_timestamp_ms)
+                    position += check.size
+                self._pieces.append(Piece(position, tail, newest_ms))
 
     def hand_over(self) -> None:
         """This store becomes a master: what it has not shown yet is held by the dispatcher, its numbers are taken."""

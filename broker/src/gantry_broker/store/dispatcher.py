@@ -128,14 +128,12 @@ class Dispatcher:
         """Up to where batches wait for ``confirmed``; 0 if none does."""
         return self._held_keys[-1].wrote if self._held_keys else 0
 
-    def drop_held(self) -> list[tuple[int, int, int]]:
-        """Let go of what was not shown, and of its numbers: (end, last record, store time) of each batch."""
-        batches = [(batch.wrote, batch.physical_offsets[-1], batch.timestamp_ms) for batch in self._held_keys]
+    def drop_held(self) -> None:
+        """Let go of what was not shown, and of its numbers. It is in the log."""
         for queue in {unit[0] for unit in self._held_units}:
             queue.rewind(queue.readable_end)
         self._held_units.clear()
         self._held_keys.clear()
-        return batches
 
     def forget(self, queues: Collection[ConsumeQueue]) -> None:
         """These queues are deleted: what was to be shown in them is not."""

@@ -122,6 +122,7 @@ class KeyIndex:
         if self._disk.exists(self.directory):
             self._disk.remove_tree(self.directory)
             self._disk.sync_directory(self.directory.rpartition("/")[0])
+        self.is_directory_dirty = False
 
     def cut(self, end: int) -> None:
         """Forget every message that begins at or after the physical offset ``end``."""

@@ -10,9 +10,11 @@ to the thread that opens or closes it, before and after that to the loop's. ``Me
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, final
+
+import msgspec
 
 from gantry_broker.errors import FlushFailed, StoreLocked, StoreUnusable
 from gantry_broker.ports.buffers import BufferVolume
@@ -26,7 +28,7 @@ from gantry_broker.store.dispatcher import AppendedListener, Dispatcher
 from gantry_broker.store.failure import FailureRecord, StoreFailure
 from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.flusher import Flusher
-from gantry_broker.store.identity import IdentityFile, StoreIdentity, new_identity
+from gantry_broker.store.identity import Epoch, IdentityFile, StoreIdentity, new_identity
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.opening import OpenPools, seals_of, write_or_keep, written_by_others_from
 from gantry_broker.store.point_writer import PointWriter
@@ -215,10 +217,12 @@ class StoreLife:
         if self.committer is not None:
             self.committer.give_back()
 
-    def forget_epochs(self, end: int) -> None:
-        """The log was cut there: epochs that began behind it have nothing left. Durable when this returns."""
-        self.identity = self.identity.truncated(end)
+    def adopt_epochs(self, epochs: Sequence[Epoch]) -> None:
+        """The log's history is this one. Durable when this returns; no buffer may be in use."""
+        self.identity = msgspec.structs.replace(self.identity, epochs=list(epochs))
         self._identity_file.write(self.identity)
+        if self.pools.pool is not None:
+            self.pools.pool.identity = self.identity
 
     def _release(self) -> None:
         self.removal.close()

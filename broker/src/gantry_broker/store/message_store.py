@@ -26,14 +26,14 @@ from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.copying import LogCopier
 from gantry_broker.store.dispatcher import AppendedListener
 from gantry_broker.store.draft import Draft
-from gantry_broker.store.identity import StoreIdentity
+from gantry_broker.store.identity import Epoch, StoreIdentity
 from gantry_broker.store.life import StoreLife
 from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, read_messages
 from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import PAGE_BYTES, StoreSettings
+from gantry_broker.store.standstill import change_epochs, cut_log, restart_log
 from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
-from gantry_broker.store.truncation import cut_log
 from gantry_broker.store.write_pool import PoolStatus
 from gantry_wire.message import check_record
 
@@ -244,6 +244,10 @@ class MessageStore:
         self._wake_threads()
         return placed
 
+    def appended_elsewhere(self) -> None:
+        """A ``LogCopier`` has appended: the helper threads may have work."""
+        self._wake_threads()
+
     def _wake_threads(self) -> None:
         """Let the threads begin that somebody waits for, or that have enough to do."""
         commit_log = self._log
@@ -299,12 +303,20 @@ class MessageStore:
         copier.take_over()
         return copier
 
-    def cut(self, end: int) -> int:
-        """Let the log end at ``end``, durably; how many bytes were cut. Waits for the disk. See ``truncation``.
+    def cut(self, end: int, epochs: Sequence[Epoch] | None = None) -> int:
+        """Let the log end at ``end``, durably; how many bytes were cut. See ``standstill``, also for the other two.
 
-        Afterwards nothing is as it was: whoever copies begins again with ``start_copying``.
+        All three wait for the disk, and afterwards nothing is as it was: whoever copies begins with ``start_copying``.
         """
-        return cut_log(self._life, end)
+        return cut_log(self._life, end, epochs)
+
+    def restart(self, begin: int, epochs: Sequence[Epoch]) -> None:
+        """Throw everything away, and begin anew at ``begin``, where a log file begins."""
+        restart_log(self._life, begin, epochs)
+
+    def change_epochs(self, epochs: Sequence[Epoch]) -> None:
+        """From now on the log has this history, on the disk, too."""
+        change_epochs(self._life, epochs)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -316,6 +328,17 @@ class MessageStore:
         return read_messages(
             self._log, queue, offset, count_max=count_max, bytes_max=bytes_max, accept=accept, is_ours=is_ours
         )
+
+    def log_view(self, offset: int) -> memoryview:
+        """The log from ``offset`` on, as far as it lies in one piece of memory; empty where there is none.
+
+        Not to be kept: the memory may go to somebody else with the next ``advance``.
+        """
+        extent = self._log.at(offset)
+        if extent is None or not self._log.min_physical <= offset < self._log.wrote:
+            return memoryview(b"")
+        end = min(extent.end_offset, self._log.wrote)
+        return extent.view[offset - extent.base_offset : end - extent.base_offset]
 
     def message_at(self, physical_offset: int) -> bytes | None:
         """The whole record at ``physical_offset``, checked, or None."""

@@ -56,7 +56,7 @@ class WritePool:
         self._piece_bytes: Final = piece_bytes(file_size, volume.page_bytes)
         self._free: Final[deque[WriteBuffer]] = deque()
         self._buffers: list[WriteBuffer] = []
-        self._identity: StoreIdentity | None = None
+        self.identity: StoreIdentity | None = None
 
     def __repr__(self) -> str:
         return f"<WritePool {self._volume.medium} buffers={len(self._buffers)} free={len(self._free)}>"
@@ -113,7 +113,7 @@ class WritePool:
 
         Raises ``StoreUnusable`` when the memory is not there.
         """
-        self._identity = identity
+        self.identity = identity
         kept: list[WriteBuffer] = []
         for buffer in self._buffers:
             assert buffer.state is not BufferState.LIVE, buffer
@@ -153,7 +153,7 @@ class WritePool:
 
     def borrow(self, base_offset: int, start: int) -> WriteBuffer | None:
         """A buffer for the file at ``base_offset`` whose bytes from ``start`` on it will hold; None if all are out."""
-        identity = self._identity
+        identity = self.identity
         assert identity is not None, "prepare() comes first"
         try:
             buffer = self._free.popleft()

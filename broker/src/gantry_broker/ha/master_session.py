@@ -1,0 +1,289 @@
+"""A master's half of one replication stream: bytes in, bytes out, no socket and no clock of its own.
+
+    PREAMBLE -> HELLO -> (sums, until the common end is proved) -> WELCOME -> READY -> data for ever
+                    `--------------------- REFUSAL, and the end
+
+Whoever carries the bytes calls ``receive`` with what came, ``pump`` when there is room to send, and ``beat`` now and
+then. A slave counts from its READY on, under the identity of its HELLO, and not a moment longer than its connection.
+Nothing of what it says is believed that cannot be: an ack of bytes that were never sent ends the stream, and so does
+one that goes back.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Generator, Sequence
+from enum import Enum, auto
+from secrets import token_hex
+from typing import Final, NamedTuple, Protocol, final
+
+from gantry_broker.ha.ack_set import AckSet, SlaveProgress
+from gantry_broker.ha.fork import Question, find_fork
+from gantry_broker.ha.frames import (
+    PREAMBLE,
+    Ack,
+    AskSums,
+    Beat,
+    Challenge,
+    FrameReader,
+    Hello,
+    Message,
+    Ready,
+    Refusal,
+    StreamBroken,
+    Sums,
+    Table,
+    Welcome,
+    data_head,
+    encode,
+)
+from gantry_broker.ha.history import Comparison, History, Verdict, compare
+
+BATCH_BYTES: Final = 256 << 10
+"""In one frame of data, if the records allow it."""
+
+
+class MasterLog(Protocol):
+    """What a session needs of the store. Read by the loop's thread."""
+
+    @property
+    def history(self) -> History: ...
+
+    @property
+    def wrote(self) -> int: ...
+
+    @property
+    def flushed(self) -> int: ...
+
+    @property
+    def confirmed(self) -> int: ...
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        """Raw bytes of the log, fewer at the end of a piece of memory, none where there is no log."""
+        ...
+
+    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+        """As many whole records as fit, at least one, of those that lie in one file. Empty at the log's end."""
+        ...
+
+
+class MasterFacts(NamedTuple):
+    """Who the master is, and what it asks of slaves."""
+
+    cluster: str
+    broker_name: str
+    file_bytes: int
+    epoch: int
+    grant_ms: int = 0
+    secret: bytes = b""
+
+
+class Phase(Enum):
+    """Where the stream is."""
+
+    PREAMBLE = auto()
+    HELLO = auto()
+    SUMS = auto()
+    READY = auto()
+    STREAMING = auto()
+    REFUSED = auto()
+
+
+def proof_of(secret: bytes, *words: str) -> str:
+    """That somebody has the secret, without saying it. Empty if there is none."""
+    return hmac.digest(secret, "\0".join(words).encode(), "sha256").hex() if secret else ""
+
+
+@final
+class MasterSession:
+    """One stream. Owned by the loop."""
+
+    def __init__(self, facts: MasterFacts, log: MasterLog, slaves: AckSet) -> None:
+        self.phase = Phase.PREAMBLE
+        self.slave: SlaveProgress | None = None
+        self.hello: Hello | None = None
+        self.refusal: Refusal | None = None
+        self.sent = -1
+        """Where the next byte to send lies; -1 before the stream."""
+
+        self.echo_ms = -1
+        """The newest beat that the slave has heard, on the master's clock."""
+
+        self.grant_ms = 0
+        self._facts: Final = facts
+        self._log: Final = log
+        self._slaves: Final = slaves
+        self._reader: Final = FrameReader()
+        self._start = b""
+        self._nonce: Final = token_hex(16)
+        self._verdict = Comparison(Verdict.FOREIGN, 0)
+        self._search: Generator[Question, Sequence[int], int | None] | None = None
+
+    def __repr__(self) -> str:
+        who = f"{self.hello.broker_id}" if self.hello is not None else "?"
+        return f"<MasterSession slave={who} {self.phase.name} sent={self.sent}>"
+
+    @property
+    def is_streaming(self) -> bool:
+        return self.phase is Phase.STREAMING
+
+    def close(self) -> None:
+        """The connection is gone, and the slave's voice with it."""
+        if self.slave is not None:
+            self._slaves.leave(self.slave)
+            self.slave = None
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> bytes:
+        """What to answer. Raises ``StreamBroken``; after a ``refusal`` the connection is closed, too."""
+        if self.phase is Phase.PREAMBLE:
+            self._start += data
+            if not PREAMBLE.startswith(self._start[: len(PREAMBLE)]):
+                raise StreamBroken("it does not begin as ours does")
+            if len(self._start) < len(PREAMBLE):
+                return b""
+            data, self._start, self.phase = self._start[len(PREAMBLE) :], b"", Phase.HELLO
+            return encode(Challenge(nonce=self._nonce)) + self._take(data, now)
+        return self._take(data, now)
+
+    def _take(self, data: bytes, now: float) -> bytes:
+        answers: list[bytes] = []
+        for message in self._reader.feed(data):
+            if self.phase is Phase.REFUSED:
+                break
+            answer = self._answer(message, now)
+            if answer is not None:
+                answers.append(encode(answer))
+        return b"".join(answers)
+
+    def _answer(self, message: Message, now: float) -> Message | None:
+        match self.phase, message:
+            case Phase.STREAMING, Ack():
+                self._acked(message, now)
+                return None
+            case Phase.HELLO, Hello():
+                return self._meet(message)
+            case Phase.SUMS, Sums():
+                return self._compare_on(message.sums)
+            case Phase.READY, Ready():
+                return self._begin(message, now)
+        raise StreamBroken(f"a {type(message).__name__} while {self.phase.name}")
+
+    # -- the handshake -------------------------------------------------------------------------------------------------
+
+    def _meet(self, hello: Hello) -> Message:
+        """Is it one of ours, and has it our history, as far as lists say?"""
+        facts = self._facts
+        self.hello = hello
+        wanted = proof_of(facts.secret, "slave", self._nonce, hello.nonce, hello.store_uuid)
+        if not hmac.compare_digest(wanted.encode(), hello.proof.encode()):
+            return self._refuse("secret", "it does not know this group's secret")
+        if (hello.cluster, hello.broker_name) != (facts.cluster, facts.broker_name):
+            theirs, ours = f"{hello.cluster}/{hello.broker_name}", f"{facts.cluster}/{facts.broker_name}"
+            return self._refuse("stranger", f"it is of {theirs}, and this is {ours}")
+        if hello.broker_id <= 0:
+            return self._refuse("identity", f"brokerId {hello.broker_id} is not a slave's")
+        if hello.file_bytes != facts.file_bytes:
+            text = f"its log files have {hello.file_bytes} bytes, and ours {facts.file_bytes}"
+            return self._refuse("file-size", f"{text}: mappedFileSizeCommitLog must be the same")
+        if hello.promised_epoch > facts.epoch:
+            text = f"it has promised epoch {hello.promised_epoch} to somebody else, and this is {facts.epoch}"
+            return self._refuse("fenced", text)
+        if not 0 <= hello.begin <= hello.end or any(epoch.start < 0 for epoch in hello.epochs):
+            raise StreamBroken("a log that cannot be")
+        self._verdict = verdict = compare(self._log.history, History(hello.epochs, hello.begin, hello.end))
+        if not verdict.may_follow:
+            return self._refuse(verdict.verdict.name.lower(), f"it {verdict.verdict.value}: at {verdict.start}")
+        if verdict.verdict in (Verdict.COPY, Verdict.RESTART):
+            return self._welcome()
+        self._search = find_fork(self._log.read, max(hello.begin, self._log.history.begin), verdict.start)
+        return self._compare_on(None)
+
+    def _compare_on(self, sums: list[int] | None) -> Message:
+        """Are the bytes the same before the common end, too?"""
+        assert self._search is not None, "sums are asked for by a search"
+        try:
+            question = next(self._search) if sums is None else self._search.send(sums)
+        except StopIteration as end:
+            if end.value is None:
+                return self._welcome()
+            return self._refuse("fork", f"its log is another one from {end.value} on, though the epochs are the same")
+        self.phase = Phase.SUMS
+        return AskSums(start=question[0], end=question[1], piece_bytes=question[2])
+
+    def _welcome(self) -> Welcome:
+        assert self.hello is not None, "nobody is welcomed who has not said who it is"
+        facts, history, verdict = self._facts, self._log.history, self._verdict
+        self.phase = Phase.READY
+        return Welcome(
+            epoch=facts.epoch,
+            epochs=list(history.epochs),
+            begin=history.begin,
+            start=verdict.start,
+            is_restart=verdict.verdict in (Verdict.RESTART, Verdict.COPY),
+            cut_to=verdict.start if verdict.verdict is Verdict.CUT else None,
+            grant_ms=facts.grant_ms,
+            proof=proof_of(facts.secret, "master", self.hello.nonce, self._nonce),
+        )
+
+    def _begin(self, ready: Ready, now: float) -> Message | None:
+        if ready.start != self._verdict.start:
+            raise StreamBroken(f"it is ready at {ready.start} and not at {self._verdict.start}")
+        assert self.hello is not None, "only a slave that has said who it is can be ready"
+        if self._log.history.begin > ready.start:
+            return self._refuse("expired", "what it needs has expired meanwhile; it may come again")
+        self.slave = self._slaves.join(self.hello.store_uuid, self.hello.broker_id, now)
+        if self.slave is None:
+            return self._refuse(
+                "duplicate", f"a slave with brokerId {self.hello.broker_id}, or this very store, is here"
+            )
+        self.phase, self.sent = Phase.STREAMING, ready.start
+        return None
+
+    def _refuse(self, reason: str, text: str) -> Refusal:
+        self.phase = Phase.REFUSED
+        self.refusal = Refusal(reason=reason, text=text, is_final=reason in ("stranger", "identity", "file-size"))
+        return self.refusal
+
+    # -- the stream ----------------------------------------------------------------------------------------------------
+
+    def _acked(self, ack: Ack, now: float) -> None:
+        slave = self.slave
+        assert slave is not None, "who is streaming has joined"
+        if not ack.flushed <= ack.received <= self.sent:
+            raise StreamBroken(
+                f"it has received {ack.received} and flushed {ack.flushed} of {self.sent} that were sent"
+            )
+        if ack.received < slave.received or ack.flushed < slave.flushed:
+            raise StreamBroken(f"its log goes back, from {slave.received} to {ack.received}")
+        if ack.epoch != self._facts.epoch:
+            raise StreamBroken(f"it acknowledges epoch {ack.epoch}, and this is {self._facts.epoch}")
+        slave.received, slave.flushed, slave.acked_at = ack.received, ack.flushed, now
+        self.echo_ms, self.grant_ms = ack.echo_ms, ack.grant_ms
+
+    def pump(self, bytes_max: int) -> list[bytes]:
+        """What may be sent now, at most about so many bytes; nothing before the stream or at the log's end."""
+        parts: list[bytes] = []
+        if self.phase is not Phase.STREAMING:
+            return parts
+        log, epoch = self._log, self._facts.epoch
+        while bytes_max > 0 and self.sent < log.wrote:
+            records = log.whole_records(self.sent, min(BATCH_BYTES, bytes_max))
+            if not records:
+                raise StreamBroken(f"the log has nothing at {self.sent} any more")
+            parts += (data_head(self.sent, epoch, log.confirmed, len(records)), records)
+            self.sent += len(records)
+            bytes_max -= len(records)
+        return parts
+
+    def beat(self, now_ms: int) -> bytes:
+        """The master lives, and consumers may see so much."""
+        if self.phase is not Phase.STREAMING:
+            return b""
+        log = self._log
+        return encode(Beat(self._facts.epoch, log.confirmed, log.wrote, log.flushed, now_ms))
+
+    def table(self, table: Table) -> bytes:
+        """A document that has changed."""
+        return encode(table) if self.phase is Phase.STREAMING else b""

@@ -1,0 +1,243 @@
+"""The master's replication port: streams to slaves, fed by the append itself.
+
+    append -> ``appended`` -> (once per turn of the loop) -> pump every stream that has room
+    ack    -> the set of acks has moved -> ``on_acks``, once per turn
+
+Nothing polls, and nobody waits for anybody: a stream that the kernel takes no more bytes of is left alone for so long,
+and holds at most what its transport holds. A slave 10 GB behind costs a position.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Final, final
+
+from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.frames import StreamBroken
+from gantry_broker.ha.master_session import MasterFacts, MasterLog, MasterSession
+
+log = logging.getLogger(__name__)
+
+WRITE_BUFFER_BYTES: Final = 4 << 20
+"""What a transport holds at most, and a little: one batch more."""
+PUMP_BYTES: Final = 1 << 20
+"""To one slave in one turn of the loop: whoever catches up shares it with those who send."""
+BEAT_INTERVAL_S: Final = 1.0
+SILENCE_S: Final = 20.0
+"""A slave that says nothing for so long is gone."""
+HANDSHAKE_S: Final = 10.0
+STREAMS_MAX: Final = 64
+
+
+@final
+class ReplicationServer:
+    """Owned by the loop. ``facts`` says who the master is now; None while nobody may follow."""
+
+    def __init__(
+        self, facts: Callable[[], MasterFacts | None], source: MasterLog, slaves: AckSet, *, on_acks: Callable[[], None]
+    ) -> None:
+        self.slaves: Final = slaves
+        self.facts: Final = facts
+        self.source: Final = source
+        self.streams: Final[set[MasterStream]] = set()
+        self._on_acks: Final = on_acks
+        self._loop = asyncio.get_running_loop()
+        self._server: asyncio.Server | None = None
+        self._is_pump_scheduled = False
+        self._is_ack_scheduled = False
+        self._is_beat_scheduled = False
+        self._beats: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen. Raises OSError for a port that is taken."""
+        self._server = await self._loop.create_server(lambda: MasterStream(self), host, port, ssl=tls)
+        self._beats = asyncio.ensure_future(self._beat())
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None, "start() comes first"
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Stop listening and end every stream."""
+        if self._beats is not None:
+            self._beats.cancel()
+            await asyncio.wait([self._beats])
+        if self._server is not None:
+            self._server.close()
+        self.disconnect("this broker stops to be a master")
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def disconnect(self, reason: str) -> None:
+        """End every stream."""
+        for stream in tuple(self.streams):
+            stream.end(reason)
+
+    # -- feeding -------------------------------------------------------------------------------------------------------
+
+    def appended(self) -> None:
+        """The log has grown."""
+        if self.streams and not self._is_pump_scheduled:
+            self._is_pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_scheduled = False
+        for stream in tuple(self.streams):
+            stream.pump()
+
+    def confirmed_moved(self) -> None:
+        """Consumers may see more, and slaves serve consumers, too."""
+        if self.streams and not self._is_beat_scheduled:
+            self._is_beat_scheduled = True
+            self._loop.call_soon(self._beat_all)
+
+    def _beat_all(self) -> None:
+        self._is_beat_scheduled = False
+        for stream in tuple(self.streams):
+            stream.beat()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_INTERVAL_S)
+            now = self._loop.time()
+            for stream in tuple(self.streams):
+                stream.look(now)
+
+    def acks_moved(self) -> None:
+        """Some slave is further, or gone."""
+        if not self._is_ack_scheduled:
+            self._is_ack_scheduled = True
+            self._loop.call_soon(self._tell_acks)
+
+    def _tell_acks(self) -> None:
+        self._is_ack_scheduled = False
+        self._on_acks()
+
+
+@final
+class MasterStream(asyncio.Protocol):
+    """One connection of a slave, or of somebody who has no business here."""
+
+    def __init__(self, server: ReplicationServer) -> None:
+        self._server: Final = server
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._session: MasterSession | None = None
+        self._is_full = False
+        self._is_resumption_scheduled = False
+        self._heard_at = self._made_at = self._loop.time()
+        self.peer = "?"
+
+    @property
+    def session(self) -> MasterSession | None:
+        return self._session
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        facts = self._server.facts()
+        if facts is None or len(self._server.streams) >= STREAMS_MAX:
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES, low=WRITE_BUFFER_BYTES // 4)
+        self._session = MasterSession(facts, self._server.source, self._server.slaves)
+        self._server.streams.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        session, transport = self._session, self._transport
+        if session is None or transport is None:
+            return
+        self._heard_at = self._loop.time()
+        was_streaming = session.is_streaming
+        try:
+            answer = session.receive(data, self._heard_at)
+        except StreamBroken as exc:
+            self.end(str(exc))
+            return
+        if answer:
+            transport.write(answer)
+        if session.refusal is not None:
+            log.warning("a slave was refused", extra={"peer": self.peer, "reason": session.refusal.text})
+            transport.close()
+            return
+        if session.is_streaming:
+            if not was_streaming:
+                self._say_joined(session)
+                self.beat()
+            self._server.acks_moved()
+            self.pump()
+
+    def _say_joined(self, session: MasterSession) -> None:
+        assert session.hello is not None, "only who has said who it is streams"
+        facts = {"peer": self.peer, "broker_id": session.hello.broker_id, "offset": session.sent}
+        log.info("a slave follows", extra=facts)
+
+    def pump(self) -> None:
+        """Send what there is, as long as there is room for it."""
+        session, transport = self._session, self._transport
+        if self._is_full or session is None or transport is None or not session.is_streaming:
+            return
+        try:
+            parts = session.pump(PUMP_BYTES)
+        except StreamBroken as exc:
+            self.end(str(exc))
+            return
+        if parts:
+            transport.writelines(parts)
+            if session.sent < self._server.source.wrote and not self._is_resumption_scheduled:
+                self._is_resumption_scheduled = True
+                self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._is_resumption_scheduled = False
+        self.pump()
+
+    def beat(self) -> None:
+        """Say that we live, and what is confirmed."""
+        if self._session is not None and self._transport is not None and self._session.is_streaming:
+            self._transport.write(self._session.beat(int(self._loop.time() * 1000)))
+
+    def look(self, now: float) -> None:
+        """Once a second: is it still there?"""
+        session = self._session
+        if session is None:
+            return
+        if now - self._heard_at > SILENCE_S:
+            self.end(f"it has said nothing for {SILENCE_S:.0f} s")
+        elif not session.is_streaming and now - self._made_at > HANDSHAKE_S:
+            self.end(f"it is not ready after {HANDSHAKE_S:.0f} s")
+        else:
+            self.beat()
+
+    def end(self, reason: str) -> None:
+        """Close the connection at once."""
+        if self._session is not None and self._transport is not None:
+            log.warning("a replication stream ends", extra={"peer": self.peer, "reason": reason})
+            self._transport.abort()
+            self._leave()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self.pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._session is not None and self._session.is_streaming:
+            log.warning("a slave is gone", extra={"peer": self.peer, "reason": str(exc or "it has closed")})
+        self._leave()
+
+    def _leave(self) -> None:
+        session, self._session = self._session, None
+        self._server.streams.discard(self)
+        if session is not None:
+            session.close()
+            self._server.acks_moved()

@@ -1,0 +1,126 @@
+"""What changes a store as a whole while it is open: a cut of its log's tail, a new beginning, another epoch.
+
+All of it needs a standstill. Helper threads have ended, everything is flushed, and no write buffer holds anything: so
+none can name an epoch that is no more, and none can bring back what is cut.
+
+    [0 ........ end ........ wrote)        what lies behind `end` was never confirmed, and must never rise again
+               `- everything derived forgets it, durably, then the log itself loses it, durably, then its epochs do
+
+A kill at any moment leaves either the old log, with queues that a start builds again, or the new one. A file is zeroed
+from the cut to its end: taking away the first header only would let old records rise behind new ones of the same size,
+at the next crash. Waits for the disk, in a thread of its own; nobody appends or reads meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from gantry_broker.errors import FlushFailed
+from gantry_broker.store.commit_log import CommitLog
+from gantry_broker.store.identity import Epoch
+from gantry_broker.store.life import StoreLife
+from gantry_broker.store.queue_table import QueueTable
+from gantry_wire.message import check_record
+
+
+@contextmanager
+def standstill(life: StoreLife) -> Iterator[CommitLog]:
+    """Nothing moves in the body of a `with`; then appending goes on where the log ends. An ``OSError`` is final."""
+    log = life.log
+    was_running = life.stop_threads()
+    try:
+        # No buffer may hold what is cut, nor the log miss what is not: all of it goes to the files first.
+        life.flusher.flush()
+        life.return_all()
+        log.drop_next()
+        yield log
+        log.start_at(log.wrote)
+    except OSError as exc:
+        raise life.failure.report("changing the log", exc) from exc
+    finally:
+        if was_running:
+            life.start_threads()
+
+
+def change_epochs(life: StoreLife, epochs: Sequence[Epoch]) -> None:
+    """From now on the log has this history, on the disk, too."""
+    with standstill(life):
+        life.adopt_epochs(epochs)
+
+
+def cut_log(life: StoreLife, end: int, epochs: Sequence[Epoch] | None = None) -> int:
+    """Let the log end at ``end``, where a record ends; how many bytes were cut. Raises ``FlushFailed``, for good.
+
+    Its history is ``epochs`` then, by default what is left of its own.
+    """
+    log = life.log
+    assert log.min_physical <= end <= log.wrote, (end, log)
+    cut_bytes = log.wrote - end
+    kept = life.identity.truncated(end).epochs if epochs is None else epochs
+    if not cut_bytes and kept == life.identity.epochs:
+        return 0
+    with standstill(life):
+        if cut_bytes:
+            _forget_derived(life, end)
+            log.cut(end)
+        life.adopt_epochs(kept)
+    return cut_bytes
+
+
+def restart_log(life: StoreLife, begin: int, epochs: Sequence[Epoch]) -> None:
+    """Throw everything away; the log begins anew at ``begin``, where a file of it begins. Raises ``FlushFailed``."""
+    assert begin % life.log.file_size == 0, begin
+    with standstill(life) as log:
+        life.dispatcher.drop_held()
+        life.points.forget()
+        for topic in life.queues.topics():
+            life.queues.delete_topic(topic)
+        if life.index is not None:
+            life.index.remove_all()
+        life.points.deleted = {}
+        log.files.remove_from(0)
+        log.files.sync_directory()
+        _move_to(life, begin, begin, -1)
+        life.adopt_epochs(epochs)
+
+
+def _forget_derived(life: StoreLife, end: int) -> None:
+    """Let queues and index end where the log is going to, durably."""
+    life.dispatcher.drop_held()
+    # From here on queues may have holes on the disk: whoever starts meanwhile must build them from the log.
+    life.points.forget()
+    # What was not shown yet is in no queue, and is put there by whoever goes on with this log.
+    shown = min(life.dispatcher.dispatched, end)
+    for queue in life.queues:
+        queue.rewind(queue.end_before(shown))
+    if life.index is not None:
+        life.index.cut(shown)
+    _move_to(life, end, shown, _last_record(life.log, life.queues, shown))
+
+
+def _move_to(life: StoreLife, end: int, shown: int, tail: int) -> None:
+    """Every position says ``end``; so do recovery point and checkpoint, or the next start would call a cut a loss."""
+    log = life.log
+    life.dispatcher.tail = (shown, tail, log.last_timestamp_ms)
+    life.dispatcher.dispatched = shown
+    # Topics that were deleted behind the end may come again before it.
+    life.points.deleted = {topic: min(offset, end) for topic, offset in life.points.deleted.items()}
+    log.wrote = log.committed = log.flushed = end
+    life.points.finish()
+    if life.failure.error is not None:
+        raise FlushFailed("what is derived of the log could not be cut") from life.failure.error
+
+
+def _last_record(log: CommitLog, queues: QueueTable, end: int) -> int:
+    """Where the record begins that ends at ``end``; -1 if no queue knows: then the next start reads the whole log."""
+    for queue in queues:
+        unit = queue.unit(queue.readable_end - 1) if queue.readable_end > queue.min_offset else None
+        if unit is None or unit[0] + unit[1] != end:
+            continue
+        extent = log.at(unit[0])
+        if extent is not None:
+            check = check_record(extent.view, unit[0] - extent.base_offset, physical_offset=unit[0])
+            if check.is_good and check.size == unit[1]:
+                return unit[0]
+    return -1

@@ -1,0 +1,325 @@
+"""Both halves of a replication stream, joined by hand: whatever happens to the bytes between them, a slave's log is a
+prefix of its master's."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gantry_broker.errors import StoreError
+from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.frames import PREAMBLE, Ack, Hello, Ready, StreamBroken, encode
+from gantry_broker.ha.master_session import MasterFacts, MasterSession
+from gantry_broker.ha.master_session import Phase as MasterPhase
+from gantry_broker.ha.slave_session import Phase, SlaveFacts, SlaveSession
+from gantry_broker.ha.slave_store import SlaveStore
+from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.store.copying import CopyRefused
+from gantry_broker.store.identity import Epoch
+from gantry_broker.store.settings import PoolSettings
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.store_world import TINY, StoreWorld
+
+POOL = PoolSettings(is_enabled=True, buffers_count=4, path="/buffers")
+SECRET = b"a shared secret"
+
+
+class Node:
+    """A store, in one role or the other."""
+
+    def __init__(self, number: int, *, is_pooled: bool = False) -> None:
+        settings = dataclasses.replace(TINY, pool=POOL) if is_pooled else TINY
+        self.world = StoreWorld(FaultyDisk(), f"/node{number}", settings)
+        self.world.open()
+        self.number = number
+        self.promised_epoch = 0
+
+    @property
+    def store(self):  # type: ignore[no-untyped-def]
+        return self.world.store
+
+    def master_facts(self, secret: bytes = b"") -> MasterFacts:
+        return MasterFacts("c", "b", TINY.mapped_file_size_commit_log, self.store.identity.epoch, 0, secret)
+
+    def slave_facts(self, secret: bytes = b"") -> SlaveFacts:
+        return SlaveFacts(
+            "c", "b", self.number, self.store.identity.uuid, TINY.mapped_file_size_commit_log, self.promised_epoch,
+            True, f"10.0.0.{self.number}:10911", secret,
+        )  # fmt: skip
+
+    def log(self) -> bytes:
+        data, offset, log = b"", self.store.min_physical, StoreLog(self.store)
+        while more := log.read(offset + len(data), 1 << 20):
+            data += more
+        return data
+
+
+class Wire:
+    """One connection between a master and a slave, carried by hand."""
+
+    def __init__(self, master: Node, slave: Node, slaves: AckSet, *, secrets: tuple[bytes, bytes] = (b"", b"")) -> None:
+        self.slave_store = SlaveStore(slave.store)
+        self.master = MasterSession(master.master_facts(secrets[0]), StoreLog(master.store), slaves)
+        self.slave = SlaveSession(slave.slave_facts(secrets[1]), self.slave_store, lambda table: None)
+        self.up = self.slave.begin()
+        self.down = b""
+        self.now = 0
+
+    def carry(self, size: int = 1 << 30, change: Callable[[bytes], bytes] = lambda data: data) -> bool:
+        """Bring up to ``size`` bytes over, each way; False if there was nothing to do."""
+        self.now += 1
+        up, self.up = self.up[:size], self.up[size:]
+        if up:
+            self.down += self.master.receive(up, self.now)
+        self.down += b"".join(self.master.pump(1 << 20))
+        down, self.down = self.down[:size], self.down[size:]
+        if down:
+            self.up += self.slave.receive(change(down))
+        if self.slave.phase is Phase.PREPARING:
+            assert self.slave.welcome is not None
+            self.slave_store.prepare(self.slave.welcome)
+            self.up += self.slave.ready()
+        self.up += self.slave.ack()
+        return bool(up or down)
+
+    def settle(self) -> None:
+        while self.carry():
+            pass
+        self.down += self.master.beat(self.now)
+        while self.carry():
+            pass
+        while not self.slave_store.dispatch(self.slave.confirmed):
+            pass
+
+
+@settings(max_examples=40)
+@given(st.data(), st.booleans())
+def test_a_slave_is_a_prefix_of_its_master_wherever_the_stream_is_cut(data: st.DataObject, is_pooled: bool) -> None:
+    """At every byte of every frame; and when it connects again it goes on where it was."""
+    master, slave, slaves = Node(0), Node(1, is_pooled=is_pooled), AckSet(acks_needed=1, is_flushed_wanted=False)
+    master.world.send("orders", 1)
+    for _ in range(data.draw(st.integers(1, 6))):
+        wire = Wire(master, slave, slaves)
+        for _ in range(data.draw(st.integers(0, 40))):
+            if data.draw(st.integers(0, 3)) == 0:
+                master.world.send(data.draw(st.sampled_from(("orders", "bills"))), data.draw(st.integers(1, 20)))
+            wire.carry(data.draw(st.sampled_from((1, 3, 7, 100, 5_000, 1 << 20))))
+            assert master.log().startswith(slave.log())
+            assert slaves.acked() <= slave.store.wrote
+        slave.world.clock.advance(300)
+        slave.store.commit_step()
+        wire.master.close()
+        assert slaves.acked() == -1
+    wire = Wire(master, slave, slaves)
+    wire.settle()
+
+    assert slave.log() == master.log()
+    assert slaves.acked() == master.store.wrote
+    for topic, queues in master.store.topics().items():
+        for queue_id in queues:
+            assert slave.world.bodies(topic, queue_id) == master.world.bodies(topic, queue_id)
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 1 << 30))
+def test_a_stream_that_is_changed_on_its_way_is_closed_or_does_no_harm(seed: int) -> None:
+    """A flipped byte, a repeated or a missing piece: the slave's log stays a prefix of its master's."""
+    chance = random.Random(seed)
+    master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
+    master.world.send("orders", chance.randrange(1, 40))
+    wire = Wire(master, slave, slaves)
+    spoilt_at = chance.randrange(40)
+
+    def change(data: bytes) -> bytes:
+        nonlocal spoilt_at
+        spoilt_at -= 1
+        if spoilt_at or not data:
+            return data
+        place = chance.randrange(len(data))
+        return chance.choice((
+            data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :],
+            data[:place] + data, data[:place] + data[place + 1 :], data + data[place:],
+        ))  # fmt: skip
+
+    try:
+        for _ in range(60):
+            wire.carry(chance.choice((10, 200, 3_000)), change)
+            assert master.log().startswith(slave.log())
+    except (StreamBroken, CopyRefused, StoreError):
+        pass
+    assert master.log().startswith(slave.log())
+
+
+def test_a_returning_master_loses_what_its_successor_never_had() -> None:
+    """Cut at the fork, durably; refilled with records of the same sizes, and nothing old comes back after a kill."""
+    old, new, slaves = Node(1), Node(2), AckSet(acks_needed=1, is_flushed_wanted=False)
+    old.world.send("orders", 30)
+    wire = Wire(old, new, slaves)
+    wire.settle()
+    fork = new.store.wrote
+    old.world.send("orders", 10)
+    lost = [record for start, record in old.world.records.items() if start >= fork]
+    wire.slave_store.promote([*new.store.identity.epochs, Epoch(2, fork)])
+    new.store.stop_holding_dispatch()
+    new.world.send("orders", 10)
+
+    wire = Wire(new, old, AckSet(acks_needed=1, is_flushed_wanted=False))
+    wire.settle()
+
+    assert old.log() == new.log()
+    assert [epoch.epoch for epoch in old.store.identity.epochs] == [1, 2]
+    old.store.flush()
+    old.world.kill()
+    old.world.open()
+    assert old.log() == new.log()
+    assert not any(record in old.log() for record in lost)
+    assert old.world.bodies() == new.world.bodies()
+
+
+def test_a_slave_that_is_ahead_in_the_same_epoch_is_refused() -> None:
+    """The master has lost something: cutting the slave would throw away the only copy."""
+    master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
+    slave.world.send("orders", 5)
+    before = slave.log()
+    wire = Wire(master, slave, slaves)
+
+    wire.settle()
+
+    assert wire.master.phase is MasterPhase.REFUSED
+    assert wire.slave.refusal is not None and wire.slave.refusal.reason == "ahead"
+    assert slave.log() == before
+    assert len(slaves) == 0
+
+
+def test_a_slave_with_other_bytes_in_the_same_epoch_is_refused_with_the_place() -> None:
+    """Lists of epochs say the same, and the logs do not: found by their bytes, named to 4 KiB."""
+    master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
+    master.world.send("orders", 60)
+    slave.world.append([slave.world.draft("bills", 0)])
+    slave.world.send("orders", 30)
+    assert slave.store.wrote < master.store.wrote
+    wire = Wire(master, slave, slaves)
+
+    wire.settle()
+
+    assert wire.slave.refusal is not None and wire.slave.refusal.reason == "fork"
+    assert "from 0 on" in wire.slave.refusal.text
+
+
+def test_a_slave_that_starts_late_gets_everything_that_is_left() -> None:
+    """From the master's oldest file on, also where that is not 0 any more; and so does one that was away too long."""
+    master, late, away = Node(0), Node(1), Node(2)
+    master.world.send("orders", 20)
+    slaves = AckSet(acks_needed=1, is_flushed_wanted=False)
+    first = Wire(master, away, slaves)
+    first.settle()
+    first.master.close()
+    master.world.send("orders", 400)
+    master.store.flush_step()
+    offset = 2 * TINY.mapped_file_size_commit_log
+    trims = master.store.removal.measure(offset)
+    master.store.removal.retire(offset, trims)
+    master.store.removal.unlink()
+
+    for slave in (late, away):
+        Wire(master, slave, slaves).settle()
+
+        assert slave.store.min_physical == master.store.min_physical == offset
+        assert slave.log() == master.log()
+        assert slave.world.bodies() == master.world.bodies()
+
+
+@pytest.mark.parametrize("secrets", [(SECRET, b""), (b"", SECRET), (SECRET, b"another")])
+def test_who_does_not_know_the_secret_is_turned_away(secrets: tuple[bytes, bytes]) -> None:
+    """Neither a slave without it, nor a master without it."""
+    master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
+    master.world.send("orders", 5)
+    wire = Wire(master, slave, slaves, secrets=secrets)
+
+    with suppress(StreamBroken):
+        wire.settle()
+
+    assert slave.store.wrote == 0
+    assert len(slaves) == 0
+
+
+def test_who_knows_the_secret_comes_in() -> None:
+    """Or the test above would prove nothing."""
+    master, slave, slaves = Node(0), Node(1), AckSet(acks_needed=1, is_flushed_wanted=False)
+    master.world.send("orders", 5)
+
+    Wire(master, slave, slaves, secrets=(SECRET, SECRET)).settle()
+
+    assert slave.log() == master.log()
+
+
+def streaming(slaves: AckSet) -> tuple[Node, MasterSession, str]:
+    """A master, and a session with a slave that is ours to speak for: (master, session, its epoch)."""
+    master = Node(0)
+    master.world.send("orders", 5)
+    session = MasterSession(master.master_facts(), StoreLog(master.store), slaves)
+    hello = Hello(
+        cluster="c", broker_name="b", broker_id=1, store_uuid="u" * 32, epochs=[], begin=0, end=0,
+        file_bytes=TINY.mapped_file_size_commit_log, promised_epoch=0,
+    )  # fmt: skip
+    session.receive(PREAMBLE + encode(hello), 0)
+    session.receive(encode(Ready(start=0)), 0)
+    session.pump(1 << 20)
+    return master, session, "u" * 32
+
+
+@pytest.mark.parametrize(
+    "ack",
+    [
+        Ack(1, 1 << 60, 0, 0, 0), Ack(1, 10, 20, 0, 0), Ack(2, 10, 10, 0, 0), Ack(1, -2, -2, 0, 0),
+        Ack(1, 100, 50, 0, 0),
+    ],
+    ids=["beyond-the-log", "flushed-beyond-received", "another-epoch", "negative", "backwards"],
+)  # fmt: skip
+def test_an_ack_that_cannot_be_ends_the_stream_and_counts_for_nothing(ack: Ack) -> None:
+    """Bytes from a port scanner once counted as acks."""
+    slaves = AckSet(acks_needed=1, is_flushed_wanted=False)
+    _, session, _ = streaming(slaves)
+    session.receive(encode(Ack(1, 200, 200, 0, 0)), 0)
+    assert slaves.acked() == 200
+
+    with pytest.raises(StreamBroken):
+        session.receive(encode(ack), 1)
+
+    assert slaves.acked() == 200
+    session.close()
+    assert slaves.acked() == -1
+
+
+def test_one_identity_has_one_voice() -> None:
+    """A second connection that says it is the same slave, or has its number, is refused; the first goes on."""
+    slaves = AckSet(acks_needed=2, is_flushed_wanted=False)
+    master, session, _ = streaming(slaves)
+    session.receive(encode(Ack(1, 200, 200, 0, 0)), 0)
+    slave = Node(1)
+
+    wire = Wire(master, slave, slaves)
+    wire.settle()
+
+    assert wire.slave.refusal is not None and wire.slave.refusal.reason == "duplicate"
+    assert (len(slaves), slaves.acked()) == (1, -1)
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=300), st.booleans())
+def test_rogues_are_closed_and_change_nothing(noise: bytes, is_late: bool) -> None:
+    """Random bytes, before the first frame and behind a good beginning."""
+    slaves = AckSet(acks_needed=1, is_flushed_wanted=False)
+    master = Node(0)
+    session = MasterSession(master.master_facts(), StoreLog(master.store), slaves)
+    with suppress(StreamBroken):
+        session.receive((PREAMBLE if is_late else b"") + noise, 0)
+    session.close()
+
+    assert len(slaves) == 0
