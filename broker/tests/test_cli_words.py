@@ -148,7 +148,7 @@ def test_error_text_is_one_line_whatever_it_is_made_of(capsys: pytest.CaptureFix
 
 def root_context() -> click.Context:
     """As when it is typed. A command keeps the help option of its first context for the rest of the process."""
-    return click.Context(cli, info_name="gantry", **cli.context_settings)  # type: ignore[arg-type]
+    return click.Context(cli, info_name="gantry", **cli.context_settings)
 
 
 def commands() -> list[tuple[str, click.Command]]:

@@ -137,6 +137,11 @@ class MasterStream(asyncio.Protocol):
     def session(self) -> MasterSession | None:
         return self._session
 
+    @property
+    def transport_bytes(self) -> int:
+        """What waits for the kernel."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport

@@ -1,0 +1,184 @@
+"""Replication over real sockets: fed by the append, joined and left at any time, and nobody held up by anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.follower import Follower
+from gantry_broker.ha.frames import PREAMBLE, Hello, Ready, encode
+from gantry_broker.ha.master_session import MasterFacts
+from gantry_broker.ha.server import ReplicationServer
+from gantry_broker.ha.slave_session import SlaveFacts
+from gantry_broker.ha.slave_store import SlaveStore
+from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.local import wait_until
+from gantry_broker.testing.store_world import TINY, StoreWorld
+
+
+def make_world(number: int) -> StoreWorld:
+    world = StoreWorld(FaultyDisk(), f"/node{number}", TINY)
+    world.open()
+    return world
+
+
+class Master:
+    """A store and its replication port."""
+
+    def __init__(self, acks_needed: int = 1) -> None:
+        self.world = make_world(0)
+        self.slaves = AckSet(acks_needed=acks_needed, is_flushed_wanted=False)
+        self.acks: list[int] = []
+        self.is_master = True
+        self.server = ReplicationServer(
+            self.facts, StoreLog(self.world.store), self.slaves, on_acks=lambda: self.acks.append(self.slaves.acked())
+        )
+
+    def facts(self) -> MasterFacts | None:
+        epoch = self.world.store.identity.epoch
+        return MasterFacts("c", "b", TINY.mapped_file_size_commit_log, epoch) if self.is_master else None
+
+    def send(self, count: int) -> None:
+        self.world.send("orders", count)
+        self.server.appended()
+
+    @property
+    def wrote(self) -> int:
+        return self.world.store.wrote
+
+
+@asynccontextmanager
+async def master(acks_needed: int = 1) -> AsyncIterator[Master]:
+    one = Master(acks_needed)
+    await one.server.start("127.0.0.1", 0)
+    try:
+        yield one
+    finally:
+        await one.server.close()
+
+
+class Slave:
+    """A store that follows."""
+
+    def __init__(self, number: int, port: int, broker_name: str = "b") -> None:
+        self.world = make_world(number)
+        self.store = SlaveStore(self.world.store)
+        self._facts = SlaveFacts(
+            "c", broker_name, number, self.world.store.identity.uuid, TINY.mapped_file_size_commit_log, 0, True, ""
+        )
+        self.follower = Follower(self.store, lambda: self._facts, ("127.0.0.1", port), on_copied=self._copied)
+
+    def _copied(self) -> None:
+        self.store.dispatch(self.follower.confirmed)
+
+
+@asynccontextmanager
+async def following(number: int, port: int, broker_name: str = "b") -> AsyncIterator[Slave]:
+    slave = Slave(number, port, broker_name)
+    task = asyncio.ensure_future(slave.follower.run())
+    try:
+        yield slave
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_what_is_appended_is_on_the_slave_and_acknowledged() -> None:
+    """Before it came, while it is here, and shown to its consumers when it is confirmed."""
+    async with master() as one:
+        one.send(50)
+        async with following(1, one.server.port) as slave:
+            await wait_until(lambda: one.slaves.acked() == one.wrote)
+            for _ in range(20):
+                one.send(10)
+                await asyncio.sleep(0)
+            await wait_until(lambda: one.slaves.acked() == one.wrote)
+            await wait_until(lambda: slave.world.bodies() == one.world.bodies())
+
+            assert one.acks == sorted(one.acks)
+            assert slave.follower.is_streaming
+        await wait_until(lambda: one.slaves.acked() == -1)
+
+
+async def test_a_slave_comes_back_by_itself_when_its_connection_breaks() -> None:
+    """And goes on where it was."""
+    async with master() as one, following(1, one.server.port) as slave:
+        one.send(20)
+        await wait_until(lambda: one.slaves.acked() == one.wrote)
+        for _ in range(3):
+            one.server.disconnect("a test")
+            await wait_until(lambda: len(one.slaves) == 0)
+            one.send(20)
+            await wait_until(lambda: one.slaves.acked() == one.wrote)
+
+        assert slave.world.store.wrote == one.wrote
+        assert len(one.server.streams) == 1
+
+
+async def test_a_slave_that_reads_nothing_costs_the_other_nothing() -> None:
+    """Its connection fills up, and is left alone; what it holds is bounded, and the acks of the other count."""
+    async with master() as one, following(1, one.server.port) as slave:
+        await wait_until(lambda: slave.follower.is_streaming)
+        _, writer = await asyncio.open_connection("127.0.0.1", one.server.port, limit=1024)
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        hello = Hello(
+            cluster="c", broker_name="b", broker_id=2, store_uuid="f" * 32, epochs=[], begin=0, end=0,
+            file_bytes=TINY.mapped_file_size_commit_log, promised_epoch=0,
+        )  # fmt: skip
+        writer.write(PREAMBLE + encode(hello) + encode(Ready(start=0)))
+        await wait_until(lambda: len(one.slaves) == 2)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        body = bytes(8_000)
+        while one.wrote < 12 << 20:
+            one.world.append([one.world.draft("orders", 0, body=body) for _ in range(50)])
+            one.server.appended()
+            await asyncio.sleep(0)
+        await wait_until(lambda: one.slaves.acked() == one.wrote)
+
+        behind = next(stream for stream in one.server.streams if stream.session and stream.session.sent < one.wrote)
+        assert behind.transport_bytes <= 6 << 20
+        writer.close()
+
+
+async def test_strangers_are_told_why_and_a_slave_says_it() -> None:
+    """A slave of another broker is refused by name, and its operator can read the reason."""
+    async with master() as one, following(1, one.server.port, "another") as slave:
+        await wait_until(lambda: slave.follower.trouble is not None)
+
+        assert slave.follower.trouble is not None and slave.follower.trouble.startswith("stranger: it is of c/another")
+        assert len(one.slaves) == 0
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", bytes(8), b"\xff" * 64, PREAMBLE + bytes(100)])
+async def test_who_does_not_speak_our_language_is_closed(noise: bytes) -> None:
+    """At the first bytes that show it."""
+    async with master() as one:
+        reader, writer = await asyncio.open_connection("127.0.0.1", one.server.port)
+        writer.write(noise)
+
+        async with asyncio.timeout(10):
+            while await reader.read(1000):
+                pass
+
+        assert not one.server.streams
+        writer.close()
+
+
+async def test_nobody_follows_a_broker_that_is_no_master() -> None:
+    """A slave that comes too early is closed, and tries again."""
+    async with master() as one:
+        one.is_master = False
+        async with following(1, one.server.port) as slave:
+            await wait_until(lambda: slave.follower.trouble is not None)
+            assert not one.server.streams
+            one.is_master = True
+            one.send(5)
+            await wait_until(lambda: one.slaves.acked() == one.wrote)
+            assert slave.follower.trouble is None
