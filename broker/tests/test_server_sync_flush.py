@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gantry_broker.app import Broker
-from gantry_broker.server.parked import ParkedReplies, with_code
+from gantry_broker.server.parked import ParkedReplies, Stage, with_code
 from gantry_broker.settings import broker_settings
 from gantry_broker.testing.fake_clock import FakeClock
 from gantry_broker.testing.faulty_disk import FaultyDisk
@@ -20,6 +20,16 @@ from gantry_wire.batch import BatchEntry, encode_batch
 
 class FakeStore:
     promised = 0
+    acked = 0
+    flushed = 0
+
+
+def waiting_room(store: FakeStore, flush_ms: int, slave_ms: int = 0) -> ParkedReplies:
+    """Answers that wait for the disk, and if there is a time for them, for slaves."""
+    stages = [Stage(flush_ms, ResponseCode.FLUSH_DISK_TIMEOUT, lambda: store.flushed)]
+    if slave_ms:
+        stages.append(Stage(slave_ms, ResponseCode.FLUSH_SLAVE_TIMEOUT, lambda: store.acked))
+    return ParkedReplies(store, asyncio.get_running_loop(), stages)  # type: ignore[arg-type]
 
 
 class FakeConnection:
@@ -47,7 +57,7 @@ def test_answers_leave_in_the_order_of_the_log_when_the_promise_is_kept() -> Non
 
     async def scenario() -> None:
         store, first, second = FakeStore(), FakeConnection(), FakeConnection()
-        parked = ParkedReplies(store, asyncio.get_running_loop(), timeout_ms=5_000)  # type: ignore[arg-type]
+        parked = waiting_room(store, 5_000)
         parked.park(first, b"a", 1, 100)  # type: ignore[arg-type]
         parked.park(second, b"b", 1, 100)  # type: ignore[arg-type]
         parked.park(first, b"c", 2, 200)  # type: ignore[arg-type]
@@ -70,12 +80,70 @@ def test_at_the_deadline_only_what_is_not_promised_is_answered_10(promised: int)
 
     async def scenario() -> None:
         store, connection = FakeStore(), FakeConnection()
-        parked = ParkedReplies(store, asyncio.get_running_loop(), timeout_ms=20)  # type: ignore[arg-type]
+        parked = waiting_room(store, 20)
         parked.park(connection, frame(1), 1, 100)  # type: ignore[arg-type]
         store.promised = promised
         await wait_until(lambda: bool(connection.sent))
         assert (b'"code":10' in connection.sent[0]) == (promised == 0)
         assert parked.late_count == (promised == 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("flush_ms", "slave_ms", "flushed", "acked", "code"),
+    [
+        (60, 20, 0, 0, 12), (60, 20, 100, 0, 12), (60, 20, 0, 100, 10), (20, 60, 0, 0, 10), (20, 60, 0, 100, 10),
+        (20, 60, 100, 0, 12),
+    ],
+    ids=["neither", "no-slave", "no-disk", "disk-first-neither", "disk-first-no-disk", "disk-first-no-slave"],
+)  # fmt: skip
+def test_disk_and_slaves_are_waited_for_in_parallel(
+    flush_ms: int, slave_ms: int, flushed: int, acked: int, code: int
+) -> None:
+    """Each has its own deadline from the append on; the first one that is missed is the answer."""
+
+    async def scenario() -> None:
+        store, connection = FakeStore(), FakeConnection()
+        parked = waiting_room(store, flush_ms, slave_ms)
+        parked.park(connection, frame(1), 1, 100)  # type: ignore[arg-type]
+        store.flushed, store.acked = flushed, acked
+        await wait_until(lambda: bool(connection.sent))
+        assert f'"code":{code}'.encode() in connection.sent[0]
+        assert (parked.count, parked.late_count) == (0, 1)
+
+    asyncio.run(scenario())
+
+
+def test_who_has_one_in_time_and_the_other_before_its_deadline_is_answered_0() -> None:
+    """Passing the earlier deadline with the earlier promise kept is no failure."""
+
+    async def scenario() -> None:
+        store, connection = FakeStore(), FakeConnection()
+        parked = waiting_room(store, 5_000, 20)
+        parked.park(connection, frame(1), 1, 100)  # type: ignore[arg-type]
+        store.acked = 100
+        await asyncio.sleep(0.06)
+        assert connection.sent == []
+        parked.park(connection, frame(2), 1, 200)  # type: ignore[arg-type]
+        store.acked = store.promised = 200
+        parked.release()
+        assert connection.sent == [frame(1) + frame(2)]
+        parked.stop()
+
+    asyncio.run(scenario())
+
+
+def test_where_there_is_nobody_to_wait_for_the_answer_is_given_at_once() -> None:
+    """Code 11: stored, and no slave is there to promise anything."""
+
+    async def scenario() -> None:
+        store, connection = FakeStore(), FakeConnection()
+        parked = waiting_room(store, 5_000, 3_000)
+        parked.shortfall = lambda: ResponseCode.SLAVE_NOT_AVAILABLE
+        parked.park(connection, frame(1), 1, 100)  # type: ignore[arg-type]
+        assert b'"code":11' in connection.sent[0]
+        assert (parked.count, parked.late_count) == (0, 1)
 
     asyncio.run(scenario())
 

@@ -32,7 +32,7 @@ from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
 from gantry_broker.server.handlers.topics import TopicHandlers
 from gantry_broker.server.offsets import ConsumerOffsets
-from gantry_broker.server.parked import ParkedReplies
+from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.persist import Persistence
 from gantry_broker.server.queue_locks import QueueLocks
 from gantry_broker.server.retention import Retention
@@ -52,6 +52,7 @@ from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection, Listener
 from gantry_status import Phase
+from gantry_wire import ResponseCode
 from gantry_wire.limits import WireLimits
 from gantry_wire.message import encode_host
 
@@ -275,9 +276,8 @@ class Broker:
         )
         self.retention = Retention(self.core, self.delay, self.flow)
         limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
-        parked = ParkedReplies(
-            self.store, self._loop, timeout_ms=settings.sync_flush_timeout_ms, sends_max=settings.send_queue_capacity
-        )
+        on_disk = Stage(settings.sync_flush_timeout_ms, ResponseCode.FLUSH_DISK_TIMEOUT, lambda: self.store.flushed)
+        parked = ParkedReplies(self.store, self._loop, [on_disk], sends_max=settings.send_queue_capacity)
         self.parked = parked if settings.store.flush.is_sync else None
         self.path = SendPath(
             self.store,

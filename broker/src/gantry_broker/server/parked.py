@@ -1,10 +1,13 @@
 """Answers that wait until the store has kept its promise, in the order of the log.
 
-    sends -> appended -> parked, by the end of their records ------ `promised` passes it --> code 0
-                                                        `---------- the deadline passes ---> code 10
+    sends -> appended -> parked, by the end of their records ------ `promised` passes it -------------> code 0
+                                                        `---------- a deadline passes, and its stage
+                                                                    is not reached -----------------> its code
 
-No handler waits for a disk: whoever appended parks its answers here and goes on, and they leave when the flush thread
-has said how far the disk is. Offsets only grow, so the waiting room is a deque. Code 10 means "stored, not promised":
+No handler waits for a disk or a slave: whoever appended parks its answers here and goes on, and they leave when the
+flush thread, or an ack, has moved what may be promised. Offsets only grow, so each waiting room is a deque. What is
+waited for has stages with a deadline each, the disk (code 10) and the slaves (code 12), which are waited for in
+parallel: who has reached the earlier one in time goes on waiting for the later. Both codes say "stored, not promised":
 the message may survive, the client counts it as not acknowledged.
 
 Answers are kept as bytes with code 0, and the deadline rewrites them: it is met once in a blue moon, and the usual case
@@ -14,6 +17,7 @@ then costs one deque entry per pass and connection.
 import asyncio
 import json
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, final
 
 from gantry_broker.server.flow_control import Refusal
@@ -23,13 +27,22 @@ from gantry_wire import ResponseCode
 from gantry_wire.frame import FRAME_HEAD
 
 
+class Stage(NamedTuple):
+    """Something that answers wait for."""
+
+    timeout_ms: int
+    code: ResponseCode
+    reached: Callable[[], int]
+    """Records that end at or before it have it."""
+
+
 class Parked(NamedTuple):
     """Answers to one connection for one append."""
 
     end: int
     """The physical offset behind the last record they are about."""
 
-    deadline: float
+    at: float
     connection: Connection
     replies: bytes
     """Whole frames, as if everything had gone well."""
@@ -37,23 +50,35 @@ class Parked(NamedTuple):
     sends: int
 
 
+def no_shortfall() -> ResponseCode | None:
+    """There is somebody to wait for."""
+    return None
+
+
 @final
 class ParkedReplies:
-    """Owned by the event loop. `released` is called when `promised` may have moved."""
+    """Owned by the event loop. `release` is called when `promised` may have moved."""
 
     def __init__(
-        self, store: MessageStore, loop: asyncio.AbstractEventLoop, *, timeout_ms: int, sends_max: int = 1 << 62
+        self, store: MessageStore, loop: asyncio.AbstractEventLoop, stages: Sequence[Stage], *, sends_max: int = 1 << 62
     ) -> None:
-        self._store = store
-        self._loop = loop
-        self._timeout_s = timeout_ms / 1000
-        self._sends_max = sends_max
-        self._waiting: deque[Parked] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self.shortfall: Callable[[], ResponseCode | None] = no_shortfall
+        """Why nobody need wait at all, since what they would wait for is not there; the code to answer at once."""
+
         self.count = 0
         """How many sends wait."""
+
         self.late_count = 0
-        """How many sends were answered 10."""
+        """How many sends were answered that they were not promised."""
+
+        self._store = store
+        self._loop = loop
+        self._stages = sorted(stages, key=lambda stage: stage.timeout_ms)
+        self._rooms: list[deque[Parked]] = [deque() for _ in self._stages]
+        """One for each stage, by deadlines; who has passed a deadline has smaller offsets than who has not."""
+
+        self._sends_max = sends_max
+        self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<ParkedReplies waiting={self.count} late={self.late_count}>"
@@ -67,42 +92,63 @@ class ParkedReplies:
 
     def park(self, connection: Connection, replies: bytes, count: int, end: int) -> None:
         """Hold `replies`, which are about `count` sends whose records end at or before `end`."""
-        assert not self._waiting or self._waiting[-1].end <= end, "offsets grow"
-        self._waiting.append(Parked(end, self._loop.time() + self._timeout_s, connection, replies, count))
+        shortfall = self.shortfall()
+        if shortfall is not None:
+            self._late(Parked(end, 0.0, connection, replies, count), shortfall)
+            return
+        room = self._rooms[0]
+        assert not room or room[-1].end <= end, "offsets grow"
+        room.append(Parked(end, self._loop.time(), connection, replies, count))
         self.count += count
         if self._timer is None:
-            self._timer = self._loop.call_at(self._waiting[0].deadline, self._expire)
+            self._set_timer()
 
     def release(self) -> None:
         """Answer everybody whose promise is kept now."""
-        promised, waiting = self._store.promised, self._waiting
+        promised = self._store.promised
         batches: dict[Connection, list[bytes]] = {}
-        while waiting and waiting[0].end <= promised:
-            parked = waiting.popleft()
-            self.count -= parked.sends
-            batches.setdefault(parked.connection, []).append(parked.replies)
+        for room in reversed(self._rooms):
+            while room and room[0].end <= promised:
+                parked = room.popleft()
+                self.count -= parked.sends
+                batches.setdefault(parked.connection, []).append(parked.replies)
         for connection, replies in batches.items():
             connection.send(b"".join(replies))
+
+    def _deadline(self, place: int) -> float:
+        return self._rooms[place][0].at + self._stages[place].timeout_ms / 1000
+
+    def _set_timer(self) -> None:
+        deadlines = [self._deadline(place) for place, room in enumerate(self._rooms) if room]
+        if deadlines:
+            self._timer = self._loop.call_at(min(deadlines), self._expire)
 
     def _expire(self) -> None:
         """Answer those whose time is up, and look again when the next one's is."""
         self._timer = None
         self.release()  # what was kept in time but not answered yet is no failure
-        now, waiting = self._loop.time(), self._waiting
-        while waiting and waiting[0].deadline <= now:
-            parked = waiting.popleft()
-            self.count -= parked.sends
-            self.late_count += parked.sends
-            parked.connection.send(with_code(parked.replies, ResponseCode.FLUSH_DISK_TIMEOUT))
-        if waiting:
-            self._timer = self._loop.call_at(waiting[0].deadline, self._expire)
+        now = self._loop.time()
+        for place, (stage, room) in enumerate(zip(self._stages, self._rooms, strict=True)):
+            while room and self._deadline(place) <= now:
+                parked = room.popleft()
+                if parked.end <= stage.reached() and place + 1 < len(self._rooms):
+                    self._rooms[place + 1].append(parked)
+                    continue
+                self.count -= parked.sends
+                self._late(parked, stage.code)
+        self._set_timer()
+
+    def _late(self, parked: Parked, code: ResponseCode) -> None:
+        self.late_count += parked.sends
+        parked.connection.send(with_code(parked.replies, code))
 
     def stop(self) -> None:
         """Answer nobody any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._waiting.clear()
+        for room in self._rooms:
+            room.clear()
         self.count = 0
 
 

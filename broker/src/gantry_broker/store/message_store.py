@@ -66,6 +66,8 @@ class MessageStore:
         """Called once per batch with the queues that have become longer for consumers."""
         self.is_awaited: Callable[[], bool] = lambda: False
         """Whether somebody waits for messages that are not shown before they are committed."""
+        self.acked: int | None = None
+        """Up to where enough slaves have the log; None where nobody waits for them."""
         self._disk: Final = disk
         self._clock: Final = clock
         self._store_host: Final = store_host
@@ -161,7 +163,23 @@ class MessageStore:
 
     @property
     def _positions(self) -> Positions:
-        return Positions(self._log.wrote, self._log.committed, self._log.flushed)
+        return Positions(self._log.wrote, self._log.committed, self._log.flushed, self.acked)
+
+    def wait_for_slaves(self, acked: int) -> None:
+        """Nothing is promised or confirmed beyond ``acked``, up to where enough slaves have the log."""
+        self.acked = acked
+        self._dispatcher.hold()
+
+    def wait_for_nobody(self) -> None:
+        """Slaves are not waited for any more: what their acks alone held back is promised, and confirmed."""
+        self.acked = None
+        if not self._is_held_here and self._dispatcher.release(self._log.wrote):
+            self._dispatcher.release(self._log.wrote, keep_holding=False)
+
+    @property
+    def _is_held_here(self) -> bool:
+        """Whether consumers see less than what is written, whatever slaves have."""
+        return self.settings.flush.is_sync or not self._pools.status.is_crash_safe
 
     @property
     def pool_status(self) -> PoolStatus:

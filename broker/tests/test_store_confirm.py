@@ -1,0 +1,85 @@
+"""What each mode promises to senders and shows to consumers: the table itself."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantry_broker.store.confirm import Positions, confirmed_offset, promised_offset
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.store_world import StoreWorld
+
+LOCAL = {"wrote": 900, "committed": 700, "flushed": 500}
+
+
+@pytest.mark.parametrize(
+    ("is_sync_flush", "is_crash_safe", "acked", "promised", "confirmed"),
+    [
+        (False, True, None, 900, 900),
+        (False, False, None, 900, 700),
+        (True, True, None, 500, 500),
+        (True, False, None, 500, 500),
+        (False, True, 800, 800, 800),
+        (False, False, 800, 800, 700),
+        (False, False, 600, 600, 600),
+        (True, True, 800, 500, 500),
+        (True, True, 400, 400, 400),
+        (False, True, -1, 0, 0),
+        (True, False, 950, 500, 500),
+    ],
+    ids=[
+        "async", "async-anonymous", "sync-flush", "sync-flush-anonymous", "sync-master", "sync-master-anonymous",
+        "sync-master-slow", "both-disk-behind", "both-slave-behind", "no-slave", "slave-beyond",
+    ],
+)  # fmt: skip
+def test_each_mode_promises_and_shows_its_own(
+    is_sync_flush: bool, is_crash_safe: bool, acked: int | None, promised: int, confirmed: int
+) -> None:
+    """Code 0 and consumers wait for what the mode names, and for nothing else."""
+    positions = Positions(**LOCAL, acked=acked)
+
+    assert promised_offset(positions, is_sync_flush=is_sync_flush) == promised
+    assert confirmed_offset(positions, is_sync_flush=is_sync_flush, is_crash_safe=is_crash_safe) == confirmed
+
+
+@given(
+    st.lists(st.integers(0, 1000), min_size=3, max_size=3),
+    st.none() | st.integers(-1, 1000),
+    st.booleans(),
+    st.booleans(),
+)
+def test_nothing_is_shown_that_is_not_promised(
+    offsets: list[int], acked: int | None, is_sync_flush: bool, is_crash_safe: bool
+) -> None:
+    """What a consumer has seen, its sender may believe in; and nobody is promised or shown what is not written."""
+    flushed, committed, wrote = sorted(offsets)
+    positions = Positions(wrote, committed, flushed, acked)
+
+    promised = promised_offset(positions, is_sync_flush=is_sync_flush)
+    confirmed = confirmed_offset(positions, is_sync_flush=is_sync_flush, is_crash_safe=is_crash_safe)
+
+    assert 0 <= confirmed <= promised <= wrote
+
+
+def test_a_store_shows_what_slaves_have_and_all_of_it_when_nobody_is_waited_for() -> None:
+    """Held back from the moment on that slaves count, shown as they acknowledge, and let go without them."""
+    world = StoreWorld(FaultyDisk(), "/store")
+    world.open()
+    world.send(count=3)
+    ends = [end for end, *_ in world.sent]
+    world.store.wait_for_slaves(-1)
+    world.send(count=3)
+    ends = [end for end, *_ in world.sent]
+
+    world.store.advance()
+    assert (len(world.bodies()), world.store.promised, world.store.confirmed) == (3, 0, 0)
+    world.store.wait_for_slaves(ends[4])
+    world.store.advance()
+    assert (len(world.bodies()), world.store.promised) == (5, ends[4])
+    world.store.wait_for_slaves(-1)
+    world.store.advance()
+    assert len(world.bodies()) == 5, "what was shown stays shown"
+    world.store.wait_for_nobody()
+    world.send()
+    assert (len(world.bodies()), world.store.promised) == (7, world.store.wrote)
