@@ -14,8 +14,9 @@ pytestmark = [pytest.mark.needs_root, pytest.mark.needs_loop]
 
 LOOPS = Path("/sys/block")
 WAITING = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
 sys.path[:0] = sys.argv[2:]
 from faults.loop_disk import loop_disk
 
@@ -58,8 +59,10 @@ def test_a_run_that_is_ended_leaves_no_mount(number: signal.Signals, tmp_path: P
         assert str(tmp_path / "disk.img") in images_in_use()
 
         os.kill(run.pid, number)
-
-        assert run.wait(60) != 0
+        try:
+            assert run.wait(60) != 0
+        finally:
+            run.kill()
     assert str(tmp_path) not in MOUNTS.read_text()
     until_gone(str(tmp_path / "disk.img"))
 
