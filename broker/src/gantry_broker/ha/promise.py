@@ -1,0 +1,64 @@
+"""What this broker has promised, on its disk: to follow and to grant nobody below an epoch.
+
+    <root>/promise.json      a line with the CRC-32 of the rest, in hex, then JSON
+
+A promise counts when it is durable, and is never taken back: whoever gathers enough of them may be promoting somebody
+right now. Asking again for the same epoch is answered as before; for an older one it is refused. A file that cannot be
+read stops the start: a broker that has forgotten what it promised must not have a voice.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+from zlib import crc32
+
+import msgspec
+
+from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.ports.disk import Disk
+
+
+class Promise(msgspec.Struct, frozen=True):
+    """Nobody below ``epoch`` is followed."""
+
+    epoch: int
+    to: str = ""
+    """Who asked, for people."""
+
+
+class PromiseRefused(Exception):
+    """A newer epoch was promised already. Says which, and to whom."""
+
+
+@final
+class PromiseFile:
+    """Owned by whoever holds the store's lock. Reading and writing wait for the disk."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self.promise = Promise(0)
+        self._disk: Final = disk
+        self._path: Final = f"{root}/promise.json"
+
+    def load(self) -> Promise:
+        """What was promised; epoch 0 if nothing ever was. Raises ``ConfigCorrupt``."""
+        if not self._disk.exists(self._path):
+            return self.promise
+        crc, _, body = self._disk.read_file(self._path).partition(b"\n")
+        try:
+            if int(crc, 16) != crc32(body):
+                raise ValueError("its CRC is wrong")
+            self.promise = msgspec.json.decode(body, type=Promise)
+        except (ValueError, msgspec.DecodeError) as exc:
+            raise ConfigCorrupt(f"{self._path}: {exc}") from exc
+        return self.promise
+
+    def give(self, epoch: int, to: str) -> Promise:
+        """Promise ``epoch``, durably. Raises ``PromiseRefused``, and OSError; then nothing is promised that was not."""
+        if epoch < self.promise.epoch:
+            raise PromiseRefused(f"epoch {self.promise.epoch} was promised to {self.promise.to or 'somebody'}")
+        if epoch > self.promise.epoch:
+            promise = Promise(epoch, to)
+            body = msgspec.json.encode(promise)
+            self._disk.write_file(self._path, b"%08x\n" % crc32(body) + body)
+            self.promise = promise
+        return self.promise
