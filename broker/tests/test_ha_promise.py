@@ -39,7 +39,7 @@ def test_a_promise_that_could_not_be_written_was_not_given() -> None:
     disk, file = make()
     disk.fail_next("sync", errno.EIO)
 
-    with pytest.raises(OSError, match="Input.output error"):
+    with pytest.raises(OSError, match="Input"):
         file.give(3, "x")
 
     assert file.promise == Promise(0)

@@ -95,6 +95,26 @@ def emptied_queue_that_could_not_be_synced(life: Life) -> None:
     life.crash(Fault.POWER)
 
 
+def names_of_the_head_come_back_after_a_start_has_cut_the_queues(life: Life) -> None:
+    """A start makes it durable that the log's head is gone before it lets queues begin behind it."""
+    life.append(EQUAL)
+    life.append(EQUAL)
+    pooled = Mode(Medium.CRASH_SAFE, is_ahead=True, buffers=2)
+    life.reopen(pooled, before=["index", "twin"], is_twice=True)
+    for _ in range(10):
+        life.append(EQUAL)
+    life.flush()
+    life.die("sync_directory", 1, Fault.KILL, 46080)
+    life.remove_head(2)
+    for _ in range(5):
+        life.append(EQUAL)
+    life.flush()
+    life.die("sync_directory", 1, Fault.KILL_COPYING, 65535)
+    life.remove_head(2)
+    life.die("after-replay", 1, Fault.POWER, 1423)
+    life.reopen(Mode(), is_twice=True)
+
+
 @pytest.mark.parametrize(
     "history",
     [
@@ -105,6 +125,7 @@ def emptied_queue_that_could_not_be_synced(life: Life) -> None:
         head_deleted_beyond_the_point_that_knew_a_number,
         removal_cut_off_between_the_files_of_a_queue,
         emptied_queue_that_could_not_be_synced,
+        names_of_the_head_come_back_after_a_start_has_cut_the_queues,
     ],
     ids=lambda history: history.__name__,
 )

@@ -213,8 +213,11 @@ class ConsumeQueue:
         Other threads ask while the loop's thread trims, so all of it is about one list of files.
         """
         files = self.files.files
-        base = files[0].base_offset if files else 0
+        if not files:
+            return first  # it has never had any, or its topic was deleted a moment ago
+        base = files[0].base_offset
         first = max(first, base // CONSUME_UNIT_BYTES)
+        last = min(last, files[-1].end_offset // CONSUME_UNIT_BYTES)
         while first < last:
             middle = (first + last) // 2
             file = files[(middle * CONSUME_UNIT_BYTES - base) // self.files.file_size]

@@ -89,6 +89,10 @@ class Recovery:
         taker.deleted = dict(point.deleted) if point is not None else {}
         if progress is not None:
             taker.progress = progress
+        if not is_clean and commit_log.files.files:
+            # Names that retention took away may be gone in the page cache only. Queues are cut to what is left of the
+            # log, durably: if the names came back, their messages would be in no queue.
+            commit_log.files.sync_directory()
         facts = StartFacts(
             is_clean=is_clean,
             min_physical=commit_log.min_physical,
