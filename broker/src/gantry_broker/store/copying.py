@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import LogReadOnly, StoreFull
@@ -70,11 +71,6 @@ class LogCopier:
         self._taker: Final = taker
         self._delay_levels_ms: Final = delay_levels_ms
         self._pieces: deque[Piece] = deque()
-
-    @property
-    def undispatched(self) -> int:
-        """How many bytes are in the log and in no queue yet."""
-        return self._log.wrote - self._dispatcher.dispatched
 
     # -- into the log --------------------------------------------------------------------------------------------------
 
@@ -250,14 +246,16 @@ class LogCopier:
                 check = check_record(view, position - place, physical_offset=position, verify_crc=False)
                 if check.is_good:
                     facts = record_facts(view, position - place, check.size, self._delay_levels_ms)
-                    queue = self._queues.get_or_create(facts.topic, facts.queue_id)
-                    if facts.is_queued:
-                        if queue.end == queue.readable_end != facts.queue_offset and not queue.files.files:
-                            queue.start_at(facts.queue_offset)
-                        units.append((queue, facts.queue_offset, position, check.size, facts.tags_code))
-                        queue.end = facts.queue_offset + 1
-                    drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, facts.keys))
-                    places.append(position)
+                    # A name that cannot name a directory, as RocketMQ may have stored it: in the log only.
+                    with suppress(ValueError):
+                        queue = self._queues.get_or_create(facts.topic, facts.queue_id)
+                        if facts.is_queued:
+                            if queue.end == queue.readable_end != facts.queue_offset and not queue.files.files:
+                                queue.start_at(facts.queue_offset)
+                            units.append((queue, facts.queue_offset, position, check.size, facts.tags_code))
+                            queue.end = facts.queue_offset + 1
+                        drafts.append(Draft(queue, b"", b"", 0, 0, 0, b"", 0, 0, 0, 0, facts.keys))
+                        places.append(position)
                 position += check.size
         if places:
             self._dispatcher.appended(Appended(piece.end, piece.timestamp_ms, drafts, places, {}, units))
