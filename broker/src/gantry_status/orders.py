@@ -1,0 +1,273 @@
+"""What a broker can be ordered over its control socket, and what it answers: values and their bytes, no socket.
+
+    whoever orders                              broker
+      | {"order":"promise","epoch":7} \\n ------>  |
+      | <------ {"answer":"promised",...} \\n       |
+
+One JSON document per line each way, in turn. An order that was refused changed nothing and says why; one that failed
+says what happened. Orders that move a role carry an epoch, and are idempotent: whoever gets no answer sends the same
+order again, and is answered as if it were the first time. So a lost answer never has to be guessed.
+
+Everybody who gives orders uses these values: the command line, the local supervisor, the sidecar in a pod. What they
+mean for a log is the broker's business; who may be promoted is ``gantry_spec.election``'s. An unknown field in an order
+is refused, since a broker must not do half of what was meant; one in an answer is ignored, since it only tells more.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final, final
+
+import msgspec
+
+LINE_BYTES_MAX: Final = 1 << 20
+"""Of one order or answer, its newline included. The longest real one, a status with all its slaves, has 10 KiB."""
+UNKNOWN: Final = -1
+"""Of an offset, or a number, that is not known."""
+
+Epoch = Annotated[int, msgspec.Meta(ge=1, le=(1 << 62) - 1)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=24 * 3_600_000)]
+Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
+Address = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+Name = Annotated[str, msgspec.Meta(max_length=300)]
+Numbers = Annotated[list[Number], msgspec.Meta(max_length=64)]
+
+
+class HaRole(StrEnum):
+    """What a broker is to its group."""
+
+    UNASSIGNED = "UNASSIGNED"
+    """Has a store and no role: registers nowhere, answers sends with 14."""
+    COMPARING = "COMPARING"
+    """Will be a master once enough slaves have said that they have nothing more: answers sends with 14."""
+    MASTER = "MASTER"
+    SLAVE = "SLAVE"
+
+
+# -- orders ------------------------------------------------------------------------------------------------------------
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="order"):
+    """Root of all orders. Never sent itself."""
+
+
+@final
+class AskStatus(Order, frozen=True, tag="status"):
+    """Who are you, and how far? Answered with ``HaStatus``, at any time."""
+
+
+@final
+class AskPromise(Order, frozen=True, kw_only=True, tag="promise"):
+    """Follow nobody, and grant nobody anything, below ``epoch``: durably, and for ever. Answered with ``Promised``."""
+
+    epoch: Epoch
+    to: Name = ""
+    """Who asks, for people."""
+
+
+@final
+class Promote(Order, frozen=True, kw_only=True, tag="promote"):
+    """Be the master in ``epoch``. Ordered of the master of that very epoch, it ends a drain and does nothing else."""
+
+    epoch: Epoch
+    electable: Numbers = []
+    """The slaves of the new epoch that may be promoted after it, by their own numbers."""
+    force: bool = False
+    """Though something may be lost, which whoever orders it knows."""
+
+
+@final
+class Follow(Order, frozen=True, kw_only=True, tag="follow"):
+    """Be a slave of the master in ``epoch``, whose replication port is at ``master``. A master is demoted by it."""
+
+    epoch: Epoch
+    master: Address
+
+
+@final
+class Fence(Order, frozen=True, kw_only=True, tag="fence"):
+    """Have no role, and none below ``epoch`` any more; clients' connections are closed."""
+
+    epoch: Epoch
+
+
+@final
+class Drain(Order, frozen=True, kw_only=True, tag="drain"):
+    """Take no more sends, then commit, flush, and wait for the slaves' acks.
+
+    In time, the broker goes on refusing sends until the next promotion, or until it follows or is fenced. Too late, it
+    is ``Refused``, and sends are taken again.
+    """
+
+    timeout_ms: Milliseconds
+
+
+@final
+class Lease(Order, frozen=True, kw_only=True, tag="lease"):
+    """The shard's Lease is ours, by a request that was sent at ``renewed_ms`` of this machine's boot-time clock."""
+
+    renewed_ms: Moment
+    duration_ms: Milliseconds
+    """From then on; 0 gives the Lease back."""
+
+
+@final
+class Flush(Order, frozen=True, tag="flush"):
+    """Have on disk what is written now. Answered when it is."""
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="answer"):
+    """Root of all answers. Never sent itself."""
+
+
+@final
+class SlaveState(msgspec.Struct, frozen=True, kw_only=True):
+    """One slave that follows, as its master sees it."""
+
+    identity: str
+    broker_id: int
+    address: str = ""
+    """Where its clients find it."""
+    received: int = UNKNOWN
+    flushed: int = UNKNOWN
+    ack_age_ms: int = UNKNOWN
+
+
+@final
+class HaStatus(Answer, frozen=True, kw_only=True, tag="status"):
+    """A broker at this moment. Offsets are the log's, numbers of brokers their own; -1 is unknown."""
+
+    role: HaRole
+    epoch: int = 0
+    """In which it has its role; 0 before it ever had one."""
+    promised_epoch: int = 0
+    broker_id: int = UNKNOWN
+    """Its own number, which it keeps when it is promoted."""
+    identity: str = ""
+    """The uuid of its store: who has which voice in an election."""
+    cluster: str = ""
+    broker_name: str = ""
+    address: str = ""
+    """Where its clients find it."""
+    ha_address: str = ""
+    """Where its slaves find it: what they are told to follow, once it is the master."""
+    begin: int = UNKNOWN
+    wrote: int = UNKNOWN
+    committed: int = UNKNOWN
+    flushed: int = UNKNOWN
+    acked: int = UNKNOWN
+    confirmed: int = UNKNOWN
+    last_epoch: int = 0
+    """Of the last record in its log."""
+    electable: list[int] = []
+    """S: the slaves of ``epoch`` that may be promoted after it, as it was recorded; never the epoch's master."""
+    acks_needed: int = 0
+    """k: how many of them code 0 needs."""
+    slaves: list[SlaveState] = []
+    master: str = ""
+    """Whom it follows, or will follow."""
+    master_id: int = UNKNOWN
+    """The own number of the master of ``epoch``."""
+    trouble: str = ""
+    """Why it is not as it should be."""
+    is_draining: bool = False
+    may_acknowledge: bool = False
+    """Whether it holds a key to answer code 0."""
+
+
+@final
+class Promised(Answer, frozen=True, kw_only=True, tag="promised"):
+    """The promise is on disk, nobody below it is followed any more, and so the log stands still as it is here."""
+
+    epoch: int
+    identity: str = ""
+    broker_id: int = UNKNOWN
+    last_epoch: int = 0
+    """Of the last record."""
+    end: int = UNKNOWN
+    """Of the log."""
+    granted_ms: int = 0
+    """For how much longer a grant that it has given before may still count."""
+
+
+@final
+class Refused(Answer, frozen=True, kw_only=True, tag="refused"):
+    """Understood, and not done. Nothing has changed."""
+
+    reason: str
+
+
+@final
+class Failed(Answer, frozen=True, kw_only=True, tag="failed"):
+    """Not understood, or tried in vain."""
+
+    reason: str
+
+
+AnyOrder = AskStatus | AskPromise | Promote | Follow | Fence | Drain | Lease | Flush
+AnyAnswer = HaStatus | Promised | Refused | Failed
+
+
+class OrderError(Exception):
+    """Root of what can go wrong with an order. Never raised itself."""
+
+
+@final
+class OrderRefused(OrderError):
+    """The broker will not, and says why; nothing has changed. Another order is needed, not the same one again."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason: Final = reason
+
+
+@final
+class OrderFailed(OrderError):
+    """The broker did not understand, or tried in vain. Look at its log; a disk that fails ends it."""
+
+
+@final
+class BrokerUnreachable(OrderError):
+    """Nobody listens at the path, or it may not be opened. Nothing was ordered. Start the broker, or mend the path."""
+
+
+@final
+class OrderUnanswered(OrderError):
+    """The connection or the time ended before the answer. It may have been done: ask, or send the same order again."""
+
+
+@final
+class BadLine(OrderError):
+    """Not one whole order or answer. Says what is wrong; close the connection."""
+
+
+_ENCODER: Final = msgspec.json.Encoder()
+_ORDERS: Final = msgspec.json.Decoder(AnyOrder)
+_ANSWERS: Final = msgspec.json.Decoder(AnyAnswer)
+
+
+def encode(value: AnyOrder | AnyAnswer) -> bytes:
+    """A line. JSON has no newline inside."""
+    line = _ENCODER.encode(value) + b"\n"
+    assert len(line) <= LINE_BYTES_MAX, "whoever makes an order or answer keeps it short"
+    return line
+
+
+def decode_order(line: bytes) -> AnyOrder:
+    """What was ordered. Raises ``BadLine`` for anything that is no order."""
+    try:
+        return _ORDERS.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadLine(f"no order: {error}") from error
+
+
+def decode_answer(line: bytes) -> AnyAnswer:
+    """What was answered. Raises ``BadLine``."""
+    try:
+        return _ANSWERS.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadLine(f"no answer: {error}") from error
