@@ -1,0 +1,88 @@
+"""Producers and consumers of one group, all at once, until they are told to stop.
+
+async with Load(name_server, queues, journal, seed) as load:
+    ... faults ...
+standing = await load.finish(master)         consumers read to the end
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, final
+
+from gantry_histories.consumer import Consumer
+from gantry_histories.events import Journal, Queue
+from gantry_histories.producer import Producer
+from gantry_histories.routes import Routes
+
+POLL_S: Final = 0.02
+
+
+@final
+class Load:
+    """Owned by one loop."""
+
+    def __init__(
+        self, name_server: str, queues: Sequence[Queue], journal: Journal, seed: int,
+        *, producers: int = 4, consumers: int = 2,
+    ) -> None:  # fmt: skip
+        self.journal: Final = journal
+        routes = self._routes = Routes(name_server, queues[0].topic)
+        self._stop: Final = asyncio.Event()
+        self.producers: Final = [
+            Producer(f"p{number}", journal, routes, queues, seed, is_stubborn=number % 2 == 1)
+            for number in range(producers)
+        ]
+        self.consumers: Final = [Consumer(f"c{number}", journal, routes, queues, seed) for number in range(consumers)]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Load {self.journal.history!r}>"
+
+    async def __aenter__(self) -> Load:
+        runs = [producer.run for producer in self.producers] + [consumer.run for consumer in self.consumers]
+        self._tasks = [asyncio.ensure_future(run(self._stop)) for run in runs]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, and wait for the answers that are still to come."""
+        self._stop.set()
+        if kind is not None:
+            for task in self._tasks:
+                task.cancel()
+        outcomes = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._routes.close()
+        for outcome in outcomes:
+            if kind is None and isinstance(outcome, BaseException):
+                raise outcome
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages so far."""
+        return sum(producer.acknowledged for producer in self.producers)
+
+    async def wait_acknowledged(self, more: int, timeout_s: float) -> None:
+        """Until so many more messages are acknowledged. Raises TimeoutError."""
+        goal = self.acknowledged + more
+        await self.wait_until(lambda: self.acknowledged >= goal, timeout_s)
+
+    async def wait_until(self, is_true: Callable[[], bool], timeout_s: float) -> None:
+        """Until something is so, or a client has failed. Raises TimeoutError, and what a client raises."""
+        async with asyncio.timeout(timeout_s):
+            while not is_true():
+                for task in self._tasks:
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(POLL_S)
+
+    async def finish(self, address: str) -> dict[tuple[str, Queue], int]:
+        """Every consumer reads to the end, at this broker; where it says that each stood."""
+        return {
+            (consumer.name, queue): offset
+            for consumer in self.consumers
+            for queue, offset in (await consumer.finish(address)).items()
+        }

@@ -1,0 +1,62 @@
+"""Where the brokers of one group are now, as a name server says it."""
+
+from __future__ import annotations
+
+import time
+from typing import Final, final
+
+from gantry_remoting import Channel, RemotingError
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.documents import read_document
+from gantry_wire.commands.nameserver import QueryRoute, TopicRoute
+
+MASTER_ID: Final = 0
+FRESH_S: Final = 0.25
+"""How long an answer is believed: clients are to notice a new master soon."""
+TIMEOUT_MS: Final = 1_000
+
+
+@final
+class Routes:
+    """Shared by the clients of one loop. Silence of the name server leaves what is known as it is."""
+
+    def __init__(self, name_server: str, topic: str) -> None:
+        self._name_server: Final = name_server
+        self._topic: Final = topic
+        self._channel: Channel | None = None
+        self._brokers: dict[int, str] = {}
+        self._asked_at = -FRESH_S
+
+    def __repr__(self) -> str:
+        return f"<Routes {self._topic} {self._brokers}>"
+
+    async def brokers(self) -> dict[int, str]:
+        """Addresses by broker id; the master is 0, if there is one."""
+        if time.monotonic() - self._asked_at >= FRESH_S:
+            self._asked_at = time.monotonic()
+            await self._ask()
+        return self._brokers
+
+    async def master(self) -> str | None:
+        return (await self.brokers()).get(MASTER_ID)
+
+    async def _ask(self) -> None:
+        try:
+            if self._channel is None or not self._channel.is_open:
+                self._channel = await Channel.connect(self._name_server, timeout_ms=TIMEOUT_MS)
+            question = QueryRoute(topic=self._topic, accept_standard_json_only=True)
+            command = Command(code=RequestCode.GET_ROUTEINFO_BY_TOPIC, ext=question.write())
+            reply = await self._channel.request(command, TIMEOUT_MS)
+        except RemotingError:
+            return
+        if reply.code == ResponseCode.SUCCESS:
+            route = read_document(reply.body, TopicRoute)
+            self._brokers = {
+                number: address for data in route.broker_datas for number, address in data.broker_addrs.items()
+            }
+        elif reply.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._brokers = {}
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()

@@ -1,0 +1,112 @@
+"""Rules about what is stored at the end, against what was sent and acknowledged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from gantry_histories.events import Answered, History, Outcome, Queue, Sent
+from gantry_histories.final import Final, Stored
+from gantry_histories.findings import Finding, Kind, Loss, Mode
+from gantry_histories.reigns import Reigns, tail_start
+
+Places = dict[str, tuple[Queue, Stored]]
+
+
+def find_wrong_messages(history: History, final: Final) -> Iterator[Finding]:
+    """Every stored message is one that was sent, whole, in its queue, once, and was not refused; offsets are dense."""
+    seen: Places = {}
+    for queue, messages in final.queues.items():
+        for place, message in enumerate(messages):
+            expected = messages[0].queue_offset + place
+            if message.queue_offset != expected:
+                yield Finding(Kind.GAP, f"{queue} has offset {message.queue_offset} where {expected} should be")
+                break
+        for message in messages:
+            where = f"{queue} offset {message.queue_offset} at {message.physical_offset}"
+            if message.key is None:
+                yield Finding(Kind.ALTERED, f"the body in {where} is not whole")
+                continue
+            sent = history.sent.get(message.key)
+            if sent is None:
+                yield Finding(Kind.INVENTED, f"{message.key} in {where}")
+                continue
+            if message.key in seen:
+                other = seen[message.key][1].physical_offset
+                yield Finding(Kind.DOUBLED, f"{message.key} in {where} and at {other}")
+                continue
+            seen[message.key] = queue, message
+            yield from _find_wrong(history, sent, queue, message, where)
+
+
+def _find_wrong(history: History, sent: Sent, queue: Queue, message: Stored, where: str) -> Iterator[Finding]:
+    answer = history.answered.get(sent.key)
+    if sent.digest != message.digest:
+        yield Finding(Kind.ALTERED, f"{sent.key} in {where} has another body than was sent")
+    if answer is not None and answer.outcome is Outcome.REFUSED:
+        yield Finding(Kind.KEPT, f"{sent.key} in {where} was answered {answer.code} by {answer.broker}")
+    if queue != sent.queue:
+        yield Finding(Kind.MOVED, f"{sent.key} in {where} was sent to {sent.queue}")
+    elif answer is not None and answer.outcome is Outcome.OK:
+        said = answer.queue_offset, answer.physical_offset
+        if said != (message.queue_offset, message.physical_offset):
+            yield Finding(Kind.MOVED, f"{sent.key} in {where}, acknowledged as offset {said[0]} at {said[1]}")
+
+
+def find_lost(history: History, final: Final, mode: Mode, reigns: Reigns) -> Iterator[Finding]:
+    """What was acknowledged is there, unless the mode may lose it; then nobody else's claim to its place is broken."""
+    keys = {message.key for messages in final.queues.values() for message in messages}
+    holders = {
+        (queue, message.queue_offset): message.key
+        for queue, messages in final.queues.items()
+        for message in messages
+    }  # fmt: skip
+    for sent, answer in history.acknowledged():
+        if sent.key in keys:
+            continue
+        if mode.loss is Loss.SUFFIX and is_in_lost_tail(final, reigns.oldest_of(sent, answer), answer.physical_offset):
+            continue
+        evidence = f"{sent.key}, acknowledged by {answer.broker} as {_place(sent, answer)}"
+        yield Finding(Kind.HOLE if mode.loss is Loss.SUFFIX else Kind.LOST, evidence)
+        holder = holders.get((sent.queue, answer.queue_offset))
+        if holder is not None:
+            yield Finding(Kind.DISPLACED, f"{_place(sent, answer)} is {sent.key}'s, and holds {holder}")
+
+
+def is_in_lost_tail(final: Final, epoch: int, physical_offset: int) -> bool:
+    """Whether a failover may have taken what a master of ``epoch`` wrote there."""
+    start = tail_start(final.epochs, epoch)
+    return start is not None and physical_offset >= start
+
+
+def _place(sent: Sent, answer: Answered) -> str:
+    return f"{sent.queue} offset {answer.queue_offset} at {answer.physical_offset}"
+
+
+def find_disorder(history: History, final: Final) -> Iterator[Finding]:
+    """Of one producer's acknowledged messages in one queue, the one that was sent first comes first.
+
+    First is what went over the same connection before, or was acknowledged before the other was sent. What is lost is
+    somebody else's matter: its place may have been given away.
+    """
+    keys = {message.key for messages in final.queues.values() for message in messages}
+    lanes: dict[tuple[str, Queue], list[tuple[Sent, Answered]]] = defaultdict(list)
+    for sent, answer in history.acknowledged():
+        if sent.key in keys:
+            lanes[sent.client, sent.queue].append((sent, answer))
+    for lane in lanes.values():
+        lane.sort(key=lambda pair: pair[0].at)
+        by_answer = sorted(lane, key=lambda pair: pair[1].at)
+        done, highest = 0, None
+        last_of_stream: dict[int, tuple[Sent, Answered]] = {}
+        for sent, answer in lane:
+            while done < len(by_answer) and by_answer[done][1].at < sent.at:
+                if highest is None or by_answer[done][1].queue_offset > highest[1].queue_offset:
+                    highest = by_answer[done]
+                done += 1
+            for before in (highest, last_of_stream.get(sent.stream)):
+                if before is not None and before[1].queue_offset >= answer.queue_offset:
+                    yield Finding(Kind.DISORDER, f"{sent.key} is {_place(sent, answer)}, and came after "
+                                                 f"{before[0].key}, which is {_place(*before)}")  # fmt: skip
+                    break
+            last_of_stream[sent.stream] = sent, answer
