@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import Callable
 from typing import Final, final
 
 from gantry_broker.ha.ack_set import AckSet
-from gantry_broker.ha.frames import StreamBroken
+from gantry_broker.ha.classic.master_session import ClassicMasterSession
+from gantry_broker.ha.frames import PREAMBLE, StreamBroken, Table
 from gantry_broker.ha.master_session import MasterFacts, MasterLog, MasterSession
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ WRITE_BUFFER_BYTES: Final = 4 << 20
 PUMP_BYTES: Final = 1 << 20
 """To one slave in one turn of the loop: whoever catches up shares it with those who send."""
 BEAT_INTERVAL_S: Final = 1.0
+CONFIRM_DELAY_S: Final = 0.005
 SILENCE_S: Final = 20.0
 """A slave that says nothing for so long is gone."""
 HANDSHAKE_S: Final = 10.0
@@ -37,12 +40,27 @@ class ReplicationServer:
     """Owned by the loop. ``facts`` says who the master is now; None while nobody may follow."""
 
     def __init__(
-        self, facts: Callable[[], MasterFacts | None], source: MasterLog, slaves: AckSet, *, on_acks: Callable[[], None]
+        self,
+        facts: Callable[[], MasterFacts | None],
+        source: MasterLog,
+        slaves: AckSet,
+        *,
+        on_acks: Callable[[], None],
+        on_join: Callable[[], list[Table]] = list,
+        clock_ms: Callable[[], int] = lambda: int(time.monotonic() * 1000),
+        allows_classic: bool = False,
     ) -> None:
+        """``on_join`` has the tables for a slave that has just come; ``clock_ms`` is what its grants are counted on.
+
+        With ``allows_classic`` slaves of RocketMQ's may follow, and with them everybody who sends eight bytes.
+        """
         self.slaves: Final = slaves
         self.facts: Final = facts
+        self.allows_classic: Final = allows_classic
         self.source: Final = source
         self.streams: Final[set[MasterStream]] = set()
+        self.clock_ms: Final = clock_ms
+        self.on_join: Final = on_join
         self._on_acks: Final = on_acks
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
@@ -91,10 +109,15 @@ class ReplicationServer:
             stream.pump()
 
     def confirmed_moved(self) -> None:
-        """Consumers may see more, and slaves serve consumers, too."""
+        """Consumers may see more, and slaves serve consumers, too. Data says it as well, so this may wait a moment."""
         if self.streams and not self._is_beat_scheduled:
             self._is_beat_scheduled = True
-            self._loop.call_soon(self._beat_all)
+            self._loop.call_later(CONFIRM_DELAY_S, self._beat_all)
+
+    def send_tables(self, tables: list[Table]) -> None:
+        """To every slave."""
+        for stream in tuple(self.streams):
+            stream.send_tables(tables)
 
     def _beat_all(self) -> None:
         self._is_beat_scheduled = False
@@ -127,14 +150,15 @@ class MasterStream(asyncio.Protocol):
         self._server: Final = server
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._session: MasterSession | None = None
+        self._session: MasterSession | ClassicMasterSession | None = None
+        self._is_first = True
         self._is_full = False
         self._is_resumption_scheduled = False
         self._heard_at = self._made_at = self._loop.time()
         self.peer = "?"
 
     @property
-    def session(self) -> MasterSession | None:
+    def session(self) -> MasterSession | ClassicMasterSession | None:
         return self._session
 
     @property
@@ -156,6 +180,9 @@ class MasterStream(asyncio.Protocol):
         self._server.streams.add(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_first:
+            self._is_first = False
+            self._choose(data)
         session, transport = self._session, self._transport
         if session is None or transport is None:
             return
@@ -176,12 +203,20 @@ class MasterStream(asyncio.Protocol):
             if not was_streaming:
                 self._say_joined(session)
                 self.beat()
+                self.send_tables(self._server.on_join())
             self._server.acks_moved()
             self.pump()
 
-    def _say_joined(self, session: MasterSession) -> None:
-        assert session.hello is not None, "only who has said who it is streams"
-        facts = {"peer": self.peer, "broker_id": session.hello.broker_id, "offset": session.sent}
+    def _choose(self, data: bytes) -> None:
+        """By the first byte: ours says so, and RocketMQ's first offset is not below zero."""
+        facts = self._server.facts()
+        if self._server.allows_classic and facts is not None and self._session and data[0] != PREAMBLE[0]:
+            source, slaves = self._server.source, self._server.slaves
+            self._session = ClassicMasterSession(self.peer, facts.file_bytes, source, slaves)
+
+    def _say_joined(self, session: MasterSession | ClassicMasterSession) -> None:
+        assert session.slave is not None, "only who has joined streams"
+        facts = {"peer": self.peer, "broker_id": session.slave.broker_id, "offset": session.sent}
         log.info("a slave follows", extra=facts)
 
     def pump(self) -> None:
@@ -207,7 +242,13 @@ class MasterStream(asyncio.Protocol):
     def beat(self) -> None:
         """Say that we live, and what is confirmed."""
         if self._session is not None and self._transport is not None and self._session.is_streaming:
-            self._transport.write(self._session.beat(int(self._loop.time() * 1000)))
+            self._transport.write(self._session.beat(self._server.clock_ms()))
+
+    def send_tables(self, tables: list[Table]) -> None:
+        """Documents that have changed. Their order among data does not matter: each says what it is about."""
+        session, transport = self._session, self._transport
+        if isinstance(session, MasterSession) and transport is not None and session.is_streaming:
+            transport.writelines([session.table(table) for table in tables])
 
     def look(self, now: float) -> None:
         """Once a second: is it still there?"""

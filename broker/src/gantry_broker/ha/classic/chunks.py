@@ -1,0 +1,79 @@
+"""The bytes of RocketMQ's replication stream.
+
+    slave                                          master
+      | offset (8) --------------------------------> |   the first one asks, the others acknowledge
+      | <------------- offset (8) | size (4) | bytes |   raw bytes of the log; size 0 is a heartbeat
+
+A chunk never reaches over the end of a log file, and may end in the middle of a record. Every head names the offset of
+the next byte, so that each side can see that they still agree.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple, final
+
+from gantry_broker.ha.frames import StreamBroken
+
+REPORT: Final = struct.Struct(">q")
+CHUNK_HEAD: Final = struct.Struct(">qi")
+assert (REPORT.size, CHUNK_HEAD.size) == (8, 12)
+
+CHUNK_BYTES_MAX: Final = 1 << 20
+"""What we send in one. RocketMQ's slave has a buffer of 4 MiB: a larger chunk never becomes whole there."""
+
+REPORT_INTERVAL_S: Final = 5.0
+"""Either side says something at least so often."""
+
+SILENCE_S: Final = 20.0
+"""Whoever says nothing for so long is gone."""
+
+
+class Chunk(NamedTuple):
+    """Some bytes of the log; as much of a chunk as came, since nobody need wait for the rest. Or a heartbeat."""
+
+    offset: int
+    data: bytes
+
+
+@final
+class ChunkReader:
+    """Takes a master's stream apart, and sees that each byte is the next one. Holds less than a head."""
+
+    def __init__(self, offset: int, file_bytes: int) -> None:
+        self.offset = offset
+        """Of the next byte of the log."""
+
+        self._file_bytes: Final = file_bytes
+        self._head = b""
+        self._missing = 0
+
+    def feed(self, data: bytes) -> Iterator[Chunk]:
+        """What came, piece by piece. Raises ``StreamBroken`` at the first head that cannot be."""
+        start = 0
+        while start < len(data):
+            if self._missing:
+                piece = data[start : start + self._missing]
+                start += len(piece)
+                self._missing -= len(piece)
+                offset = self.offset
+                self.offset += len(piece)
+                yield Chunk(offset, piece)
+                continue
+            taken = data[start : start + CHUNK_HEAD.size - len(self._head)]
+            start += len(taken)
+            self._head += taken
+            if len(self._head) == CHUNK_HEAD.size:
+                head, self._head = self._head, b""
+                self._missing = self._checked(*CHUNK_HEAD.unpack(head))
+                if not self._missing:
+                    yield Chunk(self.offset, b"")
+
+    def _checked(self, offset: int, size: int) -> int:
+        if offset != self.offset:
+            raise StreamBroken(f"it sends what lies at {offset}, and {self.offset} comes next")
+        if not 0 <= size <= self._file_bytes - offset % self._file_bytes:
+            text = f"it sends {size} bytes at {offset}, over the end of a log file of {self._file_bytes}"
+            raise StreamBroken(f"{text}: mappedFileSizeCommitLog must be the same")
+        return size

@@ -1,0 +1,134 @@
+"""A master's half of RocketMQ's replication stream, for a slave that is a Java broker: no socket, no clock of its own.
+
+    first offset -> it may be continued from there -> raw bytes for ever;  further offsets are acks
+
+It has the face of ``ha.master_session``, as far as this stream can have it. The slave counts in the set of acks under
+the address it comes from, since it says nothing else of itself, and with a number below zero, which no slave of ours
+has. It says how far it has the log, never how far that is flushed: where flushed acks are wanted it does not count.
+
+What it holds before its first offset nobody can check. RocketMQ's own master sends to a slave that is ahead as soon as
+it has come that far itself, and their logs part without a word; here such a slave is refused, and named.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from gantry_broker.ha.ack_set import AckSet, SlaveProgress
+from gantry_broker.ha.classic.chunks import CHUNK_BYTES_MAX, CHUNK_HEAD, REPORT, REPORT_INTERVAL_S
+from gantry_broker.ha.frames import Hello, Refusal, StreamBroken, Table
+from gantry_broker.ha.master_session import MasterLog
+
+
+@final
+class ClassicMasterSession:
+    """One stream. Owned by the loop."""
+
+    hello: Hello | None = None
+    """This stream knows none."""
+
+    refusal: Refusal | None = None
+    """Nor one of these: whoever is refused is closed."""
+
+    def __init__(self, peer: str, file_bytes: int, log: MasterLog, slaves: AckSet) -> None:
+        self.slave: SlaveProgress | None = None
+        self.sent = -1
+        """Where the next byte to send lies; -1 before the stream."""
+
+        self._peer: Final = peer
+        self._file_bytes: Final = file_bytes
+        self._log: Final = log
+        self._slaves: Final = slaves
+        self._start = -1
+        self._rest = b""
+        self._quiet_since_ms = -1
+        self._quiet_at = -1
+
+    def __repr__(self) -> str:
+        return f"<ClassicMasterSession {self._peer} streaming={self.is_streaming} sent={self.sent}>"
+
+    @property
+    def is_streaming(self) -> bool:
+        return self.slave is not None
+
+    def close(self) -> None:
+        """The connection is gone, and the slave's voice with it."""
+        if self.slave is not None:
+            self._slaves.leave(self.slave)
+            self.slave = None
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> bytes:
+        """There is never an answer. Raises ``StreamBroken``."""
+        data = self._rest + data
+        end = len(data) - len(data) % REPORT.size
+        self._rest = data[end:]
+        for (offset,) in REPORT.iter_unpack(memoryview(data)[:end]):
+            if self.slave is None:
+                self._begin(offset, now)
+            else:
+                self._acked(self.slave, offset, now)
+        return b""
+
+    def _begin(self, offset: int, now: float) -> None:
+        """Its log ends at ``offset``, it says."""
+        log = self._log
+        begin, wrote = log.history.begin, log.wrote
+        if offset and not begin <= offset <= wrote:
+            raise StreamBroken(f"it asks for {offset}, and this log is {begin} to {wrote}")
+        self._start = offset or self._start_of_empty(begin)
+        number = min((slave.broker_id for slave in self._slaves), default=0)
+        self.slave = self._slaves.join(f"classic {self._peer}", min(number, 0) - 1, now)
+        if self.slave is None:
+            raise StreamBroken("a slave of that address is here")
+        self.slave.received = self.sent = self._quiet_at = self._start
+
+    def _start_of_empty(self, begin: int) -> int:
+        """Where a slave with an empty disk begins: the last file, as with RocketMQ's master.
+
+        It sends its slaves no more than that, so whoever sets up a slave knows how long it takes and what it has. But
+        what a sender waits for must be in it, or the first ack from behind it would count for messages that the slave
+        never got: with a master that waits for slaves that is the file in which the unconfirmed begins.
+        """
+        settled = min(self._log.confirmed, self._log.wrote)
+        return max(begin, settled - settled % self._file_bytes)
+
+    def _acked(self, slave: SlaveProgress, offset: int, now: float) -> None:
+        received = offset or self._start
+        if not slave.received <= received <= self.sent:
+            raise StreamBroken(f"it has {offset}, after {slave.received}, of {self.sent} that were sent")
+        slave.received, slave.acked_at = received, now
+
+    # -- what goes -----------------------------------------------------------------------------------------------------
+
+    def pump(self, bytes_max: int) -> list[bytes]:
+        """What may be sent now, at most about so many bytes; nothing before the stream or at the log's end."""
+        parts: list[bytes] = []
+        if self.slave is None:
+            return parts
+        log = self._log
+        while bytes_max > 0 and self.sent < log.wrote:
+            room = self._file_bytes - self.sent % self._file_bytes
+            data = log.read(self.sent, min(CHUNK_BYTES_MAX, bytes_max, room))
+            if not data:
+                raise StreamBroken(f"the log has nothing at {self.sent} any more")
+            parts += (CHUNK_HEAD.pack(self.sent, len(data)), data)
+            self.sent += len(data)
+            bytes_max -= len(data)
+        return parts
+
+    def beat(self, now_ms: int) -> bytes:
+        """The master lives: said when nothing else was for a while."""
+        if self.slave is None:
+            return b""
+        if self.sent != self._quiet_at or self._quiet_since_ms < 0:
+            self._quiet_at, self._quiet_since_ms = self.sent, now_ms
+        if now_ms - self._quiet_since_ms < REPORT_INTERVAL_S * 1000:
+            return b""
+        self._quiet_since_ms = now_ms
+        return CHUNK_HEAD.pack(self.sent, 0)
+
+    def table(self, table: Table) -> bytes:
+        """A slave of RocketMQ's asks for tables itself, by remoting."""
+        return b""

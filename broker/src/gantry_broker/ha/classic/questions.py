@@ -1,0 +1,112 @@
+"""What a Java master is asked by remoting, beside the stream: where its log lies, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final, final
+
+from gantry_broker.ha.classic.start import MasterRange
+from gantry_remoting import Channel
+from gantry_wire import Command, RequestCode, fastjson
+
+TIMEOUT_MS: Final = 30_000
+"""For one answer, as RocketMQ's slaves have it: a master with ten thousand topics takes a while."""
+
+PAGE_ITEMS: Final = 2_000
+"""Topics or groups in one answer, where the master knows pages."""
+
+PAGES_MAX: Final = 10_000
+"""A master whose table changes with every page is asked again with the next round."""
+
+Document = dict[str, Any]
+
+
+class BadAnswer(Exception):
+    """The master refuses, or what it says makes no sense. Says what."""
+
+
+@final
+class Questions:
+    """One connection to the master's main port."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel: Final = channel
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, address: str) -> AsyncIterator[Questions]:
+        """Raises ``CannotConnect``."""
+        channel = await Channel.connect(address)
+        try:
+            yield cls(channel)
+        finally:
+            await channel.close()
+
+    async def range(self) -> MasterRange:
+        """Where its log lies. Raises ``BadAnswer`` and ``RemotingError``, as do all of these."""
+        _, document = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        try:
+            table = document["table"]
+            begin, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+        except (KeyError, TypeError, ValueError) as exc:
+            raise BadAnswer("it does not say where its log begins and ends") from exc
+        # It says -1 of a log without a file.
+        begin, end = max(begin, 0), max(end, 0)
+        if begin > end:
+            raise BadAnswer(f"its log begins at {begin} and ends at {end}")
+        return MasterRange(begin, end)
+
+    async def document(self, code: RequestCode) -> Document:
+        """A table that comes in one piece; empty if there is none yet."""
+        return (await self._ask(code))[1]
+
+    async def paged(self, code: RequestCode, table: str, item: str) -> Document:
+        """A table that newer masters give page by page, and older ones whole: those do not say how many there are."""
+        whole: Document = {}
+        version: Any = None
+        for _ in range(PAGES_MAX):
+            entries: Document = whole.get(table, {})
+            fields = {f"{item}Seq": str(len(entries)), f"max{item.capitalize()}Num": str(PAGE_ITEMS)}
+            fields["dataVersion"] = fastjson.dumps(version).decode() if version is not None else ""
+            ext, page = await self._ask(code, fields)
+            rows = page.get(table)
+            if not isinstance(rows, dict):
+                raise BadAnswer(f"its answer to {code.name} has no {table}")
+            total = ext.get(f"total{item.capitalize()}Num")
+            if total is None:
+                return page
+            if whole and page.get("dataVersion") != version:
+                # It has changed between two pages: once more, from the first.
+                whole, version = {}, None
+                continue
+            version = page.get("dataVersion")
+            whole = {**page, **_joined(whole, page, table)}
+            if not rows or len(whole[table]) >= _count(total):
+                return whole
+        raise BadAnswer(f"its answers to {code.name} have no end")
+
+    async def _ask(self, code: RequestCode, fields: dict[str, str] | None = None) -> tuple[dict[str, str], Document]:
+        reply = await self._channel.request(Command(code=code, ext=fields or {}), TIMEOUT_MS)
+        if reply.code != 0:
+            raise BadAnswer(f"it answers {code.name} with {reply.code}: {(reply.remark or '')[:200]}")
+        try:
+            document = fastjson.loads(reply.body) if reply.body else {}
+        except ValueError as exc:
+            raise BadAnswer(f"its answer to {code.name} is not JSON: {exc}") from exc
+        if not isinstance(document, dict):
+            raise BadAnswer(f"its answer to {code.name} is no object")
+        return reply.ext, document
+
+
+def _joined(whole: Document, page: Document, table: str) -> Document:
+    """Two pages' tables as one, and what belongs to their rows."""
+    tables = (table, "forbiddenTable")
+    return {name: {**whole.get(name, {}), **(page.get(name) or {})} for name in tables if name in page or name in whole}
+
+
+def _count(total: str) -> int:
+    try:
+        return int(total)
+    except ValueError as exc:
+        raise BadAnswer(f"it says that there are {total[:20]!r} entries") from exc

@@ -1,0 +1,113 @@
+"""A Java master's tables, fetched again and again: what a promoted slave goes on with.
+
+RocketMQ's master sends no tables with its stream, its slaves ask. So do we, every few seconds, and hand on what has
+changed, in the frames in which a master of ours would send it: under the names of RocketMQ's own files, as JSON, and
+stamped with the end of the log. One table that cannot be had keeps no other away; what
+was had before stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+from gantry_broker.ha.classic.questions import BadAnswer, Document, Questions
+from gantry_broker.ha.frames import Table
+from gantry_remoting import RemotingError
+from gantry_wire import RequestCode, fastjson
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 10.0
+
+NAMES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+"""In the order in which whoever takes them over needs them."""
+
+_KEPT: Final = ("dataVersion", "topicConfigTable", "offsetTable", "subscriptionGroupTable", "forbiddenTable")
+"""Of what the answers say, what the files say, too."""
+
+
+@final
+class ClassicTables:
+    """Owned by the loop."""
+
+    def __init__(self, broker_address: str, on_table: Callable[[Table], None]) -> None:
+        self.trouble: str | None = None
+        """What of the last round went wrong."""
+
+        self._address: Final = broker_address
+        self._on_table: Final = on_table
+        self._known: dict[str, bytes] = {}
+        self._is_mode_said = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.fetch()
+            await asyncio.sleep(INTERVAL_S)
+
+    async def fetch(self) -> None:
+        """One round. What goes wrong is ``trouble``."""
+        troubles: list[str] = []
+        try:
+            async with Questions.open(self._address) as questions:
+                for name in NAMES:
+                    try:
+                        document = await self._ask(questions, name)
+                        self._take(name, document, (await questions.range()).end)
+                    except BadAnswer as exc:
+                        troubles.append(str(exc))
+                await self._look_at_modes(questions)
+        except RemotingError as exc:
+            troubles.append(str(exc))
+        trouble = "; ".join(troubles) or None
+        if trouble is not None and trouble != self.trouble:
+            log.warning("the master's tables are not known", extra={"master": self._address, "reason": trouble})
+        self.trouble = trouble
+
+    def _ask(self, questions: Questions, name: str) -> Awaitable[Document]:
+        match name:
+            case "topics":
+                return questions.paged(RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", "topic")
+            case "subscriptionGroup":
+                code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+                return questions.paged(code, "subscriptionGroupTable", "group")
+            case "consumerOffset":
+                return questions.document(RequestCode.GET_ALL_CONSUMER_OFFSET)
+            case _:
+                return questions.document(RequestCode.GET_ALL_DELAY_OFFSET)
+
+    def _take(self, name: str, document: Document, end: int) -> None:
+        """Hand it on, if it says anything new: it is what held when the log ended at ``end``, or before."""
+        kept = {key: document[key] for key in _KEPT if document.get(key) is not None}
+        if set(kept) <= {"dataVersion"}:
+            return
+        data = fastjson.dumps(kept)
+        if self._known.get(name) != data:
+            self._known[name] = data
+            self._on_table(Table(end, name, data))
+
+    async def _look_at_modes(self, questions: Questions) -> None:
+        """Groups that consume by pop are not served here: whoever migrates should read that before, not afterwards."""
+        if self._is_mode_said:
+            return
+        try:
+            document = await questions.document(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        except BadAnswer:
+            # RocketMQ 4 does not know them.
+            self._is_mode_said = True
+            return
+        topics = document.get("messageRequestModeMap")
+        rows = topics.values() if isinstance(topics, dict) else ()
+        popping = sorted(
+            group
+            for groups in rows
+            if isinstance(groups, dict)
+            for group, entry in groups.items()
+            if isinstance(entry, dict) and entry.get("mode") == "POP"
+        )
+        if popping:
+            self._is_mode_said = True
+            log.warning("groups of the master consume by pop, which this broker has not", extra={"groups": popping})
