@@ -208,7 +208,9 @@ class Failed(Answer, frozen=True, kw_only=True, tag="failed"):
     reason: str
 
 
-AnyOrder = AskStatus | AskPromise | Promote | Follow | Fence | Drain | Lease | Flush
+StatusOrder = AskStatus | Promote | Follow | Fence | Drain | Lease | Flush
+"""All that are answered with a status."""
+AnyOrder = AskPromise | StatusOrder
 AnyAnswer = HaStatus | Promised | Refused | Failed
 
 
@@ -246,8 +248,8 @@ class BadLine(OrderError):
 
 
 _ENCODER: Final = msgspec.json.Encoder()
-_ORDERS: Final = msgspec.json.Decoder(AnyOrder)
-_ANSWERS: Final = msgspec.json.Decoder(AnyAnswer)
+_ORDERS: Final[msgspec.json.Decoder[AnyOrder]] = msgspec.json.Decoder(AnyOrder)
+_ANSWERS: Final[msgspec.json.Decoder[AnyAnswer]] = msgspec.json.Decoder(AnyAnswer)
 
 
 def encode(value: AnyOrder | AnyAnswer) -> bytes:

@@ -1,0 +1,169 @@
+"""Orders come in over a Unix socket: one line each, answered in order.
+
+Only the broker's own user (and root) may open the socket, so whoever gets in may do everything, and everything but
+looking is written to the log with the process that asked. A line that is no order is answered with the reason, and its
+connection is closed: whoever sends one is no client of ours. No peer, whatever it sends or does not read, costs more
+than one of sixteen connections, and that for a bounded time. An order that was begun is finished, though its sender is
+gone. ``status`` needs no turn: it is answered while another connection's order still runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from typing import Final, NamedTuple, final
+
+from gantry_broker.control.orders import Orders, bounded, name_of, obey
+from gantry_broker.control.socket_file import SocketFile
+from gantry_status.orders import (
+    LINE_BYTES_MAX,
+    AnyAnswer,
+    AnyOrder,
+    AskStatus,
+    BadLine,
+    Failed,
+    Lease,
+    Refused,
+    decode_order,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 16
+IDLE_S: Final = 300.0
+"""A connection that asks nothing for so long is closed without a word; clients connect again by themselves."""
+TRANSFER_S: Final = 10.0
+"""From the first byte of a line to its last, and for an answer to be taken."""
+_PEER: Final = struct.Struct("3i")
+
+
+class Peer(NamedTuple):
+    """Who is at the other end, as the kernel says."""
+
+    pid: int
+    uid: int
+
+
+@final
+class ControlServer:
+    """Owned by the loop. Listens from ``start`` to ``close``."""
+
+    def __init__(self, path: str, orders: Orders, *, idle_s: float = IDLE_S, transfer_s: float = TRANSFER_S) -> None:
+        self.path: Final = path
+        self._orders: Final = orders
+        self._idle_s: Final = idle_s
+        self._transfer_s: Final = transfer_s
+        self._file: SocketFile | None = None
+        self._server: asyncio.Server | None = None
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+
+    def __repr__(self) -> str:
+        return f"<ControlServer {self.path} connections={self.connections}>"
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._tasks)
+
+    async def start(self) -> None:
+        """Listen. Call it when the store's lock is held. Raises OSError with the path in it."""
+        file = SocketFile(self.path)
+        try:
+            self._server = await asyncio.start_unix_server(self._accept, sock=file.socket, limit=LINE_BYTES_MAX)
+        except BaseException:
+            file.remove()
+            file.socket.close()
+            raise
+        self._file = file
+
+    async def close(self) -> None:
+        """Stop listening, and end every connection. An order that is being carried out is cancelled."""
+        if self._file is not None:
+            self._file.remove()
+        if self._server is not None:
+            self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a connection is served by a task"
+        if len(self._tasks) >= CONNECTIONS_MAX:
+            writer.write(encode(Failed(reason=f"there are {CONNECTIONS_MAX} connections already")))
+            writer.close()
+            return
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            await self._serve(reader, writer, _peer_of(writer))
+        except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
+            pass  # it is gone, or has gone to sleep in the middle of a line
+        finally:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
+        """Order after order, until the peer ends it or sends what is none."""
+        while True:
+            try:
+                line = await self._read_line(reader)
+                if not line:
+                    return
+                order = decode_order(line)
+            except BadLine as error:
+                log.warning("a line on the control socket is no order", extra={**peer._asdict(), "reason": str(error)})
+                await self._write(writer, Failed(reason=bounded(str(error))))
+                writer.close()
+                async with asyncio.timeout(self._transfer_s):
+                    await writer.wait_closed()
+                return
+            await self._write(writer, await self._obey(order, peer))
+
+    async def _read_line(self, reader: asyncio.StreamReader) -> bytes:
+        """One line, or nothing at the connection's end. Raises ``BadLine`` for one that is too long."""
+        async with asyncio.timeout(self._idle_s):
+            first = await reader.read(1)
+        if first in (b"", b"\n"):
+            return first
+        try:
+            async with asyncio.timeout(self._transfer_s):
+                return first + await reader.readuntil(b"\n")
+        except asyncio.LimitOverrunError as error:
+            raise BadLine(f"a line is longer than {LINE_BYTES_MAX} bytes") from error
+
+    async def _write(self, writer: asyncio.StreamWriter, answer: AnyAnswer) -> None:
+        writer.write(encode(answer))
+        async with asyncio.timeout(self._transfer_s):
+            await writer.drain()
+
+    async def _obey(self, order: AnyOrder, peer: Peer) -> AnyAnswer:
+        """Carry it out, and put down who wanted what and what came of it, whatever that was."""
+        if isinstance(order, AskStatus):
+            return await obey(self._orders, order)
+        loop = asyncio.get_running_loop()
+        began, outcome, reason = loop.time(), "broken off", ""
+        try:
+            answer = await obey(self._orders, order)
+            outcome = name_of(answer)
+            reason = answer.reason if isinstance(answer, Refused | Failed) else ""
+        finally:
+            took_ms = round((loop.time() - began) * 1000)
+            facts = {**peer._asdict(), "order": order, "answer": outcome, "reason": reason, "took_ms": took_ms}
+            # A Lease is renewed every few seconds, and says nothing new as long as that works.
+            is_routine = isinstance(order, Lease) and not reason
+            log.log(logging.DEBUG if is_routine else logging.INFO, "an order", extra=facts)
+        return answer
+
+
+def _peer_of(writer: asyncio.StreamWriter) -> Peer:
+    """Who has connected. The descriptor is asked through a copy, since a loop's socket object need not be a socket."""
+    with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as copy:
+        pid, uid, _ = _PEER.unpack(copy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return Peer(pid, uid)

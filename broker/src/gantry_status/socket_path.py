@@ -1,0 +1,28 @@
+"""A name for a Unix socket that fits into an address, however deep the directory of a store lies.
+
+The kernel takes 108 bytes, its zero included, for the path of a socket. Below a longer one the directory is opened, and
+the socket is named through it: ``/proc/self/fd/9/control.sock`` is the same file, for as long as the directory is open.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+ADDRESS_BYTES_MAX: Final = 107
+
+
+@contextmanager
+def socket_address(path: str) -> Iterator[str]:
+    """A name of ``path`` to bind or connect to inside of the ``with``. Raises OSError for a missing directory."""
+    if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
+        yield path
+        return
+    directory, name = os.path.split(path)
+    descriptor = os.open(directory or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
