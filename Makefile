@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format lock interop interop-bench crash fuzz bench-send bench-store image image-test clean
+.PHONY: help setup up down test check format lock interop interop-bench crash fuzz bench-send bench-store bench-ha image image-test clean
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ bench-send: ## Measure sends: rate, latency, and broker CPU per message beside a
 
 bench-store: ## Measure the store: append tail with and without a write buffer, sync flush, recovery, memory.
 	@scripts/bench-store $(BENCH_STORE)
+
+bench-ha: ## Measure replication: eight setups beside Apache RocketMQ's, little memory, a slow slave.
+	@scripts/bench-ha $(BENCH_HA)
 
 image: ## Build the broker image with buildah (needs root).
 	@scripts/image

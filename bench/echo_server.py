@@ -3,13 +3,19 @@
 It costs what sockets, the event loop and one Python call per read cost, and nothing else. The broker's CPU time per
 message is reported as a multiple of this one's, in the same run, so that the figure says something about the broker and
 not about the machine. It knows nothing of frames: one read, one write, whatever is in them.
+
+With `--relay PORT` it is the yardstick of `make bench-ha`: what it reads goes on to the server at that port, and what
+that one answers goes back, each on a connection of its own. So a message passes two processes and four sockets, as one
+does that a slave must have before it is answered, and nobody does anything with it.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import signal
 import sys
+from collections.abc import Callable
 from typing import cast
 
 import uvloop
@@ -30,20 +36,69 @@ class Echo(asyncio.Protocol):
         self._transport.write(data)
 
 
-async def serve() -> None:
+class Onward(asyncio.Protocol):
+    """A relay's own connection to the other server; what comes from there goes back to the client."""
+
+    def __init__(self, client: asyncio.Transport) -> None:
+        self._client = client
+
+    def data_received(self, data: bytes) -> None:
+        self._client.write(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._client.close()
+
+
+class Relay(asyncio.Protocol):
+    """A client's connection; what is read before there is somewhere to send it is kept so long."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._early = b""
+        self._onward: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._connecting = asyncio.ensure_future(self._connect(cast(asyncio.Transport, transport)))
+
+    async def _connect(self, client: asyncio.Transport) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            onward, _ = await loop.create_connection(lambda: Onward(client), "127.0.0.1", self._port)
+        except OSError:
+            client.close()
+            return
+        onward.write(self._early)
+        self._onward = onward
+
+    def data_received(self, data: bytes) -> None:
+        if self._onward is None:
+            self._early += data
+        else:
+            self._onward.write(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._onward is not None:
+            self._onward.close()
+
+
+async def serve(protocol: Callable[[], asyncio.Protocol]) -> None:
     """Listen on a free loopback port, print it, and stay until SIGTERM."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = await loop.create_server(Echo, "127.0.0.1", 0)
+    server = await loop.create_server(protocol, "127.0.0.1", 0)
     async with server:
         print(server.sockets[0].getsockname()[1], flush=True)
         await stop.wait()
 
 
 def main() -> int:
-    uvloop.run(serve())
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--relay", type=int, metavar="PORT", help="send on to the server at this port, and back")
+    port = parser.parse_args().relay
+    uvloop.run(serve(Echo if port is None else lambda: Relay(port)))
     return 0
 
 

@@ -20,9 +20,10 @@ from typing import Final, get_args
 import click
 import msgspec
 from gantry_bench.errors import BenchmarkFailed
-from gantry_bench.figures import Figures, print_figures, publish
+from gantry_bench.figures import print_figures, publish
 from gantry_bench.machine import Machine, OtherWork, describe_machine
 from gantry_bench.measurement import Goal
+from gantry_bench.page import goal_figures, surroundings
 from gantry_bench.parts import Outcome, PartName, Parts
 from gantry_bench.processes import ROOT
 from gantry_bench.scale import FULL, QUICK, Scale
@@ -70,30 +71,6 @@ def warn_if_busy(console: Console) -> None:
         )
 
 
-def surroundings(results: Results) -> Figures:
-    """Where and with what it was measured."""
-    machine = results.machine
-    kernel = ".".join(machine.kernel.split(".")[:2])
-    return Figures(
-        name="measured on",
-        headings=["processor", "cores", "memory", "Linux", "Python", "uvloop", "when"],
-        rows=[[
-            machine.processor, str(machine.cores), f"{machine.memory_bytes / (1 << 30):.0f} GiB", kernel,
-            machine.python, machine.uvloop, results.started_at,
-        ]],
-        notes=[],
-    )  # fmt: skip
-
-
-def goal_figures(results: Results) -> Figures:
-    """Goals for the page."""
-    rows = [
-        [goal.text, goal.limit_text, f"{goal.measured:.3g} {goal.unit}", "met" if goal.is_met else "**not met**"]
-        for goal in results.goals
-    ]
-    return Figures(name="goals", headings=["goal", "limit", "measured", ""], rows=rows, notes=[])
-
-
 def report(console: Console, results: Results, *, is_publishing: bool) -> None:
     """Print tables and goals, keep the file, and put the tables where they belong if asked."""
     for outcome in results.outcomes.values():
@@ -105,7 +82,7 @@ def report(console: Console, results: Results, *, is_publishing: bool) -> None:
     if results.errors:
         console.print(f"{results.errors} answers were wrong or refusals", style="red")
     elif is_publishing:
-        tables = [surroundings(results), goal_figures(results)]
+        tables = [surroundings(results.machine, results.started_at), goal_figures(results.goals)]
         tables += [outcome.figures for outcome in results.outcomes.values()]
         PAGE.write_text(publish(PAGE.read_text(), tables))
         console.print(f"published in {PAGE.relative_to(ROOT)}", highlight=False)

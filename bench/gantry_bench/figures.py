@@ -6,7 +6,8 @@ A page keeps a place for each table between two markers:
     ... whatever is here is replaced ...
     <!-- end: append tail -->
 
-A page that has lost its markers is an error and not a page without figures: nobody would notice.
+The first word is the benchmark's name: one page may hold the tables of several. A page that has lost its markers is
+an error and not a page without figures: nobody would notice.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def publish(page: str, all_figures: Sequence[Figures]) -> str:
-    """The page with each table in its place."""
+def publish(page: str, all_figures: Sequence[Figures], *, benchmark: str = "bench-store") -> str:
+    """The page with each table of a benchmark in its place."""
     for figures in all_figures:
-        start, end = f"<!-- bench-store: {figures.name} -->\n", f"<!-- end: {figures.name} -->"
+        start, end = f"<!-- {benchmark}: {figures.name} -->\n", f"<!-- end: {figures.name} -->"
         before, found_start, rest = page.partition(start)
         _, found_end, after = rest.partition(end)
         if not found_start or not found_end:

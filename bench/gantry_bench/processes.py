@@ -114,6 +114,16 @@ def start_echo_server(folder: Path, *, core: int | None) -> Iterator[Target]:
 
 
 @contextmanager
+def start_relay(folder: Path, *, core: int | None) -> Iterator[Target]:
+    """The yardstick with another one behind it: what goes to the second and back passes through the first."""
+    with start_echo_server(folder, core=core) as echo:
+        command = [sys.executable, str(ECHO_SERVER), "--relay", echo.address.rpartition(":")[2]]
+        with started(command, log=folder / "relay.log", core=core) as server:
+            port = wait_for_line(server, what="relay")
+            yield Target(address=f"127.0.0.1:{port}", process_id=server.process_id, is_echo=True)
+
+
+@contextmanager
 def start_name_server(folder: Path) -> Iterator[str]:
     """A name server on a free port; gives its address."""
     data = folder / "nameserver"
@@ -156,17 +166,20 @@ def start_broker(
     core: int | None,
     extra: Mapping[str, str] | None = None,
     program: Sequence[str] = BROKER_PROGRAM,
+    port: int | None = None,
+    prefix: Sequence[str] = (),
 ) -> Iterator[Broker]:
     """A broker with an empty store below `folder`, once it listens and its memory has settled.
 
-    ``extra`` are more keys of its `broker.conf`, ``program`` is what takes the broker's own arguments.
+    ``extra`` are more keys of its `broker.conf`, ``program`` is what takes the broker's own arguments. ``port`` is for
+    whoever must know it before, ``prefix`` for what is to become the broker, as ``sh -c '...; exec "$@"'`` does.
     """
     folder.mkdir()
     store = folder / "store"
-    port = free_broker_port()
+    port = free_broker_port() if port is None else port
     settings = folder / "broker.conf"
     settings.write_text(broker_settings(store, listen_port=port, name_server=name_server, extra=extra))
-    command = [sys.executable, "-m", *program, "-c", str(settings)]
+    command = [*prefix, sys.executable, "-m", *program, "-c", str(settings)]
     with started(command, log=folder / "broker.log", core=core) as server:
         wait_for_port(server, port, what="broker")
         memory = settled_memory(server, store)

@@ -37,6 +37,19 @@ class _Body(msgspec.Struct, frozen=True):
 
 def read_progress(address: str) -> LogProgress:
     """Ask the broker at ``host:port``."""
+    return progress_of(_ask(address))
+
+
+def read_log_end(address: str) -> int:
+    """Where the log of the broker at ``host:port`` ends, be it ours or Apache's."""
+    try:
+        return int(msgspec.json.decode(_ask(address), type=_Body).table["commitLogMaxOffset"])
+    except (msgspec.MsgspecError, KeyError, ValueError) as error:
+        raise BenchmarkFailed(f"the broker at {address} does not say where its log ends: {error}") from error
+
+
+def _ask(address: str) -> bytes:
+    """The runtime table as it was sent."""
     host, _, port = address.rpartition(":")
     reader = FrameReader()
     try:
@@ -44,7 +57,7 @@ def read_progress(address: str) -> LogProgress:
             connection.sendall(Command(code=RequestCode.GET_BROKER_RUNTIME_INFO, opaque=1).encode())
             while data := connection.recv(READ_BYTES):
                 for frame in reader.feed(data):
-                    return progress_of(bytes(frame.body))
+                    return bytes(frame.body)
     except OSError as error:
         raise BenchmarkFailed(f"the broker at {address} does not say how it is: {error}") from error
     raise BenchmarkFailed(f"the broker at {address} closed the connection instead of saying how it is")

@@ -1,0 +1,144 @@
+"""A proxy in front of a master's replication port that makes acks late and nothing else. A program, not a module.
+
+    python bench/ack_proxy.py --master-port 10912          prints "PORT CONTROL_PORT" when it listens
+
+    master ---- log ----> slave       as it comes, from socket to socket inside the kernel
+    master <--- acks ---- slave       each read held for the delay, in order; any number are held at once
+
+So it adds distance and takes no bandwidth: an ack that comes while another is held is held beside it and not behind
+it. The delay is 0 at first; a line with milliseconds on a connection to the control port changes it for what comes
+later. Threads that sleep are used instead of an event loop, whose timers are a millisecond coarse: a fifth of what is
+measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+PIPE_BYTES: Final = 1 << 20
+ACK_BYTES: Final = 1 << 16
+HELD_MAX: Final = 1 << 16
+"""Reads that are held at once; more wait in the socket."""
+DELAY_MS_MAX: Final = 60_000.0
+
+
+@final
+class Delay:
+    """What every ack waits, shared by all connections. An int is read and written whole."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def set_ms(self, text: str) -> None:
+        """Raises ValueError out of bounds."""
+        milliseconds = float(text)
+        if not 0 <= milliseconds <= DELAY_MS_MAX:
+            raise ValueError(f"the delay must be from 0 to {DELAY_MS_MAX:.0f} ms, not {text}")
+        self.ns = int(milliseconds * 1_000_000)
+
+
+@final
+class Link:
+    """One slave and the master: a thread carries the log, one takes acks in, one gives them out."""
+
+    def __init__(self, slave: socket.socket, master: socket.socket, delay: Delay) -> None:
+        self._slave = slave
+        self._master = master
+        self._delay = delay
+        self._held: queue.Queue[tuple[int, bytes]] = queue.Queue(HELD_MAX)
+        for end in (slave, master):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def start(self) -> None:
+        for work in (self._carry_log, self._take_acks, self._give_acks):
+            threading.Thread(target=self._until_closed, args=(work,), daemon=True).start()
+
+    def _until_closed(self, work: Callable[[], None]) -> None:
+        with contextlib.suppress(OSError):
+            work()
+        # Either end closing closes the other, as a cable would.
+        for end in (self._slave, self._master):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _carry_log(self) -> None:
+        exit_, entry = os.pipe()
+        try:
+            while count := os.splice(self._master.fileno(), entry, PIPE_BYTES):
+                while count:
+                    count -= os.splice(exit_, self._slave.fileno(), count)
+        finally:
+            os.close(exit_)
+            os.close(entry)
+
+    def _take_acks(self) -> None:
+        while data := self._slave.recv(ACK_BYTES):
+            self._held.put((time.monotonic_ns() + self._delay.ns, data))
+        self._held.put((0, b""))
+
+    def _give_acks(self) -> None:
+        while True:
+            due_ns, data = self._held.get()
+            if not data:
+                return
+            wait_ns = due_ns - time.monotonic_ns()
+            if wait_ns > 0:
+                time.sleep(wait_ns / 1e9)
+            self._master.sendall(data)
+
+
+def listen() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def accept_slaves(listener: socket.socket, master_port: int, delay: Delay) -> None:
+    """Each slave gets a connection of its own to the master; one that cannot be had is a closed one."""
+    while True:
+        slave, _ = listener.accept()
+        try:
+            master = socket.create_connection(("127.0.0.1", master_port))
+        except OSError:
+            slave.close()
+            continue
+        Link(slave, master, delay).start()
+
+
+def accept_orders(listener: socket.socket, delay: Delay) -> None:
+    """One line a connection."""
+    while True:
+        control, _ = listener.accept()
+        with control, contextlib.suppress(OSError):
+            control.settimeout(1)
+            try:
+                delay.set_ms(control.recv(64).decode(errors="replace"))
+                control.sendall(b"ok\n")
+            except ValueError:
+                control.sendall(b"no\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--master-port", type=int, required=True, metavar="PORT")
+    master_port = parser.parse_args().master_port
+    delay, slaves, orders = Delay(), listen(), listen()
+    for work, arguments in ((accept_slaves, (slaves, master_port, delay)), (accept_orders, (orders, delay))):
+        threading.Thread(target=work, args=arguments, daemon=True).start()
+    print(slaves.getsockname()[1], orders.getsockname()[1], flush=True)
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    return 0
+
+
+if __name__ == "__main__":
+    # Taken by sigwait, in whichever thread they would have ended.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""Apache RocketMQ 5.3.3, master and slave, set up as ours are, and its own benchmark producer.
+
+Built and started with the means of `e2e/interop`, which knows Apache's artifacts; what is there to know about a pair is
+here. Each broker gets 1 GiB of heap, as the acceptance asks, and direct memory for its buffers. Where Java or Maven is
+missing, or something does not build, the benchmark goes on without and says why.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from gantry_interop import benchmark, java, peers, probe
+from gantry_interop.errors import InteropError
+from gantry_interop.processes import Child, Nursery, free_port_run, wait_until
+
+from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.ha_cells import broker_keys, slave_keys
+from gantry_bench.ha_pair import Pair, PairPlan
+from gantry_bench.ha_producer import ProducerPlan, ProducerRun, read_producer
+from gantry_bench.loadgen import Target
+from gantry_bench.processes import free_broker_port
+
+HEAP_MIB: Final = 1024
+ROOM_FOR_HEAP_MIB: Final = 1024
+READY_SECONDS_MAX: Final = 60.0
+PRODUCER_SECONDS_MAX: Final = 120.0
+
+
+def without_apache() -> str:
+    """Why there is no Apache to compare with; empty where there is. Builds it if need be, which may take minutes."""
+    try:
+        java.build()
+    except InteropError as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+@contextmanager
+def start_apache_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
+    """Apache's master and slave with empty stores below ``folder``, which must not exist and does not afterwards."""
+    folder.mkdir()
+    try:
+        with Nursery(folder / "logs") as nursery:
+            yield _start(plan, folder, nursery)
+    except InteropError as error:
+        raise BenchmarkFailed(f"Apache's pair, {plan.setup.text}: {error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(plan: PairPlan, folder: Path, nursery: Nursery) -> Pair:
+    name_server = _start_name_server(folder, nursery)
+    name, master_port, slave_port = f"theirs-{folder.name}", free_broker_port(), free_broker_port()
+    common = {
+        "brokerClusterName": "bench", "brokerName": name, "brokerIP1": "127.0.0.1", "brokerIP2": "127.0.0.1",
+        "namesrvAddr": name_server, "autoCreateTopicEnable": "true", "timerWheelEnable": "false",
+    }  # fmt: skip
+    keys = broker_keys(plan.setup, segment_bytes=plan.segment_bytes, buffers_count=plan.buffers_count)
+    keys |= {"brokerId": "0", "listenPort": str(master_port), "haListenPort": str(master_port + 1)}
+    direct_mib = plan.buffers_count * plan.segment_bytes // (1 << 20) + ROOM_FOR_HEAP_MIB
+    master = _start_broker("master", {**common, **keys}, folder, nursery, direct_mib)
+    wait_until(
+        "the master's registration", lambda: probe.knows_topic(name_server, peers.AUTO_CREATE_TOPIC), READY_SECONDS_MAX,
+        master,
+    )  # fmt: skip
+    keys = slave_keys(plan.setup, segment_bytes=plan.segment_bytes)
+    keys |= {"listenPort": str(slave_port), "haListenPort": str(slave_port + 1)}
+    keys |= {"haMasterAddress": f"127.0.0.1:{master_port + 1}"}
+    slave = _start_broker("slave", {**common, **keys}, folder, nursery, ROOM_FOR_HEAP_MIB)
+    wait_until("the slave's answer", lambda: _answers(slave_port), READY_SECONDS_MAX, slave)
+    return Pair(
+        system="Apache",
+        setup=plan.setup,
+        master=Target(
+            address=f"127.0.0.1:{master_port}", process_id=master.process.pid, is_echo=False, broker_name=name
+        ),
+        slave_address=f"127.0.0.1:{slave_port}",
+        name_server=name_server,
+    )
+
+
+def _start_name_server(folder: Path, nursery: Nursery) -> str:
+    port, home = free_port_run(), folder / "name-server-home"
+    settings = folder / "namesrv.conf"
+    settings.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n")
+    command = peers.NAME_SERVER.command(home, ["-c", str(settings)])
+    child = nursery.start("name-server", command, java.environment(home))
+    wait_until("the name server's answer", lambda: _answers(port), READY_SECONDS_MAX, child)
+    return f"127.0.0.1:{port}"
+
+
+def _start_broker(role: str, settings: dict[str, str], folder: Path, nursery: Nursery, direct_mib: int) -> Child:
+    home, store = folder / f"{role}-home", folder / role
+    paths = {"storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}
+    path = folder / f"{role}.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in {**settings, **paths}.items()))
+    options = (*peers.BROKER.options, f"-Xms{HEAP_MIB}m", f"-XX:MaxDirectMemorySize={direct_mib}m")
+    program = replace(peers.BROKER, heap_mib=HEAP_MIB, options=options)
+    return nursery.start(role, program.command(home, ["-c", str(path)]), java.environment(home))
+
+
+def _answers(port: int) -> bool:
+    try:
+        probe.ask(f"127.0.0.1:{port}", probe.GET_ROUTE_BY_TOPIC, {"topic": peers.AUTO_CREATE_TOPIC})
+    except OSError:
+        return False
+    return True
+
+
+def run_producer(pair: Pair, plan: ProducerPlan, folder: Path) -> ProducerRun:
+    """Apache's benchmark producer against a pair of either kind, until it has said enough."""
+    folder.mkdir()
+    arguments = ["-n", pair.name_server, "-w", str(plan.threads), "-s", str(plan.body_bytes), "-ri", "1000"]
+    home = folder / "home"
+    try:
+        with Nursery(folder / "logs") as nursery:
+            command = benchmark.PRODUCER.command(home, arguments)
+            producer = nursery.start("producer", command, java.environment(home))
+            text = _listen(producer, plan)
+    except InteropError as error:
+        raise BenchmarkFailed(f"Apache's producer against {pair.system}, {pair.setup.text}: {error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return read_producer(text, system=pair.system, setup=pair.setup, threads=plan.threads)
+
+
+def _listen(producer: Child, plan: ProducerPlan) -> str:
+    """What it printed until it had printed so many reports, or its time was over."""
+    end = time.monotonic() + PRODUCER_SECONDS_MAX
+    while True:
+        text = producer.log.read_text(errors="replace")
+        if text.count("Send TPS") >= plan.reports or time.monotonic() > end or not producer.running():
+            return text
+        time.sleep(0.2)

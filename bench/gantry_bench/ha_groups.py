@@ -1,0 +1,103 @@
+"""Control groups with a memory limit, for brokers that are to run in little memory. Of either version of them.
+
+A group counts what its processes touch first: their own memory, and the page cache of the files they read and write.
+Version 1 cannot leave the second out, and huge pages are in neither. "Mapped pages apart" is therefore made by hand:
+the limit is what a broker may have for its own, plus a room for mapped pages that is the same in groups that are
+compared, and what the group held of its own is read and reported beside the figures. A broker starts inside its
+group, so that nothing it has was counted elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gantry_bench.errors import BenchmarkFailed
+
+ROOT: Final = Path("/sys/fs/cgroup")
+V1: Final = ROOT / "memory"
+REMOVE_SECONDS_MAX: Final = 10.0
+ENTER: Final = 'echo $$ > "$0" && exec "$@"'
+
+
+class MemoryGroup(msgspec.Struct, frozen=True):
+    """One group."""
+
+    path: Path
+    is_v1: bool
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """What a command begins with to run in the group."""
+        return ("sh", "-c", ENTER, str(self.path / "cgroup.procs"))
+
+    def own_bytes(self) -> int:
+        """Memory that belongs to no file."""
+        return own_bytes((self.path / "memory.stat").read_text())
+
+    def hits(self) -> int:
+        """How often the kernel had to make room because of the limit."""
+        if self.is_v1:
+            return int((self.path / "memory.failcnt").read_text())
+        events = dict(line.split() for line in (self.path / "memory.events").read_text().splitlines())
+        return int(events["max"])
+
+
+def own_bytes(stat_text: str) -> int:
+    """Anonymous memory in a memory.stat of either version."""
+    fields = dict(line.split() for line in stat_text.splitlines())
+    for name in ("total_rss", "anon"):
+        if name in fields:
+            return int(fields[name])
+    raise BenchmarkFailed("a control group does not say how much memory is anonymous")
+
+
+def without_groups() -> str:
+    """Why there can be no group; empty if there can."""
+    if os.geteuid() != 0:
+        return "only root can make a control group"
+    if V1.is_dir():
+        return ""
+    controllers = ROOT / "cgroup.controllers"
+    if not controllers.is_file() or "memory" not in controllers.read_text().split():
+        return "no memory controller is mounted in /sys/fs/cgroup"
+    return ""
+
+
+@contextmanager
+def memory_group(name: str, limit_bytes: int) -> Iterator[MemoryGroup]:
+    """A group for the length of a `with`; its processes must have ended before."""
+    is_v1 = V1.is_dir()
+    path = (V1 if is_v1 else ROOT) / f"gantry-bench-{os.getpid()}-{name}"
+    try:
+        path.mkdir()
+        (path / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(limit_bytes))
+        if not is_v1:
+            (path / "memory.swap.max").write_text("0")
+    except OSError as error:
+        with suppress(OSError):
+            path.rmdir()
+        raise BenchmarkFailed(f"cannot make a control group: {error}") from error
+    try:
+        yield MemoryGroup(path=path, is_v1=is_v1)
+    finally:
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """A process that has just ended may be counted a moment longer."""
+    deadline = time.monotonic() + REMOVE_SECONDS_MAX
+    while True:
+        try:
+            path.rmdir()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)

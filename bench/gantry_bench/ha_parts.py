@@ -1,0 +1,138 @@
+"""The four parts of `make bench-ha`: what is made of the runs of each, and what stands below its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, final
+
+import msgspec
+
+from gantry_bench.figures import Figures
+from gantry_bench.ha_cells import HaCell, HaRun, summarise_cells
+from gantry_bench.ha_groups import without_groups
+from gantry_bench.ha_memory import MEBIBYTE, MemoryRun, memory_figures, memory_goals
+from gantry_bench.ha_pair import BODY_BYTES, CONNECTIONS_MAX
+from gantry_bench.ha_producer import ProducerRun, producer_figures, producer_goals
+from gantry_bench.ha_run import Runner
+from gantry_bench.ha_scale import HaScale
+from gantry_bench.ha_slow import SlowRun, slow_figures, slow_goals, summarise_slow
+from gantry_bench.ha_table import relay_figures, table_figures, table_goals
+from gantry_bench.measurement import Goal
+
+PartName = Literal["table", "producer", "memory", "slow"]
+UNPINNED = "No process is tied to a core, so that brokers of several threads are not held to one."
+
+
+class HaOutcome(msgspec.Struct, frozen=True):
+    """What a part came to, and what it was made of."""
+
+    figures: list[Figures]
+    goals: list[Goal]
+    runs: list[HaRun] | list[ProducerRun] | list[MemoryRun] | list[SlowRun]
+    relay: list[HaRun] = []
+    errors: int = 0
+    """Answers of ours that were wrong or refusals."""
+
+
+@final
+class HaParts:
+    """Runs parts, one at a time. ``without`` says why Apache's side is left out; empty if it is not."""
+
+    def __init__(self, scale: HaScale, runner: Runner, *, without: str) -> None:
+        self._scale = scale
+        self._runner = runner
+        self._without = without
+        self.by_name: dict[PartName, Callable[[], HaOutcome]] = {
+            "table": self.table,
+            "producer": self.producer,
+            "memory": self.memory,
+            "slow": self.slow,
+        }
+
+    def _conditions(self, repetitions: int, what: str) -> str:
+        seconds, segment = self._scale.timing.duration_ms / 1000, self._scale.segment_bytes // MEBIBYTE
+        return (
+            f"Messages of {BODY_BYTES} bytes over loopback on up to {CONNECTIONS_MAX} connections, each answer "
+            f"followed by the next send; {repetitions} runs of {seconds:g} s for each cell, {what} in turn; medians, "
+            f"failures are sums. Log files of {segment} MiB. {UNPINNED}"
+        )
+
+    def _buffers(self) -> str:
+        medium = self._runner.medium
+        return f"With the buffer on, {self._scale.buffers_count} buffers of a log file each: ours on {medium}"
+
+    def _missing(self) -> list[str]:
+        return [f"Without Apache RocketMQ: {self._without}."] if self._without else []
+
+    def table(self) -> HaOutcome:
+        """Every setup, and the relay."""
+        runs, relay = self._runner.table()
+        cells, relayed = summarise_cells(runs), summarise_cells(relay)
+        apache = "." if self._without else ", Apache RocketMQ's 5.3.3 in direct memory; its brokers have -Xmx1g."
+        conditions = [
+            f"{self._conditions(self._scale.repetitions, 'both systems')} A slave is attached in every cell. "
+            f"{self._buffers()}{apache} Synchronous replication is `inSyncReplicas=2`. {_others(cells)}",
+            *self._missing(),
+        ]
+        relay_text = "The echo passes client, first server, second server, first server, client: two uvloop processes."
+        figures = [table_figures(cells, conditions), relay_figures(cells, relayed, [relay_text])]
+        return HaOutcome(figures, table_goals(cells, relayed), runs, relay, _errors(cells) + _errors(relayed))
+
+    def producer(self) -> HaOutcome:
+        """Apache's own producer."""
+        if self._without:
+            return HaOutcome([producer_figures([], self._missing())], [], list[ProducerRun]())
+        runs = self._runner.producer()
+        conditions = [
+            f"The benchmark producer of RocketMQ's examples, messages of {BODY_BYTES} bytes, each thread one send at a "
+            "time; one run for each cell, both systems in turn; the rate of the ten seconds before the last report. It "
+            f"counts answers 10, 11 and 12 as sent. {self._buffers()}, Apache's in direct memory; its brokers have "
+            f"-Xmx1g. {UNPINNED}"
+        ]
+        errors = sum(run.failed for run in runs if run.system == "Gantry")
+        return HaOutcome([producer_figures(runs, conditions)], producer_goals(runs), runs, [], errors)
+
+    def memory(self) -> HaOutcome:
+        """Two sizes of control group, and one that must hold the page cache as well."""
+        if reason := without_groups():
+            return HaOutcome([memory_figures([], [f"Not measured: {reason}."])], [], list[MemoryRun]())
+        runs = self._runner.memory()
+        room = 2 * self._scale.segment_bytes // MEBIBYTE
+        conditions = [
+            f"{self._conditions(self._scale.memory_repetitions, 'the groups')} Master and slave are each in a control "
+            f"group of their own. A group cannot count page cache apart, so to 256 MiB and 4 GiB come {room} MiB for "
+            "mapped log files and queues, the same in both; what a broker held of its own, sampled after each run, "
+            f"stands beside. {self._buffers()}; huge pages are in no group's count, and tmpfs is given room. Limit "
+            "met: how often the kernel dropped page cache to stay within the limit."
+        ]
+        errors = sum(
+            _errors(summarise_cells([one.run for one in runs if one.group == group])) for group in _groups(runs)
+        )
+        return HaOutcome([memory_figures(runs, conditions)], memory_goals(runs), runs, [], errors)
+
+    def slow(self) -> HaOutcome:
+        """Late acks."""
+        runs = self._runner.slow()
+        cells = summarise_slow(runs)
+        conditions = [
+            f"{self._conditions(self._scale.slow_repetitions, 'with and without the delay')} SYNC_MASTER with one "
+            "slave behind a proxy that holds every ack for so long, in order, any number at once, and is there without "
+            "a delay as well. Pulls of 32 stored messages, one at a time, 4 ms after the answer of the one before. "
+            f"{self._buffers()}; with the slow disk none."
+        ]
+        errors = sum(cell.errors + cell.pulls_refused for cell in cells)
+        return HaOutcome([slow_figures(cells, conditions)], slow_goals(cells), runs, [], errors)
+
+
+def _groups(runs: Sequence[MemoryRun]) -> list[str]:
+    return list(dict.fromkeys(one.group for one in runs))
+
+
+def _errors(cells: Sequence[HaCell]) -> int:
+    return sum(sum(cell.failures.values()) for cell in cells if cell.system == "Gantry")
+
+
+def _others(cells: Sequence[HaCell]) -> str:
+    """The slaves are not among those whose time is known apart, so this is an upper bound."""
+    most = max((cell.other_cores for cell in cells), default=0.0)
+    return f"Slaves and other programs together used up to {most:.1f} cores."

@@ -1,0 +1,145 @@
+"""Apache's own benchmark producer against both brokers: what it prints, and what that amounts to. Pure.
+
+The producer keeps so many threads sending, one message each at a time, and prints once a second what the last ten
+seconds came to: a rate, and the mean time of a send. It knows no percentiles and no codes; those are the load
+generator's. It counts a send as well done that was answered with 10, 11 or 12, *stored but not promised*, so a rate
+here is a ceiling of what was acknowledged, for either broker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from gantry_bench.figures import Figures
+from gantry_bench.ha_cells import SYNC_BUFFERED, SYNC_PLAIN, Setup, System
+from gantry_bench.ha_table import ratio
+from gantry_bench.measurement import Goal
+
+_REPORT: Final = re.compile(
+    r"Send TPS: (\d+) \| Max RT\(ms\): (\d+) \| Average RT\(ms\): +([\d.]+|NaN) \| Send Failed: (\d+) \| "
+    r"Response Failed: (\d+)"
+)
+EQUAL_LEVELS: Final = (1, 64, 256)
+EQUAL_MIN: Final = 1.0
+"""Goal: synchronous replication with the buffer on gets at least as much as Apache's with its pool off."""
+ALONE_MIN: Final = 10.0
+"""Goal: with one thread it gets at least so many times what Apache's gets with its pool on."""
+
+
+class ProducerPlan(msgspec.Struct, frozen=True):
+    """One run of the producer."""
+
+    threads: int
+    body_bytes: int
+    reports: int
+    """How many reports to wait for; the first comes after ten seconds, and the last one counts."""
+
+
+class ProducerRun(msgspec.Struct, frozen=True):
+    """The last report of a run. Without any, the rate is 0 and ``trouble`` says so."""
+
+    system: System
+    setup: Setup
+    threads: int
+    messages_per_second: float
+    mean_ms: float
+    failed: int
+    """Sends that ended in an exception, those before the last ten seconds included."""
+
+    trouble: str = ""
+
+
+def read_producer(text: str, *, system: System, setup: Setup, threads: int) -> ProducerRun:
+    """Of what the producer printed."""
+    reports = _REPORT.findall(text)
+    if not reports:
+        lines = text.strip().splitlines()
+        said = lines[-1][:100] if lines else "nothing"
+        trouble = f"the producer reported no rate; it said: {said}"
+        return ProducerRun(
+            system=system, setup=setup, threads=threads, messages_per_second=0, mean_ms=0, failed=0, trouble=trouble
+        )
+    rate, _, mean_ms, send_failed, response_failed = reports[-1]
+    return ProducerRun(
+        system=system,
+        setup=setup,
+        threads=threads,
+        messages_per_second=float(rate),
+        mean_ms=0.0 if mean_ms == "NaN" else float(mean_ms),
+        failed=int(send_failed) + int(response_failed),
+    )
+
+
+def rate_of(runs: Sequence[ProducerRun], system: System, setup: Setup, threads: int) -> float | None:
+    """The median rate of the repetitions; None if there was no run."""
+    rates = [
+        run.messages_per_second for run in runs if (run.system, run.setup, run.threads) == (system, setup, threads)
+    ]
+    return median(rates) if rates else None
+
+
+def producer_goals(runs: Sequence[ProducerRun]) -> list[Goal]:
+    """What can be judged of what was run."""
+    goals = []
+    for threads in EQUAL_LEVELS:
+        share = _share(runs, SYNC_PLAIN, threads)
+        if share is not None:
+            text = f"Apache's producer, {threads} threads, sync replication, buffer on"
+            unit = "x Apache's with its pool off"
+            goals.append(Goal(text=text, limit=EQUAL_MIN, measured=share, unit=unit, is_floor=True))
+    share = _share(runs, SYNC_BUFFERED, 1)
+    if share is not None:
+        text = "Apache's producer, 1 thread, sync replication, buffer on"
+        goals.append(
+            Goal(text=text, limit=ALONE_MIN, measured=share, unit="x Apache's with its pool on", is_floor=True)
+        )
+    return goals
+
+
+def _share(runs: Sequence[ProducerRun], beside: Setup, threads: int) -> float | None:
+    """Ours with a buffer and synchronous replication, beside Apache's in another setup."""
+    ours, theirs = rate_of(runs, "Gantry", SYNC_BUFFERED, threads), rate_of(runs, "Apache", beside, threads)
+    if ours is None or theirs is None:
+        return None
+    return ours / theirs if theirs else float("inf")
+
+
+def producer_figures(runs: Sequence[ProducerRun], conditions: list[str]) -> Figures:
+    """A line for each setup and number of threads."""
+    rows, lost, keys = [], [], dict.fromkeys((run.setup, run.threads) for run in runs)
+    for setup, threads in keys:
+        row = [setup.flush, setup.replication, setup.buffer, str(threads)]
+        for system in ("Gantry", "Apache"):
+            row += _columns([run for run in runs if (run.system, run.setup, run.threads) == (system, setup, threads)])
+        ours, theirs = rate_of(runs, "Gantry", setup, threads), rate_of(runs, "Apache", setup, threads)
+        if ours is None or theirs is None:
+            rows.append([*row, ""])
+            continue
+        rows.append([*row, f"{ratio(ours, theirs):.2f}" if theirs else ""])
+        if ours < theirs:
+            lost.append(f"{setup.text}, {threads} threads ({ratio(ours, theirs):.2f}x)")
+    listed = f": {'; '.join(lost)}." if lost else "."
+    lost_note = f"Fewer messages a second than Apache RocketMQ in {len(lost)} of {len(keys)} cells{listed}"
+    return Figures(
+        name="replication, Apache's producer",
+        headings=[
+            "flush", "replication", "buffer", "threads", "Gantry msgs/s", "mean ms", "failed", "Apache msgs/s",
+            "mean ms", "failed", "Gantry, x Apache",
+        ],
+        rows=rows,
+        notes=[*conditions, lost_note],
+    )  # fmt: skip
+
+
+def _columns(runs: Sequence[ProducerRun]) -> list[str]:
+    if not runs:
+        return ["", "", ""]
+    trouble = next((run.trouble for run in runs if run.trouble), "")
+    failed = f"{sum(run.failed for run in runs):,}" + (f" ({trouble})" if trouble else "")
+    rate = median(run.messages_per_second for run in runs)
+    return [f"{rate:,.0f}", f"{median(run.mean_ms for run in runs):.2f}", failed]

@@ -1,0 +1,259 @@
+"""Running the parts of `make bench-ha`: which pairs are up together, and who takes the load when.
+
+What is compared is up at the same time and takes its loads in turn, one load at a time, so that whatever else the
+machine does is spread over all of it. A pair that nobody sends to does nothing but beat. A pair of ours that fails
+fails the run; one of Apache's becomes a cell that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Final, final
+
+import msgspec
+
+from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.ha_apache import run_producer, start_apache_pair
+from gantry_bench.ha_cells import SYNC_BUFFERED, HaRun, Setup, System
+from gantry_bench.ha_groups import MemoryGroup, memory_group
+from gantry_bench.ha_memory import OWN_BYTES, GroupName, MemoryRun, limit_bytes
+from gantry_bench.ha_pair import BODY_BYTES, Pair, PairPlan, attach, load_of, room_needed, settle, start_pair
+from gantry_bench.ha_producer import ProducerPlan, ProducerRun
+from gantry_bench.ha_pulls import PullLoop
+from gantry_bench.ha_scale import HaScale
+from gantry_bench.ha_slow import ACK_DELAY_MS, SYNC_DELAY_MS, SlowRun
+from gantry_bench.loadgen import LoadGenerator, Run, Target
+from gantry_bench.media import pool_media
+from gantry_bench.parts import ROOM_FOR_HEADERS_BYTES
+from gantry_bench.processes import start_relay
+from gantry_bench.tail import Medium
+
+SLOW_PROGRAM: Final = ("gantry_broker.testing.slow_broker", "--sync-delay-ms", str(SYNC_DELAY_MS), "--")
+SLOW_DISK: Final = Setup(flush="sync", replication="sync", has_buffer=False)
+MEDIA: Final[tuple[Medium, ...]] = ("hugetlbfs", "tmpfs")
+"""Where buffers are, by preference: both outlive their process."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where buffers are."""
+
+    medium: Medium
+    path: str
+
+
+@final
+class Runner:
+    """One benchmark. ``told`` is given a line about what is coming."""
+
+    def __init__(
+        self, scale: HaScale, folder: Path, load: LoadGenerator, *, has_apache: bool, told: Callable[[str], None]
+    ) -> None:
+        self._scale = scale
+        self._folder = folder
+        self._load = load
+        self._has_apache = has_apache
+        self._told = told
+        self.medium: Medium = "tmpfs"
+        """Where the buffers were."""
+
+    # -- the table -----------------------------------------------------------------------------------------------------
+
+    def table(self) -> tuple[list[HaRun], list[HaRun]]:
+        """Every setup on both systems, and the relay; the relay's runs are in the second list."""
+        runs: list[HaRun] = []
+        relayed: list[HaRun] = []
+        for number, setup in enumerate(self._scale.setups, 1):
+            self._told(f"replication, setup {number} of {len(self._scale.setups)}: {setup.text}; starting")
+            with ExitStack() as stack:
+                relay = stack.enter_context(start_relay(self._folder, core=None)) if setup == SYNC_BUFFERED else None
+                pairs = self._pairs(stack, setup, f"table-{setup.short}", troubles=runs)
+                for level in self._scale.levels:
+                    self._told(f"replication, {setup.text}, {level} outstanding")
+                    for _ in range(self._scale.repetitions):
+                        runs += [self._run(pair, level) for pair in pairs]
+                        if relay is not None:
+                            run = self._send(relay, level)
+                            relayed.append(HaRun(system="Gantry", setup=setup, level=level, run=run))
+        return runs, relayed
+
+    def _pairs(self, stack: ExitStack, setup: Setup, name: str, troubles: list[HaRun]) -> list[Pair]:
+        """Ours, and Apache's if there is one and it comes up; if not, ``troubles`` has a cell for each level."""
+        plan = self._plan(setup, stack)
+        pairs = [stack.enter_context(start_pair(plan, self._folder / name))]
+        attach(pairs[0], self._load)
+        if self._has_apache:
+            try:
+                pairs.append(self._apache(stack, plan, name))
+            except BenchmarkFailed as error:
+                troubles += [
+                    HaRun(system="Apache", setup=setup, level=level, run=None, trouble=str(error))
+                    for level in self._scale.levels
+                ]
+        return pairs
+
+    def _apache(self, stack: ExitStack, plan: PairPlan, name: str) -> Pair:
+        with ExitStack() as own:
+            pair = own.enter_context(start_apache_pair(plan, self._folder / f"{name}-apache"))
+            attach(pair, self._load)
+            stack.enter_context(own.pop_all())
+        return pair
+
+    def _plan(self, setup: Setup, stack: ExitStack) -> PairPlan:
+        plan = PairPlan(
+            setup=setup,
+            segment_bytes=self._scale.segment_bytes,
+            buffers_count=self._scale.buffers_count,
+            pool_path="",
+        )
+        return self._with_place([plan], stack)[0]
+
+    def _with_place(self, plans: Sequence[PairPlan], stack: ExitStack) -> list[PairPlan]:
+        """The same plans with room for their buffers."""
+        needed = room_needed(plans, ROOM_FOR_HEADERS_BYTES)
+        if not needed:
+            return list(plans)
+        place = stack.enter_context(self._place(needed))
+        self.medium = place.medium
+        return [msgspec.structs.replace(plan, pool_path=place.path) for plan in plans]
+
+    @contextmanager
+    def _place(self, needed: int) -> Iterator[Place]:
+        with pool_media(needed) as media:
+            for medium in MEDIA:
+                if medium in media.paths:
+                    yield Place(medium=medium, path=media.paths[medium])
+                    return
+            raise BenchmarkFailed(f"there is no place for buffers: {media.missing}")
+
+    def _run(self, pair: Pair, level: int) -> HaRun:
+        try:
+            settle(pair)
+            run = self._send(pair.master, level)
+        except BenchmarkFailed as error:
+            if pair.system == "Gantry":
+                raise
+            return HaRun(system=pair.system, setup=pair.setup, level=level, run=None, trouble=str(error))
+        return HaRun(system=pair.system, setup=pair.setup, level=level, run=run)
+
+    def _send(self, target: Target, level: int) -> Run:
+        return self._load.run(load_of(level), BODY_BYTES, header="json", target=target, timing=self._scale.timing)
+
+    # -- Apache's producer ---------------------------------------------------------------------------------------------
+
+    def producer(self) -> list[ProducerRun]:
+        """Apache's own producer against both systems."""
+        runs: list[ProducerRun] = []
+        setups = self._scale.producer_setups
+        for number, setup in enumerate(setups, 1):
+            self._told(f"Apache's producer, setup {number} of {len(setups)}: {setup.text}; starting")
+            with ExitStack() as stack:
+                troubles: list[HaRun] = []
+                pairs = self._pairs(stack, setup, f"producer-{setup.short}", troubles)
+                for threads in self._scale.producer_levels:
+                    for pair in pairs:
+                        self._told(f"Apache's producer, {setup.text}, {threads} threads, {pair.system}")
+                        runs.append(self._produce(pair, threads))
+                    if troubles:
+                        runs.append(_no_run("Apache", setup, threads, troubles[0].trouble))
+        return runs
+
+    def _produce(self, pair: Pair, threads: int) -> ProducerRun:
+        plan = ProducerPlan(threads=threads, body_bytes=BODY_BYTES, reports=self._scale.producer_reports)
+        try:
+            settle(pair)
+            return run_producer(pair, plan, self._folder / "producer")
+        except BenchmarkFailed as error:
+            if pair.system == "Gantry":
+                raise
+            return _no_run(pair.system, pair.setup, threads, str(error))
+
+    # -- little memory -------------------------------------------------------------------------------------------------
+
+    def memory(self) -> list[MemoryRun]:
+        """The same pair in groups of different size, side by side."""
+        runs: list[MemoryRun] = []
+        for setup in self._scale.memory_setups:
+            self._told(f"small memory, {setup.text}; starting")
+            with ExitStack() as stack:
+                pairs = self._grouped_pairs(stack, setup)
+                for level in self._scale.memory_levels:
+                    self._told(f"small memory, {setup.text}, {level} outstanding")
+                    for _ in range(self._scale.memory_repetitions):
+                        for group, pair, groups in pairs:
+                            run, own = self._run(pair, level), max(one.own_bytes() for one in groups)
+                            hits = sum(one.hits() for one in groups)
+                            runs.append(MemoryRun(group=group, run=run, own_bytes=own, hits=hits))
+        return runs
+
+    def _grouped_pairs(self, stack: ExitStack, setup: Setup) -> list[tuple[GroupName, Pair, list[MemoryGroup]]]:
+        scale, found = self._scale, []
+        plans = self._with_place(
+            [
+                PairPlan(
+                    setup=setup, segment_bytes=scale.segment_bytes, buffers_count=scale.buffers_count, pool_path=""
+                )
+                for _ in OWN_BYTES
+            ],
+            stack,
+        )
+        buffers = scale.buffers_count * scale.segment_bytes if setup.has_buffer and self.medium == "tmpfs" else 0
+        for number, (group, plan) in enumerate(zip(OWN_BYTES, plans, strict=True)):
+            limit = limit_bytes(group, segment_bytes=scale.segment_bytes, tmpfs_bytes=buffers)
+            groups = [stack.enter_context(memory_group(f"{role}-{number}", limit)) for role in ("master", "slave")]
+            plan = msgspec.structs.replace(plan, master_prefix=groups[0].prefix, slave_prefix=groups[1].prefix)
+            pair = stack.enter_context(start_pair(plan, self._folder / f"memory-{setup.short}-{number}"))
+            attach(pair, self._load)
+            found.append((group, pair, groups))
+        return found
+
+    # -- the slow slave ------------------------------------------------------------------------------------------------
+
+    def slow(self) -> list[SlowRun]:
+        """One pair with acks in time and late, in turn; then one whose disk is slow as well."""
+        runs: list[SlowRun] = []
+        scale = self._scale
+        with ExitStack() as stack:
+            self._told("slow slave; starting")
+            plan = msgspec.structs.replace(self._plan(SYNC_BUFFERED, stack), has_ack_proxy=True)
+            pair = stack.enter_context(start_pair(plan, self._folder / "slow"))
+            attach(pair, self._load)
+            self._send(pair.master, scale.slow_levels[0])  # so that there is something to pull
+            for level in scale.slow_levels:
+                self._told(f"slow slave, {level} outstanding")
+                for _ in range(scale.slow_repetitions):
+                    runs += [self._run_slow(pair, level, delay) for delay in (0.0, float(ACK_DELAY_MS))]
+        with ExitStack() as stack:
+            plan = msgspec.structs.replace(
+                self._plan(SLOW_DISK, stack), has_ack_proxy=True, master_program=SLOW_PROGRAM
+            )
+            pair = stack.enter_context(start_pair(plan, self._folder / "slow-disk"))
+            attach(pair, self._load)
+            assert pair.acks is not None
+            pair.acks.delay(ACK_DELAY_MS)
+            for level in scale.both_levels:
+                self._told(f"slow slave and slow disk, {level} outstanding")
+                for _ in range(scale.slow_repetitions):
+                    run = self._send(pair.master, level)
+                    runs.append(SlowRun(kind="both", level=level, delay_ms=ACK_DELAY_MS, run=run))
+        return runs
+
+    def _run_slow(self, pair: Pair, level: int, delay_ms: float) -> SlowRun:
+        assert pair.acks is not None
+        pair.acks.delay(delay_ms)
+        settle(pair)
+        pulls = PullLoop(pair.master.address)
+        with pulls.running():
+            run = self._send(pair.master, level)
+            end = monotonic()
+        # The load generator ends right after its measurement, which began so much earlier.
+        measured = pulls.report(end - run.report.seconds, end)
+        return SlowRun(kind="ack", level=level, delay_ms=delay_ms, run=run, pulls=measured)
+
+
+def _no_run(system: System, setup: Setup, threads: int, trouble: str) -> ProducerRun:
+    return ProducerRun(
+        system=system, setup=setup, threads=threads, messages_per_second=0, mean_ms=0, failed=0, trouble=trouble
+    )

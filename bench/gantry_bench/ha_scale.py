@@ -1,0 +1,77 @@
+"""How much of everything `make bench-ha` runs: in full, and for a smoke test."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from gantry_bench.ha_cells import PLAIN, SETUPS, SYNC_BUFFERED, Setup
+from gantry_bench.ha_slow import BOUND_LEVEL, SATURATION_LEVEL
+from gantry_bench.ha_table import LEVELS
+from gantry_bench.loadgen import Timing
+from gantry_bench.scale import MEBIBYTE
+
+
+class HaScale(msgspec.Struct, frozen=True):
+    """One size of the whole benchmark."""
+
+    name: str
+    setups: tuple[Setup, ...]
+    levels: tuple[int, ...]
+    repetitions: int
+    timing: Timing
+    segment_bytes: int
+    buffers_count: int
+    producer_setups: tuple[Setup, ...]
+    producer_levels: tuple[int, ...]
+    producer_reports: int
+    """One comes a second, the first after ten: the last one is of the last ten seconds."""
+
+    memory_setups: tuple[Setup, ...]
+    memory_levels: tuple[int, ...]
+    memory_repetitions: int
+    slow_levels: tuple[int, ...]
+    both_levels: tuple[int, ...]
+    slow_repetitions: int
+    free_bytes_needed: int
+
+
+FULL: Final = HaScale(
+    name="full",
+    setups=SETUPS,
+    levels=LEVELS,
+    repetitions=3,
+    timing=Timing(warm_up_ms=500, duration_ms=2000),
+    segment_bytes=512 * MEBIBYTE,
+    buffers_count=3,
+    producer_setups=SETUPS,
+    producer_levels=LEVELS,
+    producer_reports=6,
+    memory_setups=tuple(setup for setup in SETUPS if setup.replication == "sync"),
+    memory_levels=LEVELS,
+    memory_repetitions=5,
+    slow_levels=(BOUND_LEVEL, SATURATION_LEVEL),
+    both_levels=(1, 64),
+    slow_repetitions=5,
+    free_bytes_needed=40 << 30,
+)
+QUICK: Final = HaScale(
+    name="quick",
+    setups=(PLAIN, SYNC_BUFFERED),
+    levels=(1, 64),
+    repetitions=1,
+    timing=Timing(warm_up_ms=100, duration_ms=300),
+    segment_bytes=16 * MEBIBYTE,
+    buffers_count=3,
+    producer_setups=(SYNC_BUFFERED,),
+    producer_levels=(1,),
+    producer_reports=1,
+    memory_setups=(SYNC_BUFFERED,),
+    memory_levels=(64,),
+    memory_repetitions=1,
+    slow_levels=(BOUND_LEVEL, SATURATION_LEVEL),
+    both_levels=(1,),
+    slow_repetitions=1,
+    free_bytes_needed=2 << 30,
+)

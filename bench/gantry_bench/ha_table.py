@@ -1,0 +1,124 @@
+"""The table of eight setups, ours beside Apache's, the goals in it, and the cells that we lose, by name. Pure.
+
+A goal compares two cells of the same run. A cell without a single message through makes its goal missed and not
+undefined. What Apache's brokers did is shown and judged only where a goal says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gantry_bench.figures import Figures
+from gantry_bench.ha_cells import PLAIN, SYNC_BUFFERED, HaCell, System, find
+from gantry_bench.measurement import Goal
+
+LEVELS: Final = (1, 16, 64, 256)
+SHARE_LEVEL_MIN: Final = 64
+SHARE_MIN: Final = 0.7
+"""Goal: from this level on, waiting for a slave with a buffer gets at least this share of waiting for
+nobody without."""
+RELAY_RATIO_MAX: Final = 3.0
+"""Goal: at one send under way the median latency is at most so many times the relay's."""
+SYSTEMS: Final[tuple[System, ...]] = ("Gantry", "Apache")
+
+
+def ratio(part: float, whole: float) -> float:
+    """0 where there is nothing to compare with."""
+    return part / whole if whole > 0 else 0.0
+
+
+def table_goals(cells: Sequence[HaCell], relay: Sequence[HaCell]) -> list[Goal]:
+    """What can be judged of what was run."""
+    goals = []
+    for level in dict.fromkeys(cell.level for cell in cells):
+        plain, synced = find(cells, "Gantry", PLAIN, level), find(cells, "Gantry", SYNC_BUFFERED, level)
+        if level >= SHARE_LEVEL_MIN and plain is not None and synced is not None:
+            share = ratio(synced.messages_per_second, plain.messages_per_second)
+            text = f"sync replication, buffer on, {level} outstanding"
+            goals.append(Goal(text=text, limit=SHARE_MIN, measured=share, unit="x async, buffer off", is_floor=True))
+    synced, beside = find(cells, "Gantry", SYNC_BUFFERED, 1), next((cell for cell in relay if cell.level == 1), None)
+    if synced is not None and beside is not None:
+        measured = ratio(synced.p50_us, beside.p50_us) if synced.messages else float("inf")
+        text = "sync replication, buffer on, 1 outstanding: p50"
+        goals.append(Goal(text=text, limit=RELAY_RATIO_MAX, measured=measured, unit="x relayed echo"))
+    ours = [cell for cell in cells if cell.system == "Gantry"]
+    if ours:
+        busy = sum(cell.busy_answers for cell in ours)
+        goals.append(Goal(text="answers with code 2, all cells", limit=0, measured=busy, unit="answers"))
+    return goals
+
+
+def table_figures(cells: Sequence[HaCell], conditions: list[str]) -> Figures:
+    """A line for each setup and level, both systems side by side where both ran."""
+    keys = dict.fromkeys((cell.setup, cell.level) for cell in cells)
+    has_apache = any(cell.system == "Apache" for cell in cells)
+    systems = SYSTEMS if has_apache else SYSTEMS[:1]
+    rows = []
+    for setup, level in keys:
+        row = [setup.flush, setup.replication, setup.buffer, str(level)]
+        for system in systems:
+            row += _columns(find(cells, system, setup, level))
+        rows.append(row)
+    headings = ["flush", "replication", "buffer", "outstanding"]
+    for system in systems:
+        headings += [f"{system} msgs/s", "p50 / p99 / p99.9 us", "failures by code", "code 2"]
+    return Figures(name="replication", headings=headings, rows=rows, notes=[*conditions, *lost_notes(cells)])
+
+
+def _columns(cell: HaCell | None) -> list[str]:
+    if cell is None:
+        return ["", "", "", ""]
+    if not cell.messages:
+        return ["none", cell.trouble, cell.failures_text, f"{cell.busy_answers:,}"]
+    times = " / ".join(f"{value:,.0f}" for value in (cell.p50_us, cell.p99_us, cell.p99_9_us))
+    failures = cell.failures_text + (f"; {cell.trouble}" if cell.trouble else "")
+    return [f"{cell.messages_per_second:,.0f}", times, failures, f"{cell.busy_answers:,}"]
+
+
+def lost_notes(cells: Sequence[HaCell]) -> list[str]:
+    """The cells in which Apache's broker got more messages through or was quicker, as sentences."""
+    slower, later, compared = [], [], 0
+    for ours in cells:
+        theirs = find(cells, "Apache", ours.setup, ours.level)
+        if ours.system != "Gantry" or theirs is None or theirs.trouble:
+            continue
+        compared += 1
+        name = f"{ours.setup.text}, {ours.level} outstanding"
+        if ours.messages_per_second < theirs.messages_per_second:
+            slower.append(f"{name} ({ratio(ours.messages_per_second, theirs.messages_per_second):.2f}x)")
+        if ours.p99_us > theirs.p99_us:
+            later.append(f"{name} ({ratio(ours.p99_us, theirs.p99_us):.1f}x)")
+    if not compared:
+        return []
+    return [
+        f"Fewer messages a second than Apache RocketMQ in {len(slower)} of {compared} cells{_listed(slower)}",
+        f"A longer p99 than Apache RocketMQ in {len(later)} of {compared} cells{_listed(later)}",
+    ]
+
+
+def _listed(names: list[str]) -> str:
+    return ": " + "; ".join(names) + "." if names else "."
+
+
+def relay_figures(cells: Sequence[HaCell], relay: Sequence[HaCell], conditions: list[str]) -> Figures:
+    """What a message costs that goes to another process and back, beside the one that a slave must have."""
+    rows = []
+    for beside in relay:
+        synced = find(cells, "Gantry", SYNC_BUFFERED, beside.level)
+        if synced is None:
+            continue
+        rows.append([
+            str(beside.level), f"{beside.messages_per_second:,.0f}", f"{beside.p50_us:,.0f} / {beside.p99_us:,.0f}",
+            f"{synced.messages_per_second:,.0f}", f"{synced.p50_us:,.0f} / {synced.p99_us:,.0f}",
+            f"{ratio(synced.p50_us, beside.p50_us):.1f}",
+        ])  # fmt: skip
+    return Figures(
+        name="relay",
+        headings=[
+            "outstanding", "relayed echo msgs/s", "its p50 / p99 us", "sync replication, buffer on, msgs/s",
+            "its p50 / p99 us", "p50, x echo",
+        ],
+        rows=rows,
+        notes=conditions,
+    )  # fmt: skip

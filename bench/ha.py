@@ -1,0 +1,163 @@
+"""`make bench-ha`: what replication costs, alone and beside Apache RocketMQ.
+
+Four parts: the table of flush, replication and buffer with a slave attached, on our brokers and on Apache's in the
+same minutes, with an echo that is relayed as a yardstick; Apache's own benchmark producer against both; synchronous
+replication in a control group of 256 MiB beside one of 4 GiB; and a slave whose acks come late. Goals are printed as
+met or not met; the exit code is 1 when an answer of ours was wrong or a refusal, or when a goal was missed and
+`--assert-goals` was given. With `--publish` the tables of docs/benchmarks.md are replaced by this run's.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final, get_args
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "e2e" / "interop"))
+
+import click
+import msgspec
+from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.figures import print_figures, publish
+from gantry_bench.ha_apache import without_apache
+from gantry_bench.ha_parts import HaOutcome, HaParts, PartName
+from gantry_bench.ha_run import Runner
+from gantry_bench.ha_scale import FULL, QUICK, HaScale
+from gantry_bench.loadgen import LoadGenerator, build
+from gantry_bench.machine import Machine, OtherWork, describe_machine
+from gantry_bench.measurement import Goal
+from gantry_bench.page import goal_figures, surroundings
+from gantry_bench.processes import ROOT
+from gantry_bench.table import OTHER_CORES_NOTICED, print_goals
+from rich.console import Console
+
+RESULTS: Final = ROOT / "bench" / "results"
+PAGE: Final = ROOT / "docs" / "benchmarks.md"
+BENCHMARK: Final = "bench-ha"
+QUIET_SECONDS: Final = 2.0
+
+
+class Results(msgspec.Struct, frozen=True):
+    """Everything, as written to the results file."""
+
+    started_at: str
+    machine: Machine
+    scale: HaScale
+    without_apache: str
+    outcomes: dict[PartName, HaOutcome]
+
+    @property
+    def goals(self) -> list[Goal]:
+        return [goal for outcome in self.outcomes.values() for goal in outcome.goals]
+
+    @property
+    def errors(self) -> int:
+        return sum(outcome.errors for outcome in self.outcomes.values())
+
+
+@contextmanager
+def working_folder(free_bytes_needed: int) -> Iterator[Path]:
+    """A folder on the clone's own disk that is removed afterwards, whatever happens."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    free_bytes = shutil.disk_usage(RESULTS).free
+    if free_bytes < free_bytes_needed:
+        raise BenchmarkFailed(f"{free_bytes >> 20} MiB are free on the disk and {free_bytes_needed >> 20} are needed")
+    with tempfile.TemporaryDirectory(prefix="run-", dir=RESULTS) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def stopped_in_order() -> Iterator[None]:
+    """A request to end ends the processes that were started, as Ctrl-C does."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def warn_if_busy(console: Console) -> None:
+    """Figures from a busy machine are figures of that machine."""
+    with OtherWork() as others:
+        time.sleep(QUIET_SECONDS)
+    if others.cores > OTHER_CORES_NOTICED:
+        console.print(f"other programs use {others.cores:.1f} cores: the figures will mean little", style="yellow")
+
+
+def report(console: Console, results: Results, *, is_publishing: bool) -> None:
+    """Print tables and goals, keep the file, and put the tables where they belong if asked."""
+    tables = [figures for outcome in results.outcomes.values() for figures in outcome.figures]
+    for figures in tables:
+        print_figures(console, figures)
+    print_goals(console, results.goals)
+    path = RESULTS / f"ha-{results.started_at.replace(':', '').replace('-', '')}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+    console.print(f"written to {path.relative_to(ROOT)}", highlight=False)
+    if results.errors:
+        console.print(f"{results.errors} answers of ours were wrong or refusals", style="red")
+    if is_publishing:
+        tables = [surroundings(results.machine, results.started_at), goal_figures(results.goals), *tables]
+        PAGE.write_text(publish(PAGE.read_text(), tables, benchmark=BENCHMARK))
+        console.print(f"published in {PAGE.relative_to(ROOT)}", highlight=False)
+
+
+def measure(names: Sequence[PartName], scale: HaScale, console: Console, *, without: str) -> dict[PartName, HaOutcome]:
+    """Run the parts."""
+    if without:
+        console.print(f"without Apache RocketMQ: {without}", style="yellow", highlight=False)
+    warn_if_busy(console)
+    load = LoadGenerator(build(), core=None)
+    with working_folder(scale.free_bytes_needed) as folder:
+        runner = Runner(
+            scale, folder, load, has_apache=not without,
+            told=lambda text: console.print(f"  {time.strftime('%H:%M:%S')} {text} ...", style="dim", highlight=False),
+        )  # fmt: skip
+        parts = HaParts(scale, runner, without=without)
+        return {name: parts.by_name[name]() for name in names}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--only", "names", multiple=True, type=click.Choice(get_args(PartName)), default=get_args(PartName),
+    show_default=True, help="Part to run; may be given several times.",
+)  # fmt: skip
+@click.option("--quick", is_flag=True, help="A minute or two, to see that it runs; the figures mean nothing.")
+@click.option("--without-apache", "is_alone", is_flag=True, help="Ours alone: no Java, a third of the time.")
+@click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables in docs/benchmarks.md.")
+@click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
+def main(names: Sequence[PartName], *, quick: bool, is_alone: bool, is_publishing: bool, assert_goals: bool) -> None:
+    """Measure replication: eight setups beside Apache RocketMQ's, little memory, a slow slave. About an hour."""
+    names = tuple(dict.fromkeys(names))
+    if is_publishing and (quick or is_alone or set(names) != set(get_args(PartName))):
+        raise click.UsageError("--publish is for a whole run: neither --quick nor --only nor --without-apache")
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    scale = QUICK if quick else FULL
+    started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    try:
+        with stopped_in_order():
+            needs_apache = not is_alone and bool({"table", "producer"} & set(names))
+            without = without_apache() if needs_apache else "it was not asked for"
+            outcomes = measure(names, scale, console, without=without)
+        results = Results(
+            started_at=started_at, machine=describe_machine(), scale=scale, without_apache=without, outcomes=outcomes
+        )
+        report(console, results, is_publishing=is_publishing)
+    except BenchmarkFailed as error:
+        raise click.ClickException(str(error)) from error
+    is_missed = any(not goal.is_met for goal in results.goals)
+    sys.exit(1 if results.errors or (assert_goals and is_missed) else 0)
+
+
+if __name__ == "__main__":
+    main()
