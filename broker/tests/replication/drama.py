@@ -1,0 +1,166 @@
+"""Faults under load, each with what puts it right again.
+
+    async with Drama(group, supervisor, load).play(Fault.KILL_MASTER)
+
+Every one ends with all members following the newest master, having all that it has: so the next one is a first fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, final
+
+from gantry_histories.load import Load
+from replication.group import POLL_S, Group, Member
+from replication.network import CLIENTS
+from replication.plans import Fault
+from replication.supervisor import PATIENCE_S, NoPromotion, Supervisor
+
+ACKNOWLEDGED_BETWEEN: Final = 40
+"""Messages before, while and after something is wrong."""
+CHANCE_S: Final = 0.3
+"""A fault comes at some moment after so many messages."""
+
+
+@final
+class Drama:
+    """Owned by one loop."""
+
+    def __init__(self, group: Group, supervisor: Supervisor, load: Load, chance: random.Random) -> None:
+        self._group: Final = group
+        self._supervisor: Final = supervisor
+        self._load: Final = load
+        self._chance: Final = chance
+        self._acts: Final[dict[Fault, Callable[[], Awaitable[None]]]] = {
+            Fault.KILL_MASTER: self.kill_master,
+            Fault.KILL_SLAVE: self.kill_slave,
+            Fault.PAUSE_MASTER: self.pause_master,
+            Fault.PAUSE_SLAVE: self.pause_slave,
+            Fault.PART_MASTER: lambda: self.cut_master(to_slaves=True, from_slaves=True),
+            Fault.MUTE_MASTER: lambda: self.cut_master(to_slaves=True, from_slaves=False),
+            Fault.DEAFEN_MASTER: lambda: self.cut_master(to_slaves=False, from_slaves=True),
+            Fault.ISOLATE_MASTER: self.isolate_master,
+            Fault.PART_SLAVE: self.part_slave,
+            Fault.POWER_MASTER: self.power_off_master,
+            Fault.POWER_SLAVE: self.power_off_slave,
+            Fault.SWITCH: self.switch,
+        }
+        assert set(self._acts) == set(Fault), "every fault can be played"
+
+    async def play(self, fault: Fault) -> None:
+        """Some load, the fault, what puts it right."""
+        await self.some()
+        await asyncio.sleep(self._chance.uniform(0, CHANCE_S))
+        await self._acts[fault]()
+        await self.some()
+        await self._supervisor.wait_whole()
+
+    async def some(self) -> None:
+        """Some messages are acknowledged."""
+        await self._load.wait_acknowledged(ACKNOWLEDGED_BETWEEN, PATIENCE_S)
+
+    async def fail_over(self, *, among: Sequence[Member] | None = None) -> Member:
+        """A promotion, as soon as there may be one."""
+        members = self._group.others(self._supervisor.master) if among is None else among
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    return await self._supervisor.promote_among(members)
+                except NoPromotion as reason:
+                    print(f"not yet: {reason}")
+                    await asyncio.sleep(POLL_S)
+
+    async def come_back(self, member: Member) -> None:
+        """A member that has ended runs again, and follows."""
+        await member.process.start()
+        await self._supervisor.gather([member])
+
+    def _a_slave(self) -> Member:
+        return self._chance.choice(self._group.others(self._supervisor.master))
+
+    # -- the faults ----------------------------------------------------------------------------------------------------
+
+    async def kill_master(self) -> None:
+        old = self._supervisor.master
+        await old.kill()
+        await self.fail_over()
+        await self.some()
+        await self.come_back(old)
+
+    async def kill_slave(self) -> None:
+        slave = self._a_slave()
+        await slave.kill()
+        await self._some_if_it_may()
+        await self.come_back(slave)
+
+    async def pause_master(self) -> None:
+        old = self._supervisor.master
+        old.pause()
+        await self.fail_over()
+        await self.some()
+        old.resume()
+        await self.some()
+        await self._supervisor.gather([old])
+
+    async def pause_slave(self) -> None:
+        slave = self._a_slave()
+        slave.pause()
+        await self._some_if_it_may()
+        slave.resume()
+
+    async def cut_master(self, *, to_slaves: bool, from_slaves: bool) -> None:
+        old, network = self._supervisor.master, self._group.network
+        for slave in self._group.others(old):
+            if to_slaves:
+                network.cut(old.number, slave.number)
+            if from_slaves:
+                network.cut(slave.number, old.number)
+        old.is_cut_off = True
+        await self.fail_over()
+        await self.some()
+        await self._heal(old)
+
+    async def isolate_master(self) -> None:
+        old, network = self._supervisor.master, self._group.network
+        for other in (CLIENTS, *(slave.number for slave in self._group.others(old))):
+            network.part(old.number, other)
+        old.is_cut_off = True
+        await self.fail_over()
+        await self.some()
+        await self._heal(old)
+
+    async def _heal(self, old: Member) -> None:
+        self._group.network.heal()
+        await self.some()
+        old.is_cut_off = False
+        await self._supervisor.gather([old])
+
+    async def part_slave(self) -> None:
+        self._group.network.part(self._supervisor.master.number, self._a_slave().number)
+        await self._some_if_it_may()
+        self._group.network.heal()
+
+    async def power_off_master(self) -> None:
+        old = self._supervisor.master
+        await old.lose_power()
+        await self.fail_over()
+        await self.some()
+        await self.come_back(old)
+
+    async def power_off_slave(self) -> None:
+        slave = self._a_slave()
+        await slave.lose_power()
+        await self._some_if_it_may()
+        await self.come_back(slave)
+
+    async def switch(self) -> None:
+        await self.fail_over()
+
+    async def _some_if_it_may(self) -> None:
+        """A master of an asynchronous group without one of its slaves acknowledges nothing: it holds no key."""
+        if self._supervisor.acks_needed:
+            await self.some()
+        else:
+            await asyncio.sleep(self._chance.uniform(0, CHANCE_S))

@@ -1,0 +1,75 @@
+"""The end of a run: all that the last master and the members' files hold is held against the history."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from crash.log_walk import log_files, messages_by_queue, walk_log
+from gantry_histories.bodies import digest_of, read_key
+from gantry_histories.check import check
+from gantry_histories.consumer import read_queue
+from gantry_histories.events import Queue
+from gantry_histories.final import EpochStart, LogSums, Piece, Stored
+from gantry_histories.final import Final as End
+from gantry_histories.findings import Finding, Mode
+from gantry_histories.load import Load
+from replication.group import QUEUES, TOPIC, Group
+from replication.supervisor import Supervisor
+
+from gantry_remoting import Channel
+
+PIECE_BYTES: Final = 64 << 10
+
+
+async def judge(group: Group, supervisor: Supervisor, load: Load, mode: Mode) -> list[Finding]:
+    """Everything that is wrong. The members are stopped by it; what master and files hold must be the same."""
+    await supervisor.wait_whole()
+    master = supervisor.master
+    standing = await load.finish(master.address)
+    channel = await Channel.connect(master.address)
+    queues = {queue: await read_queue(channel, queue) for queue in QUEUES}
+    await channel.close()
+    statuses = {member.number: await member.status() for member in group.members if member.is_up}
+    confirmed = min(min(status.confirmed, status.wrote) for status in statuses.values())
+    await group.stop()
+    assert stored_in(master.store) == queues, "the log of the master holds something else than its queues"
+    logs = [
+        LogSums(f"member {member.number}", list(sums(member.store, confirmed)))
+        for member in group.members
+        if member.number in statuses
+    ]
+    end = End(queues, epochs_of(master.store), logs, standing)
+    return check(load.journal.history, end, mode)
+
+
+def stored_in(store: Path) -> dict[Queue, list[Stored]]:
+    """What the log's files hold for the queues of the load, read without a broker."""
+    messages = messages_by_queue(walk_log(store))
+    return {
+        queue: [
+            Stored(read_key(message.body), digest_of(message.body), message.queue_offset, message.physical_offset)
+            for message in messages.get((TOPIC, queue.number), [])
+        ]
+        for queue in QUEUES
+    }
+
+
+def sums(store: Path, end: int) -> Iterator[Piece]:
+    """The sums of a log's pieces up to ``end``; the last is shorter."""
+    for path in log_files(store):
+        base, size = int(path.name), path.stat().st_size
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            for start in range(base, min(base + size, end), PIECE_BYTES):
+                stop = min(start + PIECE_BYTES, end, base + size)
+                yield Piece(start, stop, crc32(data[start - base : stop - base]))
+
+
+def epochs_of(store: Path) -> tuple[EpochStart, ...]:
+    """The history of a log, as its store says."""
+    document = json.loads((store / "store.json").read_bytes().partition(b"\n")[2])
+    return tuple(EpochStart(one["epoch"], one["start"]) for one in document["epochs"])

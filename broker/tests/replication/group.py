@@ -1,0 +1,245 @@
+"""Three members and a name server as real processes, and all that may happen to them.
+
+    with Network(3) as network:
+        async with Group(directory, network) as group:
+            await group.start()
+            await supervisor.begin()
+            ...
+
+Every member boots without a role and gets one by order over its control socket, as in production. Its store is a
+directory, or a disk of its own whose power can be cut. Nothing here judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, final
+
+from crash.processes import ServerProcess, free_port
+from faults.loop_disk import LoopDisk, loop_disk
+from faults.power import halt
+from gantry_histories.events import Queue
+from replication.network import CLIENTS, Network
+
+from gantry_remoting import Channel
+from gantry_status.order_client import OrderClient
+from gantry_status.orders import AskStatus, HaStatus, OrderError
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.admin import CreateTopic
+
+WITHOUT: Final = Path(__file__).resolve().parent / "without.py"
+MEMBERS: Final = 3
+TOPIC: Final = "Histories"
+QUEUES: Final = tuple(Queue(TOPIC, number) for number in range(3))
+DISK_MIB: Final = 128
+ORDER_TIMEOUT_S: Final = 20.0
+POLL_S: Final = 0.02
+_BECOME: Final = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+
+SETTINGS: Final = {
+    "brokerRole": "SYNC_MASTER",
+    "roleAtStart": "UNASSIGNED",
+    "mappedFileSizeCommitLog": str(1 << 20),
+    "mappedFileSizeConsumeQueue": str(20 * 500),
+    "maxMessageSize": str(256 << 10),
+    "maxHashSlotNum": "500",
+    "maxIndexNum": "2000",
+    "flushConsumerOffsetInterval": "500",
+    "waitTimeMillsInSendQueue": "60000",
+    "slaveTimeout": "1000",
+}
+"""Files so small that a short load rolls them; a busy machine is no reason to refuse."""
+
+
+@final
+class Member:
+    """One broker of the group, over all its lives."""
+
+    def __init__(self, number: int, network: Network, directory: Path, disk: LoopDisk | None) -> None:
+        self.number: Final = number
+        self.host: Final = network.host(number)
+        self.port: Final = 10911 if network.is_isolated else free_port()
+        self.ha_port: Final = 10912 if network.is_isolated else free_port()
+        self.directory: Final = directory
+        self.store: Final = (disk.path if disk is not None else directory) / f"store-{number}"
+        self.disk: Final = disk
+        self.orders: Final = OrderClient(str(directory / f"control-{number}"), answer_timeout_s=ORDER_TIMEOUT_S)
+        self.is_paused = False
+        self.is_cut_off = False
+        """Whether whoever gives orders cannot reach it either."""
+
+        self._network: Final = network
+        self._settings: dict[str, str] = {}
+        self.process = self._make(())
+
+    def __repr__(self) -> str:
+        return f"<Member {self.number} {self.address} {self.process!r}>"
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def ha_address(self) -> str:
+        return f"{self.host}:{self.ha_port}"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it can be told anything."""
+        return self.process.is_running and not self.is_paused and not self.is_cut_off
+
+    def configure(self, settings: Mapping[str, str], without: Sequence[str] = ()) -> None:
+        """For the next start; ``without`` names guards that this broker has not."""
+        assert not self.process.is_running
+        self._settings |= settings
+        pairs = {
+            "brokerClusterName": "Histories",
+            "brokerName": "group",
+            "brokerId": str(self.number),
+            "brokerIP1": self.host,
+            "bindAddress": self.host,
+            "listenPort": str(self.port),
+            "fastListenPort": "-1",
+            "haListenPort": str(self.ha_port),
+            "storePathRootDir": str(self.store),
+            "controlSocketPath": self.orders.path,
+            **self._settings,
+        }
+        text = "".join(f"{key}={value}\n" for key, value in pairs.items())
+        (self.directory / f"broker-{self.number}.conf").write_text(text)
+        self.process = self._make(without)
+
+    def _make(self, without: Sequence[str]) -> ServerProcess:
+        program: tuple[str, ...] = ()
+        if without:
+            program = (str(WITHOUT), *(f"--without={guard}" for guard in without))
+        broker = (*program, "-m", "gantry_broker", "-c", str(self.directory / f"broker-{self.number}.conf"))
+        arguments = ["-c", _BECOME, *self._network.command(self.number), sys.executable, *broker]
+        return ServerProcess(f"broker-{self.number}", arguments, "broker listening on", self.directory)
+
+    async def status(self) -> HaStatus:
+        """Raises an ``OrderError``."""
+        return await self.orders.call(AskStatus())
+
+    def pause(self) -> None:
+        """As a long pause of its machine does."""
+        self.process.send_signal(signal.SIGSTOP)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.is_paused = False
+
+    async def kill(self) -> None:
+        await self.process.kill()
+        self.is_paused = False
+
+    async def lose_power(self) -> None:
+        """Everything stops at one moment; what was not synced is gone, and so is all memory."""
+        assert self.disk is not None, "its store is on no disk whose power can be cut"
+        await halt(self.process.pid)
+        self.disk.cut_power()
+        await self.kill()
+        buffers = self._settings.get("transientStorePoolPath")
+        if buffers is not None:
+            shutil.rmtree(buffers, ignore_errors=True)
+            os.makedirs(buffers)
+        self.disk.restore()
+
+
+@final
+class Group:
+    """Owned by one loop."""
+
+    def __init__(
+        self, directory: Path, network: Network, *, members: int = MEMBERS,
+        settings: Mapping[str, str] | None = None, without: Sequence[str] = (), has_disks: bool = False,
+    ) -> None:  # fmt: skip
+        self.directory: Final = directory
+        self.network: Final = network
+        self.without: Final = tuple(without)
+        self.members: list[Member] = []
+        self.name_server_address: Final = f"{network.host(CLIENTS)}:{9876 if network.is_isolated else free_port()}"
+        self._settings: Final = SETTINGS | {"namesrvAddr": self.name_server_address} | dict(settings or {})
+        self._count: Final = members
+        self._has_disks: Final = has_disks
+        self._stack: Final = ExitStack()
+        self._name_server = ServerProcess(
+            "nameserver",
+            ["-m", "gantry_nameserver", "--listen", self.name_server_address, "--data", str(directory / "nameserver")],
+            "name server listening on", directory,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Group {self.members}>"
+
+    def __getitem__(self, number: int) -> Member:
+        return self.members[number - 1]
+
+    def others(self, member: Member) -> list[Member]:
+        return [other for other in self.members if other is not member]
+
+    async def __aenter__(self) -> Group:
+        for number in range(1, self._count + 1):
+            place = self.directory / f"disk-{number}"
+            disk = None
+            if self._has_disks:
+                place.mkdir()
+                disk = self._stack.enter_context(loop_disk(place, size_mib=DISK_MIB))
+            member = Member(number, self.network, self.directory, disk)
+            member.configure(self._settings, self.without)
+            self.members.append(member)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """No process and no mount is left behind."""
+        for member in self.members:
+            await member.orders.close()
+            await member.kill()
+        await self._name_server.kill()
+        self._stack.close()
+
+    async def start(self) -> None:
+        """Name server and members run; nobody has a role."""
+        await self._name_server.start()
+        await asyncio.gather(*(member.process.start() for member in self.members))
+
+    async def create_topic(self, master: Member) -> None:
+        """The topic of the load, and until the name server knows it."""
+        channel = await Channel.connect(master.address)
+        fields = CreateTopic(
+            topic=TOPIC, default_topic="TBW102", read_queue_nums=len(QUEUES), write_queue_nums=len(QUEUES), perm=6,
+            topic_filter_type="SINGLE_TAG", order=False,
+        )  # fmt: skip
+        command = Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext=fields.write())
+        reply = await channel.request(command, 30_000)
+        assert reply.code == ResponseCode.SUCCESS, (reply.code, reply.remark)
+        await channel.close()
+
+    async def stop(self) -> None:
+        """Clean stops, the slaves first."""
+        for member in reversed(self.members):
+            await member.process.stop()
+
+
+async def reachable(members: Sequence[Member]) -> list[tuple[Member, HaStatus]]:
+    """Those that answer, and what they say."""
+    found: list[tuple[Member, HaStatus]] = []
+    for member in members:
+        if member.is_up:
+            try:
+                found.append((member, await member.status()))
+            except OrderError:
+                continue
+    return found

@@ -1,0 +1,85 @@
+"""What one seeded run does: the group's settings, and which faults come over it, one after the other.
+
+One fault at a time: before the next one everybody has caught up, so that each is one that the group's mode covers.
+"""
+
+from __future__ import annotations
+
+import random
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from gantry_histories.findings import Loss, Mode
+
+
+class Fault(StrEnum):
+    """What happens to the group under load."""
+
+    KILL_MASTER = "kill-master"
+    KILL_SLAVE = "kill-slave"
+    PAUSE_MASTER = "pause-master"
+    """SIGSTOP, a promotion, SIGCONT: a master that has missed its own end."""
+    PAUSE_SLAVE = "pause-slave"
+    PART_MASTER = "part-master"
+    """No byte between master and slaves, but its clients reach it; a promotion."""
+    MUTE_MASTER = "mute-master"
+    """What the master says comes to no slave; what slaves say comes to it. A promotion."""
+    DEAFEN_MASTER = "deafen-master"
+    """The other way round."""
+    ISOLATE_MASTER = "isolate-master"
+    """It hears nobody, clients neither; a promotion."""
+    PART_SLAVE = "part-slave"
+    POWER_MASTER = "power-master"
+    """The machine of the master loses its power; a promotion."""
+    POWER_SLAVE = "power-slave"
+    SWITCH = "switch"
+    """A promotion while nothing is wrong."""
+
+
+CUTS: Final = frozenset({
+    Fault.PART_MASTER, Fault.MUTE_MASTER, Fault.DEAFEN_MASTER, Fault.ISOLATE_MASTER, Fault.PART_SLAVE,
+})  # fmt: skip
+POWER: Final = frozenset({Fault.POWER_MASTER, Fault.POWER_SLAVE})
+FAULTS_MAX: Final = 3
+
+
+class Plan(NamedTuple):
+    """One run."""
+
+    seed: int
+    is_sync: bool
+    settings: dict[str, str]
+    faults: tuple[Fault, ...]
+
+    @property
+    def mode(self) -> Mode:
+        return Mode(Loss.NOTHING if self.is_sync else Loss.SUFFIX)
+
+    @property
+    def acks_needed(self) -> int:
+        return 1 if self.is_sync else 0
+
+    @property
+    def loses_power(self) -> bool:
+        return not POWER.isdisjoint(self.faults)
+
+    def __str__(self) -> str:
+        kind = "sync" if self.is_sync else "async"
+        told = " ".join(f"{key}={value}" for key, value in self.settings.items())
+        return f"seed {self.seed}: {kind}, {', '.join(self.faults)}; {told}"
+
+
+def plan_for(seed: int, *, is_root: bool = True) -> Plan:
+    """The plan of a seed. Without root nothing is cut and no power is lost."""
+    chance = random.Random(f"{seed}/plan")
+    is_sync = chance.random() < 0.7
+    settings = {
+        "brokerRole": "SYNC_MASTER" if is_sync else "ASYNC_MASTER",
+        "flushDiskType": chance.choice(["ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"]),
+        "transientStorePoolEnable": chance.choice(["false", "true"]),
+    }
+    if is_sync and chance.random() < 0.3:
+        settings["haAckLevel"] = "FLUSHED"
+    choice = [fault for fault in Fault if is_root or fault not in CUTS | POWER]
+    faults = tuple(chance.choice(choice) for _ in range(chance.randint(1, FAULTS_MAX)))
+    return Plan(seed, is_sync, settings, faults)

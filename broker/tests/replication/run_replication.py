@@ -1,0 +1,110 @@
+"""The replication run: groups of three brokers under load, faults and promotions, and a checker that believes nobody.
+
+Exit code 0 when every promise was kept; 1 with the findings, the logs, the history of what clients saw, and the command
+that repeats the run.
+"""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import click
+
+TESTS: Final = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parents[1] / "e2e/histories")]
+
+from replication import network  # noqa: E402 - found by the line above
+from replication.plans import Fault, plan_for  # noqa: E402
+from replication.rounds import Verdict, run  # noqa: E402
+from replication.without import GUARDS  # noqa: E402
+
+RUNS: Final = TESTS.parents[1] / ".gantry"
+PROGRAM: Final = ".venv/bin/python broker/tests/replication/run_replication.py"
+FINDINGS_SHOWN_MAX: Final = 20
+
+
+def end_well(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM: nothing stays mounted, no broker stays."""
+    sys.exit(1)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--runs", default=100, show_default=True, help="How many groups live and are judged.")
+@click.option("--seed", type=int, help="Of the first run; each next one has the next number. By default drawn.")
+@click.option("--without", type=click.Choice(sorted(GUARDS)), multiple=True,
+              help="Take a guard from every broker, to see the checker fail.")  # fmt: skip
+@click.option("--keep", is_flag=True, help="Keep logs and histories even when nothing was found.")
+def main(runs: int, seed: int | None, without: tuple[str, ...], keep: bool) -> None:
+    """Let groups of three brokers live under load, with faults and promotions, and judge what their clients saw.
+
+    Each run has a name server and three brokers, each in a network namespace of its own where that is possible. Clients
+    send numbered messages and consume them while a master or slave is killed, stopped for a while, cut off in one
+    direction or both, or loses its power; a supervisor moves the master's role. No acknowledged message may be lost,
+    nothing invented, nobody acknowledges after its successor, consumers skip nothing, and all logs are the same in the
+    end. An asynchronous group may lose the end of its old master's log at a failover.
+
+    \b
+    Examples:
+      .venv/bin/python broker/tests/replication/run_replication.py
+      .venv/bin/python broker/tests/replication/run_replication.py --runs 1 --seed 7 --keep
+      .venv/bin/python broker/tests/replication/run_replication.py --runs 20 --without promises
+    """
+    signal.signal(signal.SIGTERM, end_well)
+    reason = network.missing()
+    if reason is not None:
+        click.echo(f"NOT RUN HERE partitions and power losses: {reason}")
+        if "root" in os.environ.get("GANTRY_REQUIRE", "").split(","):
+            click.echo("GANTRY_REQUIRE promises root")
+            sys.exit(1)
+    first = random.randrange(1 << 32) if seed is None else seed
+    RUNS.mkdir(exist_ok=True)
+    began_at, bad, faults, answers = time.monotonic(), 0, Counter[Fault](), Counter[str]()
+    for number in range(first, first + runs):
+        verdict = run_one(number, is_root=reason is None, without=without, keep=keep)
+        if verdict is None or verdict.findings:
+            bad += 1
+        if verdict is not None:
+            faults.update(verdict.plan.faults)
+            answers += verdict.answers
+    for fault in Fault:
+        click.echo(f"  {fault:<16} {faults[fault]:>5}")
+    told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(answers.items()))
+    click.echo(f"seed {first}: {runs - bad} of {runs} runs kept every promise; {told}; "
+               f"{time.monotonic() - began_at:.0f} s")  # fmt: skip
+    sys.exit(1 if bad else 0)
+
+
+def run_one(seed: int, *, is_root: bool, without: tuple[str, ...], keep: bool) -> Verdict | None:
+    """One run and what is said of it; None if it did not come to its end."""
+    plan = plan_for(seed, is_root=is_root)
+    click.echo(str(plan))
+    directory = Path(tempfile.mkdtemp(prefix=f"replication-{seed}-", dir=RUNS))
+    verdict = None
+    try:
+        verdict = asyncio.run(run(plan, directory, is_root=is_root, without=without))
+    except Exception:  # noqa: BLE001 - whatever it is, it is told, and counts against the brokers
+        click.echo(traceback.format_exc())
+    if verdict is not None:
+        click.echo(f"  {verdict}")
+        for finding in verdict.findings[:FINDINGS_SHOWN_MAX]:
+            click.echo(f"  FOUND {finding}")
+    if keep or verdict is None or verdict.findings:
+        words = "".join(f" --without {guard}" for guard in without)
+        click.echo(f"  kept in {directory}; again: {PROGRAM} --runs 1 --seed {seed}{words}")
+    else:
+        shutil.rmtree(directory)
+    return verdict
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Run a broker without one of the guards that keep a group's promises. A program, not a module to import from brokers.
+
+    python without.py --without GUARD -m gantry_broker -c broker.conf
+
+A guard that is taken away must make the checker find something: that is how the tests show that they can. The guards
+are methods that are replaced here, where no shipped code can see it.
+"""
+
+import argparse
+import runpy
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gantry_broker.ha.ack_set import AckSet, SlaveProgress
+    from gantry_broker.server.roles import Roles
+    from gantry_status.orders import Promised
+
+
+def replace(owner: object, name: str, method: object) -> None:
+    """Put another function, or property, in the place of one."""
+    setattr(owner, name, method)
+
+
+def promise_and_go_on() -> None:
+    """A slave says that it has promised, and follows its old master all the same."""
+    from gantry_broker.server.roles import Roles
+    from gantry_status.orders import Promised
+
+    async def promise(roles: "Roles", epoch: int, to: str) -> "Promised":
+        history = roles.replication.store.history
+        return Promised(
+            epoch=epoch, identity=roles.store.identity.uuid, broker_id=roles.settings.broker_id,
+            last_epoch=history.epoch, end=roles.store.wrote, granted_ms=roles.replication.granted_ms,
+        )  # fmt: skip
+
+    replace(Roles, "promise", promise)
+
+
+def count_connections() -> None:
+    """Whoever connects is a voice, also under a name that is here already."""
+    from gantry_broker.ha.ack_set import AckSet, SlaveProgress
+
+    def join(slaves: "AckSet", identity: str, broker_id: int, now: float) -> "SlaveProgress":
+        name = identity if identity not in slaves._slaves else f"{identity} for the {len(slaves) + 1}. time"
+        slave = slaves._slaves[name] = SlaveProgress(name, broker_id, acked_at=now)
+        return slave
+
+    replace(AckSet, "join", join)
+
+
+def acknowledge_without_grants() -> None:
+    """A master of an asynchronous group always takes itself for the only one."""
+    from gantry_broker.ha.grants import Grants
+
+    replace(Grants, "may_acknowledge", lambda grants, now_ms: True)
+
+
+def show_what_is_not_confirmed() -> None:
+    """Consumers see what is written, whoever else has it."""
+    from gantry_broker.store.message_store import MessageStore
+
+    replace(MessageStore, "confirmed", property(lambda store: store.wrote))
+
+
+def cut_in_memory_only() -> None:
+    """What a slave must give up stays in its files."""
+    from gantry_broker.store.commit_log import CommitLog
+
+    replace(CommitLog, "cut", lambda log, end: None)
+
+
+def follow_anybody() -> None:
+    """No side of a stream looks at what the slave has promised, nor at the epoch of what comes."""
+    from gantry_broker.ha import slave_session
+    from gantry_broker.ha.slave_session import SlaveFacts, SlaveSession
+
+    begin = SlaveSession.__init__
+
+    def initialise(session: SlaveSession, facts: SlaveFacts, *arguments: object) -> None:
+        begin(session, facts._replace(promised_epoch=0), *arguments)  # type: ignore[arg-type]
+
+    replace(slave_session.SlaveSession, "__init__", initialise)
+
+
+GUARDS: Final[dict[str, Callable[[], None]]] = {
+    "promises": promise_and_go_on,
+    "identity": count_connections,
+    "grants": acknowledge_without_grants,
+    "confirmed": show_what_is_not_confirmed,
+    "durable-cut": cut_in_memory_only,
+    "stream-epoch": follow_anybody,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--without", action="append", default=[], choices=sorted(GUARDS))
+    options, rest = parser.parse_known_args()
+    for guard in options.without:
+        GUARDS[guard]()
+    assert rest[:1] == ["-m"], "what runs is a module"
+    sys.argv = rest[1:]
+    runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
