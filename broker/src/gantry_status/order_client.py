@@ -101,6 +101,8 @@ class OrderClient:
 
     async def _exchange(self, order: AnyOrder) -> AnyAnswer:
         """The answer to ``order``, of its own kind."""
+        if self._streams is not None and (self._streams[0].at_eof() or self._streams[1].is_closing()):
+            await self.close()
         was_kept = self._streams is not None
         line = await self._send_and_read(order)
         if not line and was_kept:
