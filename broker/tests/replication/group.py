@@ -102,7 +102,7 @@ class Member:
         assert not self.process.is_running
         self._settings |= settings
         pairs = {
-            "brokerClusterName": "Histories",
+            "brokerClusterName": "HistoryCluster",
             "brokerName": "group",
             "brokerId": str(self.number),
             "brokerIP1": self.host,

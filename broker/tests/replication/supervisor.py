@@ -19,7 +19,7 @@ from replication.group import POLL_S, Group, Member, reachable
 from gantry_spec.election import Candidate, elect
 from gantry_status.orders import AskPromise, Follow, HaRole, HaStatus, OrderError, Promised, Promote
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 40.0
 
 
 class NoPromotion(Exception):
@@ -43,7 +43,7 @@ class Supervisor:
 
     async def begin(self) -> None:
         """The first member is the master of an empty group."""
-        await self._enthrone(self.master, 1)
+        await self._enthrone(self.master, _next_epoch(self.epoch, await reachable(self._group.members)))
         await self.gather(self._group.others(self.master))
 
     async def gather(self, members: Sequence[Member]) -> None:
@@ -62,7 +62,7 @@ class Supervisor:
     async def promote_among(self, members: Sequence[Member]) -> Member:
         """One of these is the master; of the others those that can be told follow it. Raises ``NoPromotion``."""
         statuses = await reachable(members)
-        epoch = 1 + max([self.epoch, *(max(one.epoch, one.promised_epoch, one.last_epoch) for _, one in statuses)])
+        epoch = _next_epoch(self.epoch, statuses)
         promises = [promise for member, _ in statuses if (promise := await self._promise(member, epoch)) is not None]
         candidates = [
             Candidate(str(promise.broker_id), promise.last_epoch, promise.end, promise.epoch) for promise in promises
@@ -113,3 +113,8 @@ class Supervisor:
                 if followers <= near and status.confirmed >= status.wrote:
                     return
                 await asyncio.sleep(POLL_S)
+
+
+def _next_epoch(known: int, statuses: Sequence[tuple[Member, HaStatus]]) -> int:
+    """Greater than every one that anybody has recorded."""
+    return 1 + max([known, *(max(one.epoch, one.promised_epoch, one.last_epoch) for _, one in statuses)])
