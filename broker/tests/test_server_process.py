@@ -80,7 +80,7 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
 
 
 BAD_SETTINGS = [
-    (["-o", "brokerRole=SYNC_MASTER"], "brokerRole=SYNC_MASTER"),
+    (["-o", "brokerRole=SLAVE"], "brokerRole=SLAVE"),
     (["-o", "listenport=1"], "listenport is not a setting"),
     (["-o", "listenPort"], "is not key=value"),
     (["-c", "/nowhere/broker.conf"], "/nowhere/broker.conf"),

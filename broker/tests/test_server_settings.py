@@ -86,14 +86,11 @@ def test_effective_settings_make_the_same_broker() -> None:
 
 
 UNSUPPORTED = [
-    ("brokerRole", "SYNC_MASTER", "before a slave has the message"),
-    ("brokerRole", "SLAVE", "before a slave has the message"),
     ("aclEnable", "true", "unchecked"),
     ("enablePropertyFilter", "true", "SQL92"),
     ("timerWheelEnable", "true", "delay levels work"),
     ("longPollingEnable", "false", "always held"),
     ("brokerFastFailureEnable", "false", "always on"),
-    ("slaveReadEnable", "true", "no replication yet"),
 ]
 
 
@@ -106,9 +103,31 @@ def test_a_promise_that_cannot_be_kept_refuses_to_start(key: str, value: str, st
         broker_settings({key: value})
 
 
+ROLES = [
+    ({"brokerRole": "SLAVE"}, "brokerRole=SLAVE and brokerId=0"),
+    ({"brokerRole": "SYNC_MASTER", "brokerId": "1"}, "brokerRole=SYNC_MASTER and brokerId=1"),
+    ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "1"}, "inSyncReplicas=1 contradict"),
+    ({"inSyncReplicas": "2"}, "brokerRole=ASYNC_MASTER and inSyncReplicas=2"),
+    ({"roleAtStart": "UNASSIGNED"}, "needs a number"),
+    ({"roleAtStart": "UNASSIGNED", "brokerRole": "SLAVE", "brokerId": "1"}, "kind of master"),
+    ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "3", "haElectable": "1"}, "haElectable names 1 slaves"),
+    ({"brokerRole": "SYNC_MASTER", "haListenPort": "-1"}, "nobody could follow"),
+    ({"haTlsKeyPath": "key.pem"}, "haTlsCertPath and haTlsKeyPath"),
+    ({"haElectable": "0;1"}, "brokerIds of slaves"),
+    ({"brokerRole": "MASTER"}, "ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+]
+
+
+@pytest.mark.parametrize(("pairs", "text"), ROLES, ids=[text for _, text in ROLES])
+def test_roles_that_contradict_each_other_refuse_to_start(pairs: dict[str, str], text: str) -> None:
+    """Both keys are named: which of the two was meant only the writer knows."""
+    with pytest.raises(SettingsError, match=text):
+        broker_settings(pairs)
+
+
 def test_the_one_position_of_a_switch_is_fine() -> None:
     """A file that says what is true anyway starts, in any spelling of the case."""
-    broker_settings({"flushDiskType": "async_flush", "brokerRole": "ASYNC_MASTER", "aclEnable": "FALSE"})
+    broker_settings({"flushDiskType": "async_flush", "brokerRole": "async_master", "aclEnable": "FALSE"})
 
 
 def test_an_unknown_key_is_named() -> None:
@@ -150,7 +169,7 @@ CONTRADICTIONS = [
     ({"tlsServerKeyPath": "a"}, "tlsServerCertPath", "tlsServerKeyPath"),
     ({"tlsMode": "enforcing"}, "tlsMode", "tlsServerCertPath"),
     ({"tlsServerNeedClientAuth": "true"}, "tlsServerNeedClientAuth", "tlsServerTrustCertPath"),
-    ({"brokerId": "1"}, "brokerId", "only masters"),
+    ({"brokerId": "1"}, "brokerId", "brokerRole"),
     ({"mappedFileSizeConsumeQueue": "30"}, "mappedFileSizeConsumeQueue", "multiple of 20"),
 ]
 

@@ -125,7 +125,7 @@ async def run(settings: BrokerSettings, signals: StopSignals) -> int:
         if signals.are_here:
             raise StoppedWhileRecovering("a signal came while recovering; nothing is lost, the next start begins again")
 
-    broker = Broker(settings, disk=RealDisk(), clock=SystemClock(), open_page=PageWriter)
+    broker = Broker(settings, disk=RealDisk(), clock=SystemClock(), open_page=PageWriter, takes_orders=True)
     try:
         await broker.start(show_progress)
     except (OSError, BrokerError) as error:

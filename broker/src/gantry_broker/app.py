@@ -14,13 +14,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, final
 
+import msgspec
+
+from gantry_broker.control.server import ControlServer
 from gantry_broker.errors import FlushFailed
+from gantry_broker.ha.promise import PromiseFile
+from gantry_broker.ha.role_record import RoleFile
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.server.clients import ClientRegistry
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.flow_control import FlowControl
+from gantry_broker.server.gate import Gate
 from gantry_broker.server.groups import GroupTable
 from gantry_broker.server.handlers.broker import BrokerHandlers
 from gantry_broker.server.handlers.clients import ClientHandlers
@@ -35,7 +41,9 @@ from gantry_broker.server.offsets import ConsumerOffsets
 from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.persist import Persistence
 from gantry_broker.server.queue_locks import QueueLocks
+from gantry_broker.server.replication import Replication
 from gantry_broker.server.retention import Retention
+from gantry_broker.server.roles import Roles
 from gantry_broker.server.send_path import SendPath
 from gantry_broker.server.send_routes import SendRoutes
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
@@ -44,6 +52,7 @@ from gantry_broker.server.status import ServerFacts, StatusPublisher
 from gantry_broker.server.status_thread import OpenPage
 from gantry_broker.server.stopping import StopTimeout, finish_within
 from gantry_broker.server.stored_tables import StoredTables
+from gantry_broker.server.table_sync import TableSync
 from gantry_broker.server.topics import TopicTable
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.abort_marker import AbortMarker
@@ -53,12 +62,16 @@ from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection, Listener
 from gantry_status import Phase
 from gantry_wire import ResponseCode
+from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.limits import WireLimits
 from gantry_wire.message import encode_host
 
 log = logging.getLogger(__name__)
 
 CLIENT_SCAN_S: Final = 10.0
+LAST_ACKS_S: Final = 3.0
+"""How long a stop waits for slaves."""
+
 ADVANCE_RETRY_S: Final = 1.0
 """How soon stored messages that there was no room to show are tried again."""
 
@@ -68,10 +81,17 @@ class Broker:
     """A broker in this process. Everything but the store's helper threads belongs to the event loop."""
 
     def __init__(
-        self, settings: BrokerSettings, *, disk: Disk, clock: Clock, open_page: OpenPage | None = None
+        self,
+        settings: BrokerSettings,
+        *,
+        disk: Disk,
+        clock: Clock,
+        open_page: OpenPage | None = None,
+        takes_orders: bool = False,
     ) -> None:
-        """Without ``open_page`` there is no status page."""
+        """Without ``open_page`` there is no status page, without ``takes_orders`` no control socket."""
         self.settings = settings
+        self._takes_orders = takes_orders
         self._disk = disk
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -115,13 +135,25 @@ class Broker:
         ]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
-        self.registration.start()
         self._is_open = True
         self.status.enter(Phase.SERVING)
+        try:
+            await self.replication.start()
+            await self.roles.begin(self._report)
+            self.registration.start()
+            if self._takes_orders:
+                await self.control.start()
+        except BaseException as error:
+            await self.status.finish(Phase.FAILED, f"cannot start: {error}")
+            await self.close()
+            raise
 
     async def _open_store(self) -> None:
         """Recover, load the tables, listen. After an error nothing is open."""
-        report = await asyncio.to_thread(self.store.open, self._recovering, on_locked=self.status.opened)
+        is_hidden = self.settings.ha.is_waited_for
+        report = self._report = await asyncio.to_thread(
+            self.store.open, self._recovering, on_locked=self._locked, is_tail_hidden=is_hidden
+        )
         log.info(
             "the store is open",
             extra={
@@ -134,6 +166,7 @@ class Broker:
         )
         self.status.store = self.store
         self._is_store_owned = True
+        self.core.gate.close("this broker starts")
         try:
             self.tables.load()
             self.core.stats.start_at(self.store.wrote)
@@ -146,6 +179,11 @@ class Broker:
             await asyncio.to_thread(self.store.close)
             raise
         self.status.server = self._server_facts
+
+    def _locked(self) -> None:
+        """The store's directory is ours. Called by the thread that recovers."""
+        self.status.opened()
+        self.roles.load()
 
     def _recovering(self, done: int, total: int) -> None:
         """Called by the thread that recovers."""
@@ -182,8 +220,7 @@ class Broker:
             await self._answer(end)
             self.flow.stop()
             self._is_store_owned = False
-            if self.parked is not None:
-                self.parked.stop()
+            self.parked.stop()
             self.store.on_appended.clear()  # nobody is there to be told; closing the store shows what was held back
             await self._save(end)
         except BaseException as error:
@@ -195,10 +232,13 @@ class Broker:
 
     async def _leave(self) -> None:
         """Out of the routes, and let requests under way come to their end."""
+        await self.control.close()
+        await self.roles.close()
         await self.registration.close()
         self.pulls.hold.stop()
         for service in self._services:
             await service.drain()
+        await self.replication.stop_following()
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -209,8 +249,19 @@ class Broker:
             # Before the tables are written: none may say that a message was delivered which is not on the disk.
             await finish_within(self.store.flush, self.store, end - self._loop.time())
         self._advance()
+        await self._wait_for_slaves(end)
+        await self.replication.close()
         for listener in self._listeners:
             await listener.close()
+
+    async def _wait_for_slaves(self, end: float) -> None:
+        """Let slaves have what was taken, so that they, and the next start, are sure of it. Never for all of the time."""
+        until = min(end, self._loop.time() + LAST_ACKS_S)
+        while self.replication.is_leading and self._loop.time() < until:
+            if all(slave.received >= self.store.wrote for slave in self.replication.acks):
+                break
+            await asyncio.sleep(0.01)
+        self._advance()
 
     async def _save(self, end: float) -> None:
         """Tables and log to the disk until loop time ``end``, side by side."""
@@ -226,10 +277,10 @@ class Broker:
         return ServerFacts(
             connections=self._connections(),
             queues=self.store.queue_count,
-            parked_sends=0 if self.parked is None else self.parked.count,
+            parked_sends=self.parked.count,
             disk_total_bytes=disk.total or None,
             disk_used_bytes=disk.used if disk.total else None,
-            is_refusing_sends=not self.store.is_writable or disk.is_refusing,
+            is_refusing_sends=not self.store.is_writable or disk.is_refusing or self.core.gate.sends is not None,
         )
 
     @property
@@ -268,6 +319,7 @@ class Broker:
             routes=routes,
             stats=stats,
             persistence=Persistence(),
+            gate=Gate(),
             published=lambda: self.registration.published(),
         )
         self.delay = DelayService(self.core)
@@ -277,8 +329,15 @@ class Broker:
         self.retention = Retention(self.core, self.delay, self.flow)
         limits = WireLimits(frame_bytes_max=settings.frame_bytes_max)
         on_disk = Stage(settings.sync_flush_timeout_ms, ResponseCode.FLUSH_DISK_TIMEOUT, lambda: self.store.flushed)
-        parked = ParkedReplies(self.store, self._loop, [on_disk], sends_max=settings.send_queue_capacity)
-        self.parked = parked if settings.store.flush.is_sync else None
+        tables = TableSync(self.core, self.delay)
+        self.core.persistence.on_mark = tables.changed
+        self.replication = Replication(
+            settings, self.store, tables, standstill=self.standstill, advanced=self._look_at_waiting
+        )
+        stages = [*([on_disk] if settings.store.flush.is_sync else []), *self.replication.stages()]
+        parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
+        self.replication.join(parked)
+        self.parked = parked
         self.path = SendPath(
             self.store,
             routes,
@@ -287,21 +346,24 @@ class Broker:
             limits=limits,
             body_bytes_max=settings.message_bytes_max,
             loop=self._loop,
+            gate=self.core.gate,
             parked=self.parked,
         )
         self.sends = SendHandlers(self.core, self.path)
         self.pulls = PullHandlers(self.core, self._loop)
         self.store.on_appended.append(self._appended)
         self.store.is_awaited = lambda: self.pulls.hold.count > 0
-        identity = BrokerIdentity(
-            settings.cluster_name,
-            settings.broker_name,
-            settings.address,
-            settings.ha_address,
-            settings.broker_id,
-        )
+        self.roles = Roles(
+            settings, self.store, self.replication, self.core.gate, self,
+            promises=PromiseFile(self._disk, settings.store_path), records=RoleFile(self._disk, settings.store_path),
+        )  # fmt: skip
+        self.control = ControlServer(settings.control_path, self.roles)
         self.registration = Registration(
-            identity, list(settings.name_servers), self.core.topics.document, period_ms=settings.register_period_ms
+            None,
+            list(settings.name_servers),
+            self._registered_topics,
+            period_ms=settings.register_period_ms,
+            on_master=self.roles.master_found,
         )
         self.tables = StoredTables(self.core, self.delay)
         self._limits = limits
@@ -327,7 +389,13 @@ class Broker:
             ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSES)))
         for port, refuses in ports:
             service = BrokerService(
-                self.path, self.sends, table, self._limits, refuses=refuses, disconnected=self._disconnected
+                self.path,
+                self.sends,
+                table,
+                self._limits,
+                self.core.gate,
+                refuses=refuses,
+                disconnected=self._disconnected,
             )
             listener = Listener(service, settings.listener(port))
             await listener.start()
@@ -368,10 +436,15 @@ class Broker:
     def _advance(self) -> None:
         self._is_advance_scheduled = False
         if self._is_store_owned:
+            self._look_at_waiting()
+            self.replication.moved()
+
+    def _look_at_waiting(self) -> None:
+        """Positions have moved: consumers and senders are looked at."""
+        if self._is_store_owned:
             if not self.store.advance():
                 self._loop.call_later(ADVANCE_RETRY_S, self._advance)
-            if self.parked is not None:
-                self.parked.release()
+            self.parked.release()
 
     def _fatal(self, error: Exception) -> None:
         """The store cannot go on. May be called from its threads."""
@@ -386,6 +459,58 @@ class Broker:
         if not task.cancelled() and task.exception() is not None:
             log.critical("a background task failed", exc_info=task.exception())
             self._fail(task.exception() or RuntimeError("a background task ended"))
+
+    # ------- changing roles
+
+    def append_pass(self) -> None:
+        self.path.flush()
+
+    def forget_waiting(self) -> None:
+        self.parked.stop()
+
+    def close_clients(self, reason: str) -> None:
+        for listener in self._listeners:
+            for connection in tuple(listener.connections):
+                connection.close(reason)
+
+    def register(self, broker_id: int | None) -> None:
+        settings = self.settings
+        self.registration.become(
+            None
+            if broker_id is None
+            else BrokerIdentity(
+                settings.cluster_name, settings.broker_name, settings.address, settings.ha_address, broker_id
+            )
+        )
+
+    def clamp_offsets(self) -> None:
+        self.tables.clamp_offsets()
+
+    async def standstill(self, change: Callable[[], None]) -> None:
+        """Run ``change`` in a thread while nobody uses the store: clients are sent away, and nothing is answered."""
+        gate = self.core.gate
+        sends, everything = gate.sends, gate.everything
+        self.path.flush()
+        gate.close("its log is being changed")
+        self.close_clients("its log is being changed")
+        async with self.retention.paused():
+            gate.is_still, self._is_store_owned = True, False
+            changing = asyncio.ensure_future(asyncio.to_thread(change))
+            try:
+                await asyncio.shield(changing)
+            except asyncio.CancelledError:
+                await asyncio.wait([changing])  # a thread cannot be stopped, and nobody may come in before it has ended
+                raise
+            finally:
+                gate.is_still, self._is_store_owned = False, True
+                gate.sends, gate.everything = sends, everything
+        self._advance()
+
+    def _registered_topics(self) -> TopicConfigTable:
+        """As name servers get them: the epoch says which of two masters is the newer one."""
+        document = self.core.topics.document()
+        version = msgspec.structs.replace(document.data_version, state_version=self.roles.epoch)
+        return msgspec.structs.replace(document, data_version=version)
 
     # ------- background tasks
 

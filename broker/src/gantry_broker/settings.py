@@ -14,8 +14,10 @@ import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from typing import Any, Final
 
+from gantry_broker.ha.settings import AckLevel, BrokerRole, Degrade, ReplicationSettings, RoleAtStart
 from gantry_broker.store.settings import (
     FlushSettings,
     PoolSettings,
@@ -44,7 +46,7 @@ class BrokerSettings:
     """brokerName; the host's name by default."""
 
     broker_id: int = 0
-    """brokerId; 0 is the master. Slaves come with replication."""
+    """brokerId; 0 is a master that stays one. Others are a member's own number, registered while it is a slave."""
 
     broker_ip: str = "127.0.0.1"
     """brokerIP1, the address that clients are told and that message ids carry."""
@@ -59,7 +61,10 @@ class BrokerSettings:
     """fastListenPort; two below listenPort by default, as clients and slaves expect. -1 switches it off."""
 
     ha_port: int | None = None
-    """haListenPort: told to name servers as the replication port; one above listenPort by default."""
+    """haListenPort: where slaves follow, and told to name servers; one above listenPort by default, -1 for none."""
+
+    ha_ip: str = ""
+    """brokerIP2: the address that slaves are told to come to; empty: brokerIP1."""
 
     name_servers: tuple[str, ...] = ()
     """namesrvAddr: host:port, several separated by semicolons."""
@@ -160,6 +165,9 @@ class BrokerSettings:
     store: StoreSettings = field(default_factory=StoreSettings)
     """Sizes and intervals of the store."""
 
+    ha: ReplicationSettings = field(default_factory=ReplicationSettings)
+    """Who follows whom, and what an answer waits for."""
+
     given: Mapping[str, str] = field(default_factory=dict)
     """The keys that were set, as they were written."""
 
@@ -174,9 +182,20 @@ class BrokerSettings:
         return self.status_page_path or f"{self.store_path}/status"
 
     @property
+    def control_path(self) -> str:
+        """The path of the control socket."""
+        return self.ha.control_path or f"{self.store_path}/control.sock"
+
+    @property
+    def ha_listen_port(self) -> int | None:
+        if self.ha_port is None:
+            return self.listen_port + 1 if self.listen_port else 0
+        return self.ha_port if self.ha_port >= 0 else None
+
+    @property
     def ha_address(self) -> str:
         """Where slaves are told to come."""
-        return f"{self.broker_ip}:{self.listen_port + 1 if self.ha_port is None else self.ha_port}"
+        return f"{self.ha_ip or self.broker_ip}:{self.ha_listen_port or self.listen_port + 1}"
 
     @property
     def fast_listen_port(self) -> int | None:
@@ -223,7 +242,7 @@ def _lookup(settings: BrokerSettings, path: str) -> Any:
 def _written(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, TlsMode):
+    if isinstance(value, (TlsMode, StrEnum)):
         return value.value
     if isinstance(value, tuple):
         return ";".join(str(part) for part in value)
@@ -250,6 +269,29 @@ def _flush_type(text: str) -> bool:
     if text.upper() in _FLUSH_TYPES:
         return text.upper() == _FLUSH_TYPES[True]
     raise ValueError(f"write {_FLUSH_TYPES[False]} or {_FLUSH_TYPES[True]}")
+
+
+def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
+    def read(text: str) -> StrEnum:
+        try:
+            return kind(text.upper())
+        except ValueError as error:
+            raise ValueError(f"write one of {', '.join(kind)}") from error
+
+    return read
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers = tuple(sorted({int(part) for part in text.split(";") if part.strip()}))
+    if any(number < 1 for number in numbers):
+        raise ValueError("write brokerIds of slaves, 1 and above, separated by semicolons")
+    return numbers
+
+
+def _address(text: str) -> str:
+    if text:
+        split_address(text)
+    return text
 
 
 def _hours(text: str) -> tuple[int, ...]:
@@ -298,7 +340,8 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "bindAddress": ("listen_host", str),
     "listenPort": ("listen_port", _PORT),
     "fastListenPort": ("fast_port", _whole(-1, 65535)),
-    "haListenPort": ("ha_port", _whole(1, 65535)),
+    "haListenPort": ("ha_port", _whole(-1, 65535)),
+    "brokerIP2": ("ha_ip", _ip_address),
     "namesrvAddr": ("name_servers", _addresses),
     "storePathRootDir": ("store_path", str),
     "statusPagePath": ("status_page_path", str),
@@ -353,6 +396,23 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "flushIntervalCommitLog": ("store.flush.flush_interval_ms", _POSITIVE),
     "flushCommitLogLeastPages": ("store.flush.flush_pages_min", _whole(0)),
     "flushCommitLogThoroughInterval": ("store.flush.flush_thorough_interval_ms", _POSITIVE),
+    "brokerRole": ("ha.role", _one_of(BrokerRole)),
+    "roleAtStart": ("ha.role_at_start", _one_of(RoleAtStart)),
+    "inSyncReplicas": ("ha.in_sync_replicas", _whole(1, 32)),
+    "slaveTimeout": ("ha.slave_timeout_ms", _POSITIVE),
+    "haMaxGapNotInSync": ("ha.gap_bytes_max", _POSITIVE),
+    "haAckLevel": ("ha.ack_level", _one_of(AckLevel)),
+    "haDegrade": ("ha.degrade", _one_of(Degrade)),
+    "haMasterAddress": ("ha.master_address", _address),
+    "haElectable": ("ha.electable", _numbers),
+    "haGrant": ("ha.grant_ms", _whole(1_000, 60_000)),
+    "haSecretPath": ("ha.secret_path", str),
+    "haTlsCertPath": ("ha.tls_certificate", str),
+    "haTlsKeyPath": ("ha.tls_key", str),
+    "haTlsTrustCertPath": ("ha.tls_authority", str),
+    "slaveReadEnable": ("ha.is_slave_read_suggested", _boolean),
+    "accessMessageInMemoryMaxRatio": ("ha.memory_percent_max", _whole(1, 95)),
+    "controlSocketPath": ("ha.control_path", str),
 }
 
 _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
@@ -362,7 +422,6 @@ _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
 """How the value of a key is written where it is not obvious from its type."""
 
 _FIXED: Final[dict[str, tuple[str, str]]] = {
-    "brokerRole": ("ASYNC_MASTER", "answers would be given before a slave has the message"),
     "aclEnable": ("false", "requests would go through unchecked"),
     "enablePropertyFilter": ("false", "SQL92 subscriptions would not be filtered"),
     "timerWheelEnable": ("false", "arbitrary delays would not be kept; delay levels work"),
@@ -372,10 +431,6 @@ _FIXED: Final[dict[str, tuple[str, str]]] = {
 """RocketMQ's switches that have one position here, and the promise at stake in the other."""
 
 _LATER: Final[dict[str, str]] = {
-    "haMasterAddress": "there is no replication yet",
-    "brokerIP2": "there is no replication yet",
-    "inSyncReplicas": "there is no replication yet",
-    "slaveReadEnable": "there is no replication yet",
     "storePathCommitLog": "the log lies in storePathRootDir/commitlog",
 }
 """Keys of RocketMQ that would be believed and not obeyed; said apart from those that nobody knows."""
@@ -442,14 +497,13 @@ def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
             pool=PoolSettings(**part("store.pool.")),
             retention=RetentionSettings(**part("store.retention.")),
         )
-        return BrokerSettings(**top, store=store, given=given)
+        return BrokerSettings(**top, store=store, ha=ReplicationSettings(**part("ha.")), given=given)
     except ValueError as error:
         raise SettingsError(str(error)) from error
 
 
 def _check_together(settings: BrokerSettings) -> None:
-    if settings.broker_id != 0:
-        raise SettingsError(f"brokerId={settings.broker_id}: only masters (brokerId=0) exist yet; slaves come later")
+    _check_roles(settings)
     if settings.fast_listen_port == settings.listen_port:
         raise SettingsError(f"listenPort and fastListenPort are both {settings.listen_port}; they must differ")
     if settings.message_bytes_max + 65536 > settings.store.mapped_file_size_commit_log:
@@ -481,6 +535,36 @@ def _check_together(settings: BrokerSettings) -> None:
         raise SettingsError("tlsServerNeedClientAuth=true needs tlsServerTrustCertPath, who signs client certificates")
 
 
+def _check_roles(settings: BrokerSettings) -> None:
+    ha, number = settings.ha, settings.broker_id
+    role = f"brokerRole={ha.role}"
+    if ha.role_at_start is RoleAtStart.CONFIGURED:
+        if ha.role is BrokerRole.SLAVE and number == 0:
+            raise SettingsError(f"{role} and brokerId=0: 0 is the master's; give each slave a number of its own")
+        if ha.role is not BrokerRole.SLAVE and number != 0:
+            raise SettingsError(f"{role} and brokerId={number}: a master that stays one has brokerId=0")
+    else:
+        if number == 0:
+            raise SettingsError("roleAtStart=UNASSIGNED and brokerId=0: it may be a slave, and needs a number for that")
+        if ha.role is BrokerRole.SLAVE:
+            raise SettingsError(
+                f"roleAtStart=UNASSIGNED and {role}: write the kind of master that it becomes, "
+                "ASYNC_MASTER or SYNC_MASTER"
+            )
+    if ha.role is BrokerRole.SYNC_MASTER and ha.replicas < 2:
+        raise SettingsError(f"{role} and inSyncReplicas=1 contradict each other: write 2 or more, or ASYNC_MASTER")
+    if ha.role is BrokerRole.ASYNC_MASTER and ha.replicas > 1:
+        raise SettingsError(f"{role} and inSyncReplicas={ha.replicas} contradict each other: write SYNC_MASTER")
+    if ha.electable and len(ha.electable) < ha.acks_needed:
+        raise SettingsError(
+            f"haElectable names {len(ha.electable)} slaves, and inSyncReplicas={ha.replicas} needs {ha.acks_needed}"
+        )
+    if ha.role is not BrokerRole.ASYNC_MASTER and settings.ha_listen_port is None and ha.acks_needed:
+        raise SettingsError(f"{role} and haListenPort=-1: nobody could follow")
+    if bool(ha.tls_certificate) != bool(ha.tls_key):
+        raise SettingsError("haTlsCertPath and haTlsKeyPath go together: set both or neither")
+
+
 def describe_settings() -> list[tuple[str, str, str]]:
     """(key, default, explanation) of every setting, for `--settings` and the documentation."""
     texts = {
@@ -489,6 +573,7 @@ def describe_settings() -> list[tuple[str, str, str]]:
         **_field_texts(FlushSettings, "store.flush."),
         **_field_texts(PoolSettings, "store.pool."),
         **_field_texts(RetentionSettings, "store.retention."),
+        **_field_texts(ReplicationSettings, "ha."),
     }
     defaults = BrokerSettings(broker_name="the host's name")
     return [

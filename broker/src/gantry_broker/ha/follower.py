@@ -11,7 +11,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Final, final
+from typing import Final, cast, final
 
 from gantry_broker.errors import StoreError
 from gantry_broker.ha.frames import StreamBroken, Table, Welcome
@@ -46,9 +46,14 @@ class Follower:
         *,
         on_table: Callable[[Table], None] = lambda table: None,
         on_copied: Callable[[], None] = lambda: None,
+        on_grant: Callable[[], None] = lambda: None,
         tls: ssl.SSLContext | None = None,
+        standstill: Callable[[Callable[[], None]], Awaitable[None]] = asyncio.to_thread,
     ) -> None:
-        """``on_copied`` is called when data or what is confirmed has moved."""
+        """``on_copied`` is called when data or what is confirmed has moved, ``on_grant`` before a grant is sent.
+
+        ``standstill`` runs what waits for the disk, while nobody else uses the store.
+        """
         self.address: Final = address
         self.trouble: str | None = None
         """Why there is no stream, if there is none."""
@@ -57,7 +62,9 @@ class Follower:
         self._facts: Final = facts
         self._on_table: Final = on_table
         self._on_copied: Final = on_copied
+        self._on_grant: Final = on_grant
         self._tls: Final = tls
+        self._standstill: Final = standstill
         self._stream: SlaveStream | None = None
 
     @property
@@ -93,7 +100,7 @@ class Follower:
         session = SlaveSession(self._facts(), self._store, self._on_table)
         async with asyncio.timeout(CONNECT_S):
             _, stream = await loop.create_connection(
-                lambda: SlaveStream(session, self._copied), *self.address, ssl=self._tls
+                lambda: SlaveStream(session, self._copied, self._on_grant), *self.address, ssl=self._tls
             )
         self._stream = stream
         try:
@@ -108,7 +115,8 @@ class Follower:
         if welcome.cut_to is not None or welcome.is_restart:
             facts = {"cut_to": welcome.cut_to, "start": welcome.start, "end": self._store.history.end}
             log.warning("the log is changed to follow the master", extra=facts)
-        await asyncio.to_thread(self._store.prepare, welcome)
+        if not self._store.is_prepared(welcome):
+            await self._standstill(lambda: self._store.prepare(welcome))
 
     def _copied(self) -> None:
         self._on_copied()
@@ -123,10 +131,11 @@ class Follower:
 class SlaveStream(asyncio.Protocol):
     """One connection to a master."""
 
-    def __init__(self, session: SlaveSession, copied: Callable[[], None]) -> None:
+    def __init__(self, session: SlaveSession, copied: Callable[[], None], granted: Callable[[], None]) -> None:
         self.session: Final = session
         self.was_streaming = False
         self._copied: Final = copied
+        self._granted: Final = granted
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._welcomed: asyncio.Future[None] = self._loop.create_future()
@@ -134,8 +143,8 @@ class SlaveStream(asyncio.Protocol):
         self._heard_at = self._loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A transport of uvloop is no subclass of asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.write(self.session.begin())
 
     def data_received(self, data: bytes) -> None:
@@ -148,7 +157,7 @@ class SlaveStream(asyncio.Protocol):
         except Exception as exc:  # noqa: BLE001 - whatever it is, the stream is over, and whoever runs it hears why
             self._fail(exc)
             return
-        answer += session.ack()
+        answer += self._ack()
         if answer:
             transport.write(answer)
         if session.refusal is not None:
@@ -169,6 +178,8 @@ class SlaveStream(asyncio.Protocol):
         assert welcome is not None and self._transport is not None
         await prepare(welcome)
         self._transport.write(self.session.ready())
+        if self.session.is_granting:
+            self._granted()
         self.was_streaming = True
 
     async def ended(self) -> None:
@@ -182,9 +193,15 @@ class SlaveStream(asyncio.Protocol):
     def acknowledge(self) -> None:
         """Say how far the log is, if that has moved."""
         if self._transport is not None and not self._ended.done():
-            ack = self.session.ack()
+            ack = self._ack()
             if ack:
                 self._transport.write(ack)
+
+    def _ack(self) -> bytes:
+        ack = self.session.ack()
+        if ack and self.session.is_granting:
+            self._granted()
+        return ack
 
     def abort(self) -> None:
         if self._transport is not None:

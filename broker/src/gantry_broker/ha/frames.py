@@ -6,6 +6,8 @@
       | HELLO -----------------------------------------> |   who I am, what my log is, proof of the shared secret
       |  <------------------------------------- ASK_SUMS |   perhaps: where do our logs part?
       | SUMS ------------------------------------------> |
+      |  <------------------------------------- ASK_TAIL |   perhaps: the master starts, and has lost its end
+      | DATA ------------------------------------------> |
       |  <------------------------- WELCOME, or REFUSAL  |   follow from here, perhaps after cutting
       | READY -----------------------------------------> |
       |  <---------------- DATA, BEAT, TABLE, in any mix |
@@ -58,6 +60,7 @@ class FrameKind(IntEnum):
     READY = 5
     ASK_SUMS = 6
     SUMS = 7
+    ASK_TAIL = 8
     DATA = 16
     BEAT = 17
     TABLE = 18
@@ -152,7 +155,14 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     sums: list[int]
 
 
-Control = Challenge | Hello | Welcome | Refusal | Ready | AskSums | Sums
+class AskTail(msgspec.Struct, frozen=True, kw_only=True):
+    """Whole records from ``start`` on, in one frame of data: the master has lost them."""
+
+    start: int
+    bytes_max: int
+
+
+Control = Challenge | Hello | Welcome | Refusal | Ready | AskSums | Sums | AskTail
 
 _CONTROL: Final[dict[FrameKind, type[Control]]] = {
     FrameKind.CHALLENGE: Challenge,
@@ -162,6 +172,7 @@ _CONTROL: Final[dict[FrameKind, type[Control]]] = {
     FrameKind.READY: Ready,
     FrameKind.ASK_SUMS: AskSums,
     FrameKind.SUMS: Sums,
+    FrameKind.ASK_TAIL: AskTail,
 }
 _KINDS: Final = {message: kind for kind, message in _CONTROL.items()}
 _encode_json: Final = msgspec.json.Encoder().encode

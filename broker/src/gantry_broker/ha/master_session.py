@@ -1,7 +1,8 @@
 """A master's half of one replication stream: bytes in, bytes out, no socket and no clock of its own.
 
     PREAMBLE -> HELLO -> (sums, until the common end is proved) -> WELCOME -> READY -> data for ever
-                    `--------------------- REFUSAL, and the end
+                    |                                    `-- (its tail, while the master compares) --.
+                    `--------------------- REFUSAL, and the end -------------------------------------'
 
 Whoever carries the bytes calls ``receive`` with what came, ``pump`` when there is room to send, and ``beat`` now and
 then. A slave counts from its READY on, under the identity of its HELLO, and not a moment longer than its connection.
@@ -23,8 +24,10 @@ from gantry_broker.ha.frames import (
     PREAMBLE,
     Ack,
     AskSums,
+    AskTail,
     Beat,
     Challenge,
+    Data,
     FrameReader,
     Hello,
     Message,
@@ -66,6 +69,10 @@ class MasterLog(Protocol):
         """As many whole records as fit, at least one, of those that lie in one file. Empty at the log's end."""
         ...
 
+    def append_tail(self, data: bytes, offset: int) -> None:
+        """Take back what a slave has kept. Raises ``StreamBroken``."""
+        ...
+
 
 class MasterFacts(NamedTuple):
     """Who the master is, and what it asks of slaves."""
@@ -76,6 +83,8 @@ class MasterFacts(NamedTuple):
     epoch: int
     grant_ms: int = 0
     secret: bytes = b""
+    is_comparing: bool = False
+    """Whether this is a master's start: nobody follows yet, and what slaves have more is fetched."""
 
 
 class Phase(Enum):
@@ -84,6 +93,7 @@ class Phase(Enum):
     PREAMBLE = auto()
     HELLO = auto()
     SUMS = auto()
+    TAIL = auto()
     READY = auto()
     STREAMING = auto()
     REFUSED = auto()
@@ -110,6 +120,9 @@ class MasterSession:
         """The newest beat that the slave has heard, on the master's clock."""
 
         self.grant_ms = 0
+        self.is_compared = False
+        """Whether the master's log now has all that this slave's has."""
+
         self._facts: Final = facts
         self._log: Final = log
         self._slaves: Final = slaves
@@ -166,6 +179,8 @@ class MasterSession:
                 return self._meet(message)
             case Phase.SUMS, Sums():
                 return self._compare_on(message.sums)
+            case Phase.TAIL, Data():
+                return self._fetched(message)
             case Phase.READY, Ready():
                 return self._begin(message, now)
         raise StreamBroken(f"a {type(message).__name__} while {self.phase.name}")
@@ -193,7 +208,8 @@ class MasterSession:
         if not 0 <= hello.begin <= hello.end or any(epoch.start < 0 for epoch in hello.epochs):
             raise StreamBroken("a log that cannot be")
         self._verdict = verdict = compare(self._log.history, History(hello.epochs, hello.begin, hello.end))
-        if not verdict.may_follow:
+        is_fetched = facts.is_comparing and verdict.verdict is Verdict.AHEAD
+        if not verdict.may_follow and not is_fetched:
             return self._refuse(verdict.verdict.name.lower(), f"it {verdict.verdict.value}: at {verdict.start}")
         if verdict.verdict in (Verdict.COPY, Verdict.RESTART):
             return self._welcome()
@@ -207,14 +223,29 @@ class MasterSession:
             question = next(self._search) if sums is None else self._search.send(sums)
         except StopIteration as end:
             if end.value is None:
-                return self._welcome()
+                return self._ask_tail() if self._verdict.verdict is Verdict.AHEAD else self._welcome()
             return self._refuse("fork", f"its log is another one from {end.value} on, though the epochs are the same")
         self.phase = Phase.SUMS
         return AskSums(start=question[0], end=question[1], piece_bytes=question[2])
 
-    def _welcome(self) -> Welcome:
+    def _ask_tail(self) -> AskTail:
+        """It has more of our own epoch: this master has lost its end."""
+        self.phase = Phase.TAIL
+        return AskTail(start=self._log.wrote, bytes_max=BATCH_BYTES)
+
+    def _fetched(self, data: Data) -> Message:
+        assert self.hello is not None, "only a slave that has said who it is has a tail"
+        if not data.records or data.offset + len(data.records) > self.hello.end:
+            raise StreamBroken(f"{len(data.records)} bytes at {data.offset} of a log that ends at {self.hello.end}")
+        self._log.append_tail(data.records, data.offset)
+        return self._ask_tail() if self._log.wrote < self.hello.end else self._welcome()
+
+    def _welcome(self) -> Message:
         assert self.hello is not None, "nobody is welcomed who has not said who it is"
         facts, history, verdict = self._facts, self._log.history, self._verdict
+        if facts.is_comparing:
+            self.is_compared = True
+            return self._refuse("comparing", "this master starts, and compares its log with its slaves'; come again")
         self.phase = Phase.READY
         return Welcome(
             epoch=facts.epoch,

@@ -14,7 +14,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, cast, final
 
 from gantry_broker.ha.ack_set import AckSet
 from gantry_broker.ha.classic.master_session import ClassicMasterSession
@@ -47,10 +47,12 @@ class ReplicationServer:
         *,
         on_acks: Callable[[], None],
         on_join: Callable[[], list[Table]] = list,
+        on_refused: Callable[[MasterSession], None] = lambda session: None,
         clock_ms: Callable[[], int] = lambda: int(time.monotonic() * 1000),
         allows_classic: bool = False,
     ) -> None:
-        """``on_join`` has the tables for a slave that has just come; ``clock_ms`` is what its grants are counted on.
+        """``on_join`` has the tables for a slave that has just come, ``on_refused`` hears of who may not follow;
+        ``clock_ms`` is what its grants are counted on.
 
         With ``allows_classic`` slaves of RocketMQ's may follow, and with them everybody who sends eight bytes.
         """
@@ -61,6 +63,7 @@ class ReplicationServer:
         self.streams: Final[set[MasterStream]] = set()
         self.clock_ms: Final = clock_ms
         self.on_join: Final = on_join
+        self.on_refused: Final = on_refused
         self._on_acks: Final = on_acks
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
@@ -167,8 +170,8 @@ class MasterStream(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A transport of uvloop is no subclass of asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         facts = self._server.facts()
@@ -197,6 +200,8 @@ class MasterStream(asyncio.Protocol):
             transport.write(answer)
         if session.refusal is not None:
             log.warning("a slave was refused", extra={"peer": self.peer, "reason": session.refusal.text})
+            if isinstance(session, MasterSession):
+                self._server.on_refused(session)
             transport.close()
             return
         if session.is_streaming:

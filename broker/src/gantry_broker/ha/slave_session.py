@@ -15,9 +15,11 @@ from typing import Final, NamedTuple, Protocol, final
 
 from gantry_broker.ha.fork import PIECES_MAX, SEARCH_BYTES, TAIL_BYTES, sums_of
 from gantry_broker.ha.frames import (
+    DATA_BYTES_MAX,
     PREAMBLE,
     Ack,
     AskSums,
+    AskTail,
     Beat,
     Challenge,
     Data,
@@ -51,6 +53,10 @@ class SlaveLog(Protocol):
     def flushed(self) -> int: ...
 
     def read(self, offset: int, bytes_max: int) -> bytes: ...
+
+    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+        """As many whole records as fit, at least one; empty at the log's end."""
+        ...
 
     def append(self, data: bytes, offset: int) -> None:
         """Raises what ``LogCopier.append`` raises."""
@@ -96,6 +102,9 @@ class SlaveSession:
         self.promised_epoch = facts.promised_epoch
         """No master below it is followed, nor granted anything."""
 
+        self.is_granting = False
+        """Whether the last ack held a grant."""
+
         self._facts: Final = facts
         self._log: Final = log
         self._on_table: Final = on_table
@@ -136,6 +145,8 @@ class SlaveSession:
                 return self._hello(message)
             case Phase.WELCOME, AskSums():
                 return self._sums(message)
+            case Phase.WELCOME, AskTail():
+                return self._tail(message)
             case Phase.WELCOME, Welcome():
                 return self._welcomed(message)
             case ((Phase.WELCOME | Phase.PREPARING | Phase.STREAMING), Refusal()):
@@ -162,6 +173,15 @@ class SlaveSession:
         if not is_small or asked.start < 0 or size / asked.piece_bytes > PIECES_MAX:
             raise StreamBroken(f"sums of {asked.start} to {asked.end} in pieces of {asked.piece_bytes}")
         return Sums(sums=sums_of(self._log.read, asked.start, asked.end, asked.piece_bytes))
+
+    def _tail(self, asked: AskTail) -> Data:
+        """The master has lost what we have kept."""
+        if not 0 < asked.bytes_max <= DATA_BYTES_MAX or not self._log.history.begin <= asked.start:
+            raise StreamBroken(f"the tail from {asked.start} on, in pieces of {asked.bytes_max}")
+        records = self._log.whole_records(asked.start, asked.bytes_max)
+        if not records:
+            raise StreamBroken(f"the tail from {asked.start} on, and this log has none there")
+        return Data(asked.start, self._log.history.epoch, -1, records)
 
     def _welcomed(self, welcome: Welcome) -> Message | None:
         wanted = proof_of(self._facts.secret, "master", self._nonce, self._challenge)
@@ -214,4 +234,5 @@ class SlaveSession:
             return b""
         self._acked = position
         grant_ms = self.welcome.grant_ms if self.promised_epoch <= self.welcome.epoch else 0
+        self.is_granting = grant_ms > 0
         return encode(Ack(self.welcome.epoch, *position, grant_ms))

@@ -7,6 +7,7 @@ from typing import Final, final
 
 from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.history import History
+from gantry_broker.ha.store_log import whole_records
 from gantry_broker.store.copying import LogCopier
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.message_store import MessageStore
@@ -40,17 +41,35 @@ class SlaveStore:
         """Raw bytes of the log, fewer at the end of a piece of memory, none where there is no log."""
         return bytes(self.store.log_view(offset)[:bytes_max])
 
+    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+        """As many whole records as fit, at least one, of those that lie in one file. Empty at the log's end."""
+        return whole_records(self.store, offset, bytes_max)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether confirmed messages could not be shown for want of room."""
+        return self.store.is_behind
+
     def append(self, data: bytes, offset: int) -> None:
         """Raises what ``LogCopier.append`` raises."""
         assert self.copier is not None, "prepare() comes first"
         self.copier.append(data, offset)
         self.store.appended_elsewhere()
 
+    def is_prepared(self, welcome: Welcome) -> bool:
+        """Whether copying goes on where it was: nothing has to be cut or changed."""
+        is_same = welcome.epochs == self.store.identity.epochs and welcome.cut_to is None
+        return self.copier is not None and is_same and not (welcome.is_restart and self._has_more(welcome))
+
+    def _has_more(self, welcome: Welcome) -> bool:
+        """Whether a new beginning would change anything."""
+        return self.store.wrote > 0 or welcome.start > 0
+
     def prepare(self, welcome: Welcome) -> None:
         """Cut what the master never had, take its history over, and be ready to copy. Raises ``FlushFailed``."""
         store = self.store
         self.copier = None
-        if welcome.is_restart and (store.wrote > 0 or welcome.start > 0):
+        if welcome.is_restart and self._has_more(welcome):
             store.restart(welcome.start, welcome.epochs)
         elif welcome.cut_to is not None:
             store.cut(welcome.cut_to, welcome.epochs)
@@ -58,10 +77,16 @@ class SlaveStore:
             store.change_epochs(welcome.epochs)
         self.copier = store.start_copying()
 
+    def copy(self) -> None:
+        """Be ready to copy, from nobody yet. Reads the log from where consumers see it: not for the loop."""
+        if self.copier is None:
+            self.copier = self.store.start_copying()
+
     def promote(self, epochs: Sequence[Epoch]) -> None:
         """This store is a master's from now on, with a history that ends in its own epoch. Waits for the disk."""
         copier, self.copier = self.copier, None
-        self.store.change_epochs(epochs)
+        if list(epochs) != self.store.identity.epochs:
+            self.store.change_epochs(epochs)
         if copier is not None:
             copier.hand_over()
 

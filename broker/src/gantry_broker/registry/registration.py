@@ -2,7 +2,9 @@
 
 One task per name server holds one connection open: a name server forgets a broker the moment that connection closes.
 The whole topic table goes out at the start, every half minute, and right after a change. A name server that is down
-costs a log line when it goes and when it comes back, nothing else.
+costs a log line when it goes and when it comes back, nothing else. When the broker changes its role it says goodbye
+under its old number before it comes under the new one, on the same connection, so that the two cannot overtake each
+other.
 """
 
 import asyncio
@@ -16,7 +18,12 @@ from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.commands.documents import write_document
-from gantry_wire.commands.nameserver import RegisterBroker, RegisterBrokerBody, UnregisterBroker
+from gantry_wire.commands.nameserver import (
+    RegisterBroker,
+    RegisterBrokerBody,
+    RegisterBrokerResult,
+    UnregisterBroker,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +50,18 @@ class Registration:
 
     def __init__(
         self,
-        identity: BrokerIdentity,
+        identity: BrokerIdentity | None,
         name_servers: list[str],
         topics: Callable[[], TopicConfigTable],
         *,
         period_ms: int,
+        on_master: Callable[[str], None] = lambda address: None,
     ) -> None:
+        """Without an identity nothing is registered yet. ``on_master`` hears where a slave finds its master."""
         self._identity = identity
+        self._on_master = on_master
+        self._farewells: dict[str, list[BrokerIdentity]] = {address: [] for address in name_servers}
+        """Under which names each of them still has us."""
         self._name_servers = name_servers
         self._topics = topics
         self._period_s = period_ms / 1000
@@ -67,6 +79,16 @@ class Registration:
 
     def start(self) -> None:
         self._tasks = [asyncio.ensure_future(self._keep(address)) for address in self._name_servers]
+
+    def become(self, identity: BrokerIdentity | None) -> None:
+        """Be known as somebody else from now on, or as nobody."""
+        old, self._identity = self._identity, identity
+        if old == identity:
+            return
+        if old is not None:
+            for address in self.registered:
+                self._farewells[address].append(old)
+        self.changed()
 
     def changed(self) -> None:
         """The topic table changed; tell everybody soon."""
@@ -95,19 +117,25 @@ class Registration:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for address, channel in list(self._channels.items()):
-            identity = self._identity
+            if self._identity is not None:
+                self._farewells[address].append(self._identity)
+            try:
+                await self._say_goodbye(address, channel)
+            except RemotingError as error:
+                log.info("name server did not hear our goodbye", extra={"address": address, "reason": str(error)})
+            await channel.close()
+
+    async def _say_goodbye(self, address: str, channel: Channel) -> None:
+        farewells = self._farewells[address]
+        while farewells:
+            identity = farewells.pop(0)
             fields = UnregisterBroker(
                 broker_name=identity.name,
                 broker_addr=identity.address,
                 cluster_name=identity.cluster,
                 broker_id=identity.broker_id,
             )
-            command = Command(code=RequestCode.UNREGISTER_BROKER, ext=fields.write())
-            try:
-                await channel.request(command, REQUEST_TIMEOUT_MS)
-            except RemotingError as error:
-                log.info("name server did not hear our goodbye", extra={"address": address, "reason": str(error)})
-            await channel.close()
+            await channel.request(Command(code=RequestCode.UNREGISTER_BROKER, ext=fields.write()), REQUEST_TIMEOUT_MS)
 
     async def _keep(self, address: str) -> None:
         is_reachable = True
@@ -128,11 +156,21 @@ class Registration:
         """Connect and register again and again; returns when the name server refuses us."""
         channel = await Channel.connect(address, timeout_ms=REQUEST_TIMEOUT_MS, on_close=lambda _: self._wake(address))
         self._channels[address] = channel
+        self._farewells[address].clear()  # it has forgotten us with the last connection
         try:
             while True:
                 self._changes[address].clear()
                 edition = self._edition
-                reply = await channel.request(self._registration(), REQUEST_TIMEOUT_MS)
+                await self._say_goodbye(address, channel)
+                identity = self._identity
+                if identity is None:
+                    self.registered.discard(address)
+                    self._progress.set()
+                    await self._changes[address].wait()
+                    if not channel.is_open:
+                        return
+                    continue
+                reply = await channel.request(self._registration(identity), REQUEST_TIMEOUT_MS)
                 if reply.code != ResponseCode.SUCCESS:
                     if self._refusals.get(address, "") != reply.remark:
                         log.error("name server refuses us", extra={"address": address, "reason": reply.remark})
@@ -143,6 +181,8 @@ class Registration:
                     log.info("registered at name server", extra={"address": address})
                 self._published[address] = edition
                 self.registered.add(address)
+                if identity.broker_id:
+                    self._on_master(RegisterBrokerResult.read(reply.ext).ha_server_addr or "")
                 self._progress.set()
                 await self._change_or_period(address)
         finally:
@@ -161,9 +201,8 @@ class Registration:
         except TimeoutError:
             pass
 
-    def _registration(self) -> Command:
+    def _registration(self, identity: BrokerIdentity) -> Command:
         body = write_document(RegisterBrokerBody(topic_config_serialize_wrapper=self._topics()))
-        identity = self._identity
         fields = RegisterBroker(
             broker_name=identity.name,
             broker_addr=identity.address,

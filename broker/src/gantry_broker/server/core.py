@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.server.clients import ClientRegistry
+from gantry_broker.server.gate import Gate
 from gantry_broker.server.groups import GroupTable
 from gantry_broker.server.offsets import ConsumerOffsets
 from gantry_broker.server.persist import Persistence
@@ -39,5 +40,6 @@ class BrokerCore:
     routes: SendRoutes
     stats: BrokerStats
     persistence: Persistence
+    gate: Gate
     published: Callable[[], Awaitable[None]]
     """Waits until the name servers have the topics as they are now."""

@@ -50,6 +50,7 @@ class DelayService:
         return f"<DelayService offsets={self._offsets}>"
 
     def load(self, document: DelayOffsetDocument) -> None:
+        self._unflushed.clear()
         self._offsets = dict(document.offset_table)
         self._flushed_offsets = dict(document.offset_table)
 
@@ -89,10 +90,13 @@ class DelayService:
         """Deliver until cancelled, in slices short enough that nobody else waits for them."""
         while True:
             pause_s = TICK_S
+            if self._core.gate.sends is not None:  # a master delivers, and nobody else
+                await asyncio.sleep(pause_s)
+                continue
             for level in range(1, len(self._core.settings.store.delay_levels_ms) + 1):
                 try:
                     is_more = True
-                    while is_more:
+                    while is_more and self._core.gate.sends is None:
                         is_more = self._deliver_slice(level)
                         await asyncio.sleep(0)
                 except BrokerError as error:

@@ -85,6 +85,12 @@ class GroupTable:
             if names.group_fault(name) is None:
                 self._groups[name] = config
 
+    def take(self, document: GroupDocument) -> None:
+        """Become what a master's table says."""
+        self._groups = {name: config for name, config in self._groups.items() if name in SYSTEM_GROUPS}
+        self.load(document)
+        self._on_change("")
+
     def _may_create(self, group: str) -> bool:
         is_allowed = self._auto_create or group.startswith(names.SYSTEM_GROUP_PREFIX)
         return is_allowed and names.group_fault(group) is None

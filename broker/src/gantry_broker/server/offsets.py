@@ -39,6 +39,8 @@ class ConsumerOffsets:
         self._table: dict[str, dict[int, int]] = {}
         self._version = DataVersion(timestamp=clock.wall_ms())
         self.is_dirty = False
+        self.edition = 0
+        """Rises with every change."""
 
     def __repr__(self) -> str:
         return f"<ConsumerOffsets pairs={len(self._table)}>"
@@ -53,6 +55,7 @@ class ConsumerOffsets:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.is_dirty = True
+            self.edition += 1
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """All committed offsets of a group in a topic."""
@@ -86,6 +89,7 @@ class ConsumerOffsets:
                 moved.append((group, queues[queue_id]))
                 queues[queue_id] = end
                 self.is_dirty = True
+                self.edition += 1
         return moved
 
     def known_queues(self) -> list[tuple[str, int]]:
@@ -113,3 +117,4 @@ class ConsumerOffsets:
         for key in doomed:
             del self._table[key]
         self.is_dirty = self.is_dirty or bool(doomed)
+        self.edition += 1

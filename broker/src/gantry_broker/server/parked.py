@@ -50,6 +50,11 @@ class Parked(NamedTuple):
     sends: int
 
 
+def always() -> bool:
+    """Every answer waits."""
+    return True
+
+
 def no_shortfall() -> ResponseCode | None:
     """There is somebody to wait for."""
     return None
@@ -65,13 +70,18 @@ class ParkedReplies:
         self.shortfall: Callable[[], ResponseCode | None] = no_shortfall
         """Why nobody need wait at all, since what they would wait for is not there; the code to answer at once."""
 
+        self.must_wait: Callable[[], bool] = always
+        """Whether what has just been appended waits at all. Asked just before the answers."""
+
+        self.promised: Callable[[], int] = lambda: store.promised
+        """Records that end at or before it may be acknowledged."""
+
         self.count = 0
         """How many sends wait."""
 
         self.late_count = 0
         """How many sends were answered that they were not promised."""
 
-        self._store = store
         self._loop = loop
         self._stages = sorted(stages, key=lambda stage: stage.timeout_ms)
         self._rooms: list[deque[Parked]] = [deque() for _ in self._stages]
@@ -105,7 +115,7 @@ class ParkedReplies:
 
     def release(self) -> None:
         """Answer everybody whose promise is kept now."""
-        promised = self._store.promised
+        promised = self.promised()
         batches: dict[Connection, list[bytes]] = {}
         for room in reversed(self._rooms):
             while room and room[0].end <= promised:

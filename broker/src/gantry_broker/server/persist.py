@@ -71,6 +71,8 @@ class Persistence:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The last write of each table that was asked for at once."""
         self.failure: str | None = None
+        self.on_mark: Callable[[str], None] = lambda name: None
+        """Told of every change."""
 
     def add(self, file: TableFile) -> None:
         self._files[file.name] = file
@@ -79,6 +81,7 @@ class Persistence:
         """The table has changed; with `now` it is written without waiting for the next round."""
         file = self._files[name]
         file.mark()
+        self.on_mark(name)
         task = self._tasks.get(name)
         if now and (task is None or task.done()):
             self._tasks[name] = asyncio.ensure_future(self._settle_whole(file))

@@ -93,6 +93,10 @@ class Retention:
 
     # ------- the task
 
+    def paused(self) -> asyncio.Lock:
+        """While it is held nothing is deleted."""
+        return self._round
+
     async def start(self) -> None:
         """Before the first send: is there room? And what a crash has left undone of a deletion is done."""
         await self._look()
@@ -130,7 +134,7 @@ class Retention:
         self._flow.standing = (ResponseCode.SERVICE_NOT_AVAILABLE, refusal_text(space)) if is_full else None
         if is_full != was_refusing:
             self._say_refusal(space)
-        if store.is_next_file_wanted and has_room_for(space, self._file_size):
+        if not core.gate.is_still and store.is_next_file_wanted and has_room_for(space, self._file_size):
             store.make_next_file()
 
     def _room(self) -> RoomFacts:

@@ -21,6 +21,7 @@ import msgspec
 
 from gantry_broker.errors import DiskTooSlow, LogReadOnly, MessageTooLarge, PoolExhausted, StoreFull
 from gantry_broker.server.flow_control import FlowControl, Refusal
+from gantry_broker.server.gate import Gate
 from gantry_broker.server.parked import ParkedReplies
 from gantry_broker.server.send_routes import UNIQUE_END, UNIQUE_PREFIX, UNIQUE_PREFIX_BYTES, UNIQUE_START, SendRoutes
 from gantry_broker.server.stats import BrokerStats
@@ -85,11 +86,13 @@ class SendPath:
         limits: WireLimits,
         body_bytes_max: int,
         loop: asyncio.AbstractEventLoop,
+        gate: Gate | None = None,  # None: always open
         parked: ParkedReplies | None = None,  # None: what is appended may be acknowledged
     ) -> None:
         self._store = store
         self._routes = routes
         self._flow = flow
+        self._gate: Final = gate or Gate()
         self._stats = stats
         self._limits = limits
         self._total_max = limits.frame_bytes_max - 4
@@ -127,7 +130,7 @@ class SendPath:
 
         Replies to sends follow when the pass is appended, at the end of this turn of the loop.
         """
-        self.refusal = self._flow.refusal(self._loop.time(), len(self.drafts))
+        self.refusal = self._gate.sends or self._flow.refusal(self._loop.time(), len(self.drafts))
         if self.refusal is None and self.parked is not None:
             self.refusal = self.parked.refusal
         replies: list[bytes] = []
@@ -245,7 +248,7 @@ class SendPath:
             return
         self._flow.appended(self._loop.time() - began)
         self._stats.put(len(drafts), self._store)
-        if self.parked is not None:
+        if self.parked is not None and self.parked.must_wait():
             self._park(answers, zip(physical_offsets, queue_offsets, strict=True), runs)
             return
         heads = _HEADS

@@ -12,6 +12,7 @@ from typing import Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core import Answer, HandlerTable
+from gantry_broker.server.gate import Gate
 from gantry_broker.server.handlers.send import SEND_CODES, Refused, SendHandlers
 from gantry_broker.server.send_path import SendPath, store_refusal
 from gantry_remoting import Connection
@@ -34,6 +35,7 @@ class BrokerService:
         sends: SendHandlers,
         table: HandlerTable,
         limits: WireLimits,
+        gate: Gate,
         *,
         refuses: frozenset[int],
         disconnected: Callable[[Connection], None],
@@ -42,6 +44,7 @@ class BrokerService:
         self._sends = sends
         self._table = {code: handler for code, handler in table.items() if code not in refuses}
         self._limits = limits
+        self._gate = gate
         self._disconnected = disconnected
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -75,6 +78,9 @@ class BrokerService:
         handler = self._table.get(command.code)
         if handler is None:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+        refusal = self._gate.refusal(command.code)
+        if refusal is not None:
+            return command.reply(*refusal)
         try:
             return handler(command, connection)
         except Exception as error:  # noqa: BLE001 - the firewall between one request and everybody else

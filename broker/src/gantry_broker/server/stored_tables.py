@@ -64,11 +64,11 @@ class StoredTables:
         adopted = core.topics.adopt_queues(core.store.topics())
         if adopted:
             log.warning("topics found on disk that topics.json did not have", extra={"topics": adopted})
-        self._clamp_offsets()
+        self.clamp_offsets()
         for name in ("topics", "subscriptionGroup"):
             core.persistence.mark(name, now=True)
 
-    def _clamp_offsets(self) -> None:
+    def clamp_offsets(self) -> None:
         """Nobody may skip new messages because an offset points beyond what a crash left."""
         for topic, queue_id in self._core.offsets.known_queues():
             queue = self._core.store.find_queue(topic, queue_id)

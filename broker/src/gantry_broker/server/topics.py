@@ -137,6 +137,15 @@ class TopicTable:
             if names.topic_fault(name) is None:
                 self._topics[name] = config
 
+    def take(self, document: TopicConfigTable) -> list[str]:
+        """Become what a master's table says; the topics that it lacks stay until they are deleted, and are returned."""
+        for name, config in document.topic_config_table.items():
+            if names.topic_fault(name) is None and self._topics.get(name) != config:
+                self._topics[name] = config
+                self._on_change(name)
+        self.version = document.data_version
+        return [name for name in self._topics if name not in document.topic_config_table and not self.is_system(name)]
+
     def _changed(self, topic: str) -> None:
         self.version = msgspec.structs.replace(
             self.version, counter=self.version.counter + 1, timestamp=self._clock.wall_ms()

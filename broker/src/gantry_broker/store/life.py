@@ -30,6 +30,7 @@ from gantry_broker.store.file_queue import make_durable_directory
 from gantry_broker.store.flusher import Flusher
 from gantry_broker.store.identity import Epoch, IdentityFile, StoreIdentity, new_identity
 from gantry_broker.store.key_index import KeyIndex
+from gantry_broker.store.last_record import last_record
 from gantry_broker.store.opening import OpenPools, seals_of, write_or_keep, written_by_others_from
 from gantry_broker.store.point_writer import PointWriter
 from gantry_broker.store.queue_table import QueueTable
@@ -92,7 +93,14 @@ class StoreLife:
 
     # -- opening -------------------------------------------------------------------------------------------------------
 
-    def open(self, progress: Progress | None, *, is_flushing: bool, on_locked: Callable[[], None]) -> RecoveryReport:
+    def open(
+        self,
+        progress: Progress | None,
+        *,
+        is_flushing: bool,
+        on_locked: Callable[[], None],
+        is_tail_hidden: bool = False,
+    ) -> RecoveryReport:
         """See ``MessageStore.open``."""
         disk, root = self._disk, self.root
         make_durable_directory(disk, f"{root}/commitlog")
@@ -102,7 +110,7 @@ class StoreLife:
             raise StoreLocked(f"another process uses the store in {root}") from exc
         try:
             on_locked()
-            report = self._recover(progress)
+            report = self._recover(progress, is_tail_hidden=is_tail_hidden)
         except OSError as exc:
             self._release()
             raise StoreUnusable(f"the store in {root} could not be opened: {exc}") from exc
@@ -131,7 +139,7 @@ class StoreLife:
         self.points.stop()
         return was_running
 
-    def _recover(self, progress: Progress | None) -> RecoveryReport:
+    def _recover(self, progress: Progress | None, *, is_tail_hidden: bool) -> RecoveryReport:
         is_clean = not self._abort.is_present()
         checkpoint = self._checkpoint.read()
         identity = self._identity_file.read()
@@ -158,12 +166,26 @@ class StoreLife:
         self.dispatcher.tail = (report.end, recovery.tail, self.log.last_timestamp_ms)
         if self.settings.flush.is_sync or not self.pools.status.is_crash_safe:
             self.dispatcher.hold()
+        if is_tail_hidden:
+            self._hide(report.start)
         self.points.deleted = dict(point.deleted) if point is not None else {}
         self.points.finish()
         if self.failure.error is not None:
             raise StoreUnusable("the recovered store could not be flushed") from self.failure.error
         self._failure_record.remove()
         return report
+
+    def _hide(self, shown: int) -> None:
+        """What lies behind ``shown`` was perhaps never confirmed: whoever copies or waits for slaves shows it again."""
+        self.dispatcher.hold()
+        if shown >= self.dispatcher.dispatched:
+            return
+        for queue in self.queues:
+            queue.rewind(queue.end_before(shown))
+        if self.index is not None:
+            self.index.cut(shown)
+        self.dispatcher.dispatched = shown
+        self.dispatcher.tail = (shown, last_record(self.log, self.queues, shown), self.log.last_timestamp_ms)
 
     def _run(self, recovery: Recovery, found: FoundStore, progress: Progress | None) -> RecoveryReport:
         """Recover. A sync that fails now is a failed flush: the next start must rewrite what it was to bring there."""

@@ -66,8 +66,11 @@ class MessageStore:
         """Called once per batch with the queues that have become longer for consumers."""
         self.is_awaited: Callable[[], bool] = lambda: False
         """Whether somebody waits for messages that are not shown before they are committed."""
+        self.on_wrote: Callable[[], None] = lambda: None
+        """Called after every append, in the same turn of the loop."""
         self.acked: int | None = None
         """Up to where enough slaves have the log; None where nobody waits for them."""
+        self._taker: RecordTaker | None = None
         self._disk: Final = disk
         self._clock: Final = clock
         self._store_host: Final = store_host
@@ -98,6 +101,7 @@ class MessageStore:
         *,
         is_flushing: bool = True,
         on_locked: Callable[[], None] = lambda: None,
+        is_tail_hidden: bool = False,
     ) -> RecoveryReport:
         """Lock, recover, and be ready. Waits for the disk; ``progress(done, total)`` is told of bytes read.
 
@@ -105,8 +109,9 @@ class MessageStore:
 
         Raises ``StoreLocked``, ``StoreMismatch``, ``StoreFull``, ``ConfigCorrupt`` or ``StoreUnusable``. Without
         ``is_flushing`` no threads run, for tests and tools that call ``commit_step`` and ``flush_step`` themselves.
+        With ``is_tail_hidden`` consumers see only what the recovery point knows as shown; ``start_copying`` goes on.
         """
-        return self._life.open(progress, is_flushing=is_flushing, on_locked=on_locked)
+        return self._life.open(progress, is_flushing=is_flushing, on_locked=on_locked, is_tail_hidden=is_tail_hidden)
 
     def close(self) -> None:
         """Stop cleanly: no more appends, commit and flush everything, remove the abort marker, let go of all files.
@@ -196,6 +201,11 @@ class MessageStore:
         return self._dispatcher.dispatched
 
     @property
+    def is_behind(self) -> bool:
+        """Whether confirmed messages could not be shown for want of room."""
+        return self._dispatcher.is_behind
+
+    @property
     def last_timestamp_ms(self) -> int:
         """The store time of the newest message."""
         return self._log.last_timestamp_ms
@@ -231,13 +241,18 @@ class MessageStore:
         """Topics that have queues, with the queue ids in order."""
         return self._queues.topics()
 
-    def delete_topic(self, topic: str) -> bool:
-        """Drop all queues of a topic; its messages stay in the log until they expire. False if it has none."""
+    def delete_topic(self, topic: str, before: int | None = None) -> bool:
+        """Drop all queues of a topic; its messages stay in the log until they expire. False if it has none.
+
+        A slave hears of it later: messages behind ``before`` are of a topic that was made again.
+        """
         queues = {queue for queue in self._queues if queue.topic == topic}
         if not self._queues.delete_topic(topic):
             return False
         self._dispatcher.forget(queues)
-        self._points.deleted = {**self._points.deleted, topic: self._log.wrote}
+        self._points.deleted = {**self._points.deleted, topic: self._log.wrote if before is None else before}
+        if self._taker is not None:
+            self._taker.deleted = self._points.deleted
         self._points.request_point()
         return True
 
@@ -267,8 +282,9 @@ class MessageStore:
         self._wake_threads()
 
     def _wake_threads(self) -> None:
-        """Let the threads begin that somebody waits for, or that have enough to do."""
+        """Let the threads begin that somebody waits for, or that have enough to do; and the slaves."""
         commit_log = self._log
+        self.on_wrote()
         if self._life.committer is not None:
             if commit_log.wrote - commit_log.committed >= self._commit_wake_bytes:
                 self._life.committer.wake()
@@ -314,6 +330,7 @@ class MessageStore:
         levels_ms = self.settings.delay_levels_ms
         taker = RecordTaker(self._disk, self._log, self._queues, self._index, levels_ms)
         taker.deleted = self._points.deleted
+        self._taker = taker
         self._dispatcher.hold()
         copier = LogCopier(
             self._log, self._dispatcher, self._queues, taker, seals=self.identity.ours_from, delay_levels_ms=levels_ms

@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from gantry_broker.errors import FlushFailed
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.identity import Epoch
+from gantry_broker.store.last_record import last_record
 from gantry_broker.store.life import StoreLife
-from gantry_broker.store.queue_table import QueueTable
-from gantry_wire.message import check_record
 
 
 @contextmanager
@@ -96,7 +95,7 @@ def _forget_derived(life: StoreLife, end: int) -> None:
         queue.rewind(queue.end_before(shown))
     if life.index is not None:
         life.index.cut(shown)
-    _move_to(life, end, shown, _last_record(life.log, life.queues, shown))
+    _move_to(life, end, shown, last_record(life.log, life.queues, shown))
 
 
 def _move_to(life: StoreLife, end: int, shown: int, tail: int) -> None:
@@ -110,17 +109,3 @@ def _move_to(life: StoreLife, end: int, shown: int, tail: int) -> None:
     life.points.finish()
     if life.failure.error is not None:
         raise FlushFailed("what is derived of the log could not be cut") from life.failure.error
-
-
-def _last_record(log: CommitLog, queues: QueueTable, end: int) -> int:
-    """Where the record begins that ends at ``end``; -1 if no queue knows: then the next start reads the whole log."""
-    for queue in queues:
-        unit = queue.unit(queue.readable_end - 1) if queue.readable_end > queue.min_offset else None
-        if unit is None or unit[0] + unit[1] != end:
-            continue
-        extent = log.at(unit[0])
-        if extent is not None:
-            check = check_record(extent.view, unit[0] - extent.base_offset, physical_offset=unit[0])
-            if check.is_good and check.size == unit[1]:
-                return unit[0]
-    return -1

@@ -256,7 +256,7 @@ class SendHandlers:
     def park(self, reply: bytes, connection: Connection, *, is_waiting: bool = True) -> bytes | None:
         """`reply` to what was appended just now, or None when it has to wait for more than that."""
         parked = self._path.parked
-        if parked is None or not is_waiting:
+        if parked is None or not is_waiting or not parked.must_wait():
             return reply
         parked.park(connection, reply, 1, self._core.store.wrote)
         return None

@@ -1,0 +1,61 @@
+"""Which role this broker had last, in which epoch, and who else was there: for the next start, and for elections.
+
+    <root>/role.json      a line with the CRC-32 of the rest, in hex, then JSON
+
+It gives nobody a role: a role is given by the configuration or by an order. It says whom a master has to compare with
+after a start that may have lost bytes, and tells whoever elects who may be elected. So one that cannot be read is
+logged and forgotten, unlike a promise.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, final
+from zlib import crc32
+
+import msgspec
+
+from gantry_broker.ports.disk import Disk
+
+log = logging.getLogger(__name__)
+
+
+class RoleRecord(msgspec.Struct, frozen=True):
+    """A role in an epoch."""
+
+    epoch: int = 0
+    is_master: bool = False
+    electable: list[int] = []
+    """The slaves of the epoch that may be promoted after it, by their numbers."""
+
+    master: str = ""
+    """The replication port of the master, for its slaves."""
+
+
+@final
+class RoleFile:
+    """Owned by whoever holds the store's lock. Reading and writing wait for the disk."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self.record = RoleRecord()
+        self._disk: Final = disk
+        self._path: Final = f"{root}/role.json"
+
+    def load(self) -> RoleRecord:
+        """The last role; none if nothing was recorded."""
+        if self._disk.exists(self._path):
+            crc, _, body = self._disk.read_file(self._path).partition(b"\n")
+            try:
+                if int(crc, 16) != crc32(body):
+                    raise ValueError("its CRC is wrong")
+                self.record = msgspec.json.decode(body, type=RoleRecord)
+            except (ValueError, msgspec.DecodeError) as exc:
+                log.warning("the last role is not known", extra={"path": self._path, "reason": str(exc)})
+        return self.record
+
+    def write(self, record: RoleRecord) -> None:
+        """Durable when this returns. Raises OSError."""
+        if record != self.record:
+            body = msgspec.json.encode(record)
+            self._disk.write_file(self._path, b"%08x\n" % crc32(body) + body)
+            self.record = record

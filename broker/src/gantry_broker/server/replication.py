@@ -1,0 +1,351 @@
+"""The log's way to slaves, or from a master, joined with who waits for it here.
+
+    a master   append -> streams -> acks -> `promised` and `confirmed` move -> answers, consumers, and slaves are told
+    a slave    stream -> append -> ack -> what the master says is confirmed is shown
+
+Which of the two it is, or neither, is decided elsewhere (``roles``). Nothing here waits: acks move a position, and
+whoever waits for that is looked at once per turn of the loop.
+"""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.follower import Follower
+from gantry_broker.ha.frames import Table
+from gantry_broker.ha.grants import Grants
+from gantry_broker.ha.master_session import MasterFacts, MasterSession
+from gantry_broker.ha.server import BEAT_INTERVAL_S, ReplicationServer
+from gantry_broker.ha.settings import AckLevel, Degrade
+from gantry_broker.ha.slave_session import SlaveFacts
+from gantry_broker.ha.slave_store import SlaveStore
+from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.server.parked import ParkedReplies, Stage
+from gantry_broker.server.table_sync import TableSync
+from gantry_broker.settings import BrokerSettings
+from gantry_broker.store.message_store import MessageStore
+from gantry_remoting import split_address
+from gantry_wire import ResponseCode
+
+log = logging.getLogger(__name__)
+
+SHOW_RETRY_S: Final = 1.0
+"""How soon a slave without room for a queue's entries tries again."""
+
+
+def boottime_ms() -> int:
+    """A clock that goes on while the machine sleeps: grants are counted on it."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+@final
+class Replication:
+    """Owned by the loop."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        tables: TableSync,
+        *,
+        standstill: Callable[[Callable[[], None]], Awaitable[None]],
+        advanced: Callable[[], None],
+        clock_ms: Callable[[], int] = boottime_ms,
+    ) -> None:
+        """``standstill`` runs what nobody may see half done, ``advanced`` looks at everybody who waits for the store."""
+        ha = settings.ha
+        self.store: Final = SlaveStore(store)
+        self.acks: Final = AckSet(acks_needed=ha.acks_needed, is_flushed_wanted=ha.ack_level is AckLevel.FLUSHED)
+        self.grants = Grants(())
+        self.facts: MasterFacts | None = None
+        """Who we are as a master; None for anybody else."""
+
+        self.is_degraded = False
+        """Whether sends go on without the slaves that they ought to wait for."""
+
+        self.on_refused: Callable[[MasterSession], None] = lambda session: None
+        """Told of a slave that was sent away."""
+
+        self.promised_epoch = 0
+        """Nobody below it is followed."""
+
+        self.follower: Follower | None = None
+        self.secret = b""
+        self.server: ReplicationServer | None = None
+        self._settings: Final = settings
+        self._ha: Final = ha
+        self._log: Final = store
+        self._source: Final = StoreLog(store, self.store)
+        self._tables: Final = tables
+        self._standstill: Final = standstill
+        self._advanced: Final = advanced
+        self._clock_ms: Final = clock_ms
+        self._loop = asyncio.get_running_loop()
+        self._following: asyncio.Task[None] | None = None
+        self._ticks: asyncio.Task[None] | None = None
+        self._granted_at_ms = -1
+        self._is_show_scheduled = False
+        self._is_table_scheduled = False
+        self._tls: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None)
+        store.on_wrote = self._wrote
+        tables.on_urgent = self._tables_changed
+
+    def __repr__(self) -> str:
+        return (
+            f"<Replication leads={self.facts is not None} follows={self.follower is not None} slaves={len(self.acks)}>"
+        )
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen for slaves. Raises OSError for a port that was asked for and is taken, or a file that is missing."""
+        ha, port = self._ha, self._settings.ha_listen_port
+        if ha.secret_path:
+            self.secret = (await asyncio.to_thread(_read, ha.secret_path)).strip()
+        if ha.tls_certificate:
+            self._tls = await asyncio.to_thread(_tls_contexts, ha.tls_certificate, ha.tls_key, ha.tls_authority)
+        self.server = ReplicationServer(
+            lambda: self.facts,
+            self._source,
+            self.acks,
+            on_acks=self._acks_moved,
+            on_join=self._tables.everything,
+            on_refused=lambda session: self.on_refused(session),
+            clock_ms=self._clock_ms,
+        )
+        self._ticks = asyncio.ensure_future(self._tick())
+        if port is None:
+            return
+        try:
+            await self.server.start(self._settings.listen_host, port, self._tls[0])
+        except OSError as error:
+            if self._settings.ha_port is not None or ha.acks_needed:
+                raise
+            # Nobody has asked for slaves: a neighbour's port beside ours must not keep this broker from serving.
+            log.warning(
+                "no slave can follow: the replication port is taken", extra={"port": port, "reason": str(error)}
+            )
+
+    async def close(self) -> None:
+        """Follow nobody, and let nobody follow."""
+        await self.stop_following()
+        if self._ticks is not None:
+            self._ticks.cancel()
+            await asyncio.wait([self._ticks])
+        self.facts = None
+        if self.server is not None:
+            await self.server.close()
+
+    def stages(self) -> list[Stage]:
+        """What an answer waits for besides the disk."""
+        return [Stage(self._ha.slave_timeout_ms, ResponseCode.FLUSH_SLAVE_TIMEOUT, self._acked)]
+
+    def join(self, parked: ParkedReplies) -> None:
+        """Answers wait there."""
+        parked.must_wait = self._must_wait
+        parked.promised = self._promised
+        parked.shortfall = self._shortfall
+
+    # -- a master's side -----------------------------------------------------------------------------------------------
+
+    def lead(self, epoch: int, electable: list[int], *, is_comparing: bool = False) -> None:
+        """Be a master from now on: slaves may come. The store is a master's, or is going to be after comparing."""
+        settings, ha = self._settings, self._ha
+        self.grants = Grants([str(number) for number in electable])
+        grant_ms = ha.grant_ms if electable and not ha.acks_needed else 0
+        self.facts = MasterFacts(
+            cluster=settings.cluster_name, broker_name=settings.broker_name,
+            file_bytes=settings.store.mapped_file_size_commit_log, epoch=epoch, grant_ms=grant_ms,
+            secret=self.secret, is_comparing=is_comparing,
+        )  # fmt: skip
+        if not is_comparing:
+            self._judge()
+            self._advanced()
+
+    def stop_leading(self, reason: str) -> None:
+        """No slave follows any more."""
+        self.facts, self.is_degraded = None, False
+        self.grants = Grants(())
+        if self.server is not None:
+            self.server.disconnect(reason)
+
+    @property
+    def is_leading(self) -> bool:
+        return self.facts is not None and not self.facts.is_comparing
+
+    def may_acknowledge(self) -> bool:
+        """Whether nobody else can be the master now, as far as this broker has to know that by itself."""
+        return self._ha.acks_needed > 0 or self.grants.may_acknowledge(self._clock_ms())
+
+    def missing(self) -> str:
+        """Why nothing may be acknowledged."""
+        names = ", ".join(self.grants.missing(self._clock_ms()))
+        return f"nothing is acknowledged: slaves {names} say nothing, and no Lease is held"
+
+    def _must_wait(self) -> bool:
+        """Whether an append is no promise yet."""
+        is_waited_for = self._ha.acks_needed > 0 or self._settings.store.flush.is_sync
+        return is_waited_for or not self.grants.may_acknowledge(self._clock_ms())
+
+    def _promised(self) -> int:
+        return self._log.promised if self.may_acknowledge() else -1
+
+    def _shortfall(self) -> ResponseCode | None:
+        if not self._ha.acks_needed or self.is_degraded or self._is_enough():
+            return None
+        return ResponseCode.SLAVE_NOT_AVAILABLE
+
+    def _is_enough(self) -> bool:
+        return self.acks.has_enough(self._log.wrote, self._ha.gap_bytes_max)
+
+    def _acked(self) -> int:
+        if not self.may_acknowledge():
+            return -1
+        return self.acks.acked() if self._ha.acks_needed and not self.is_degraded else self._log.wrote
+
+    def _judge(self) -> None:
+        """Do slaves count, and how far are they?"""
+        if not self._ha.acks_needed:
+            self._log.wait_for_nobody()
+            return
+        is_degraded = self._ha.degrade is Degrade.ASYNC and not self._is_enough()
+        if is_degraded != self.is_degraded:
+            self.is_degraded = is_degraded
+            what = "are not waited for any more" if is_degraded else "are waited for again"
+            log.warning("slaves %s", what, extra={"slaves": len(self.acks), "wrote": self._log.wrote})
+        if is_degraded:
+            self._log.wait_for_nobody()
+        else:
+            self._log.wait_for_slaves(self.acks.acked())
+
+    def _acks_moved(self) -> None:
+        """Some slave is further, or gone. Once per turn of the loop."""
+        if not self.is_leading or self.server is None:
+            return
+        for stream in self.server.streams:
+            session = stream.session
+            if isinstance(session, MasterSession) and session.is_streaming and session.hello and session.echo_ms >= 0:
+                self.grants.granted(str(session.hello.broker_id), session.echo_ms, session.grant_ms)
+        self._judge()
+        self._advanced()
+        self.server.confirmed_moved()
+
+    def _wrote(self) -> None:
+        """An append, by whomever."""
+        if self.server is not None:
+            self.server.appended()
+
+    def moved(self) -> None:
+        """The store's threads have got somewhere."""
+        if self.follower is not None:
+            self.follower.progressed()
+        if self.is_leading and self.server is not None:
+            self.server.confirmed_moved()
+
+    def _tables_changed(self) -> None:
+        if not self._is_table_scheduled:
+            self._is_table_scheduled = True
+            self._loop.call_soon(self._send_urgent)
+
+    def _send_urgent(self) -> None:
+        self._is_table_scheduled = False
+        self._send_tables(self._tables.urgent())
+
+    def _send_tables(self, tables: list[Table]) -> None:
+        if self.is_leading and self.server is not None:
+            self.server.send_tables(tables)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_INTERVAL_S)
+            if self.is_leading and self.server is not None:
+                if self.server.streams:
+                    self._send_tables(self._tables.due())
+                self._judge()
+                self._advanced()
+
+    # -- a slave's side ------------------------------------------------------------------------------------------------
+
+    def follow(self, address: str) -> None:
+        """Follow the master at ``address``, host:port, again and again."""
+        assert self._following is None, "stop_following() comes first"
+        self.follower = Follower(
+            self.store,
+            self._slave_facts,
+            split_address(address),
+            on_table=self._tables.take,
+            on_copied=self._copied,
+            on_grant=self._granted,
+            tls=self._tls[1],
+            standstill=self._standstill,
+        )
+        self._following = asyncio.ensure_future(self.follower.run())
+
+    async def stop_following(self) -> None:
+        """Follow nobody. The log stands still when this returns."""
+        task, self._following = self._following, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self.follower = None
+
+    @property
+    def granted_ms(self) -> int:
+        """For how much longer a grant that was given may count for its master."""
+        return max(0, self._granted_at_ms + self._ha.grant_ms - self._clock_ms()) if self._granted_at_ms >= 0 else 0
+
+    def _granted(self) -> None:
+        self._granted_at_ms = self._clock_ms()
+
+    def _slave_facts(self) -> SlaveFacts:
+        settings, store = self._settings, self._log
+        return SlaveFacts(
+            cluster=settings.cluster_name, broker_name=settings.broker_name, broker_id=settings.broker_id,
+            store_uuid=store.identity.uuid, file_bytes=settings.store.mapped_file_size_commit_log,
+            promised_epoch=self.promised_epoch, is_crash_safe=store.pool_status.is_crash_safe,
+            address=settings.address, secret=self.secret,
+        )  # fmt: skip
+
+    def _copied(self) -> None:
+        if not self._is_show_scheduled:
+            self._is_show_scheduled = True
+            self._loop.call_soon(self.show)
+
+    def show(self) -> None:
+        """Let consumers see what the master says is confirmed, as far as it is here."""
+        self._is_show_scheduled = False
+        follower = self.follower
+        if follower is None or self.store.copier is None:
+            return
+        self._tables.settle(self._log.wrote)
+        if not self.store.dispatch(min(follower.confirmed, self.store.received)) and not self._is_show_scheduled:
+            self._is_show_scheduled = True
+            if self.store.is_behind:
+                self._loop.call_later(SHOW_RETRY_S, self.show)
+            else:
+                self._loop.call_soon(self.show)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _tls_contexts(certificate: str, key: str, authority: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Of the listening port, and for following. With an authority both sides must show what it has signed."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for context in (server, client):
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(certificate, key)
+        if authority:
+            context.load_verify_locations(authority)
+    client.check_hostname = False  # members are known by who signed them: their addresses come and go
+    client.verify_mode = ssl.CERT_REQUIRED if authority else ssl.CERT_NONE
+    if authority:
+        server.verify_mode = ssl.CERT_REQUIRED
+    return server, client

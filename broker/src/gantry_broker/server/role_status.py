@@ -1,0 +1,78 @@
+"""What a broker says of its role: one look at its parts, put into the words of orders. Pure."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from gantry_broker.ha.master_session import MasterSession
+from gantry_status.orders import UNKNOWN, HaRole, HaStatus, SlaveState
+
+if TYPE_CHECKING:
+    from gantry_broker.server.roles import Roles
+
+
+def compared_needed(electable: list[int], acks_needed: int) -> int:
+    """With how many slaves a master compares after a start that may have lost bytes.
+
+    Whatever was acknowledged is on ``acks_needed`` of them: so it is on one of so many. Where none is needed for an
+    acknowledgement, all are asked who could have been promoted.
+    """
+    slaves = max(len(electable), acks_needed)
+    return slaves - acks_needed + 1 if acks_needed else slaves
+
+
+def status_of(roles: Roles) -> HaStatus:
+    """This moment."""
+    settings, store, replication = roles.settings, roles.store, roles.replication
+    record, follower = roles.records.record, replication.follower
+    trouble = roles.trouble
+    if not trouble and follower is not None and not follower.is_streaming:
+        trouble = f"the master is not followed: {follower.trouble or 'it is being asked'}"
+    missing = "" if replication.may_acknowledge() or not replication.is_leading else replication.missing()
+    return HaStatus(
+        role=roles.role,
+        epoch=roles.epoch,
+        promised_epoch=roles.promises.promise.epoch,
+        broker_id=settings.broker_id,
+        identity=store.identity.uuid,
+        cluster=settings.cluster_name,
+        broker_name=settings.broker_name,
+        address=settings.address,
+        ha_address=settings.ha_address,
+        begin=store.min_physical,
+        wrote=store.wrote,
+        committed=store.committed,
+        flushed=store.flushed,
+        acked=UNKNOWN if store.acked is None else store.acked,
+        confirmed=follower.confirmed if follower is not None else store.confirmed,
+        last_epoch=replication.store.history.epoch,
+        electable=list(record.electable),
+        acks_needed=settings.ha.acks_needed,
+        slaves=_slaves(roles) if roles.role is HaRole.MASTER else [],
+        master=record.master if roles.role is HaRole.SLAVE else "",
+        trouble=trouble or missing,
+        is_draining=roles.is_draining,
+        may_acknowledge=roles.role is HaRole.MASTER and replication.may_acknowledge(),
+    )
+
+
+def _slaves(roles: Roles) -> list[SlaveState]:
+    server = roles.replication.server
+    now = asyncio.get_running_loop().time()
+    addresses: dict[str, str] = {}
+    for stream in server.streams if server is not None else ():
+        session = stream.session
+        if isinstance(session, MasterSession) and session.hello is not None:
+            addresses[session.hello.store_uuid] = session.hello.address
+    return [
+        SlaveState(
+            identity=slave.identity,
+            broker_id=slave.broker_id,
+            address=addresses.get(slave.identity, ""),
+            received=slave.received,
+            flushed=slave.flushed,
+            ack_age_ms=int((now - slave.acked_at) * 1000),
+        )
+        for slave in roles.replication.acks
+    ]

@@ -1,0 +1,382 @@
+"""Which role this broker has, and how it changes: one order after the other, each stamped with an epoch.
+
+    UNASSIGNED --promote--> MASTER --follow--> SLAVE --promote--> MASTER          fence: back to UNASSIGNED
+        `--follow--> SLAVE     `-- after a start that may have lost bytes: COMPARING first, with its slaves
+
+Every order is idempotent: whoever gets no answer sends it again. A promise is on the disk before anything is done in its
+epoch, so an order of an older one is refused for ever. Between two roles the gate is closed and clients' connections
+are, too: nobody reads or writes a store that is being changed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, final
+
+from gantry_broker.errors import BrokerError
+from gantry_broker.ha.master_session import MasterSession
+from gantry_broker.ha.promise import PromiseFile, PromiseRefused
+from gantry_broker.ha.role_record import RoleFile, RoleRecord
+from gantry_broker.ha.settings import BrokerRole, RoleAtStart
+from gantry_broker.server.gate import Gate
+from gantry_broker.server.replication import Replication
+from gantry_broker.server.role_status import compared_needed, status_of
+from gantry_broker.settings import BrokerSettings
+from gantry_broker.store.identity import Epoch
+from gantry_broker.store.message_store import MessageStore
+from gantry_broker.store.recovery_report import RecoveryReport
+from gantry_status.orders import HaRole, HaStatus, OrderRefused, Promised
+
+log = logging.getLogger(__name__)
+
+DRAIN_POLL_S: Final = 0.005
+
+
+class Host(Protocol):
+    """What a change of role asks of the rest of the broker."""
+
+    def append_pass(self) -> None:
+        """Append what was taken in this turn of the loop."""
+        ...
+
+    def forget_waiting(self) -> None:
+        """Answer nobody any more who waits for a promise."""
+        ...
+
+    def close_clients(self, reason: str) -> None:
+        """Close every client's connection."""
+        ...
+
+    def register(self, broker_id: int | None) -> None:
+        """Be known to name servers under this number, or not at all."""
+        ...
+
+    def clamp_offsets(self) -> None:
+        """Set consumers' offsets beyond their queues back."""
+        ...
+
+    async def standstill(self, change: Callable[[], None]) -> None:
+        """Run what waits for the disk while nobody else uses the store."""
+        ...
+
+
+@final
+class Roles:
+    """Owned by the loop."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MessageStore,
+        replication: Replication,
+        gate: Gate,
+        host: Host,
+        *,
+        promises: PromiseFile,
+        records: RoleFile,
+    ) -> None:
+        self.role = HaRole.UNASSIGNED
+        self.epoch = 0
+        """In which it has its role."""
+
+        self.trouble = ""
+        self.is_draining = False
+        self.is_closed = False
+        self.replication: Final = replication
+        self.records: Final = records
+        self.promises: Final = promises
+        self.settings: Final = settings
+        self.store: Final = store
+        self._gate: Final = gate
+        self._host: Final = host
+        self._lock = asyncio.Lock()
+        self._compared: set[int] = set()
+        self._waiting: asyncio.Task[None] | None = None
+        replication.on_refused = self._slave_refused
+
+    def __repr__(self) -> str:
+        return f"<Roles {self.role} epoch={self.epoch}>"
+
+    # -- the start -----------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read what was promised, and which role there was. Waits for the disk. Raises ``ConfigCorrupt``."""
+        self.promises.load()
+        self.records.load()
+        self.replication.promised_epoch = self.promises.promise.epoch
+
+    async def begin(self, report: RecoveryReport) -> None:
+        """Take the role that the configuration gives, if it gives one."""
+        ha, identity = self.settings.ha, self.store.identity
+        self.epoch = self.records.record.epoch
+        if ha.role_at_start is RoleAtStart.UNASSIGNED:
+            self._gate.close("this broker has no role yet")
+            return
+        if ha.role is BrokerRole.SLAVE:
+            await self._be_slave(self.promises.promise.epoch, ha.master_address)
+            return
+        if self.promises.promise.epoch > identity.epoch:
+            self.trouble = f"epoch {self.promises.promise.epoch} was promised to another master"
+            self._gate.close(self.trouble)
+            log.error("this broker is no master any more", extra={"reason": self.trouble})
+            return
+        if report.is_clean or identity.epochs[-1].start >= self.store.wrote:
+            await self._be_master(identity.epoch, self._electable())
+            return
+        needed = compared_needed(self._electable(), ha.acks_needed)
+        if needed:
+            self._compare(needed)
+        else:
+            await self._be_master(identity.epoch + 1, [])
+
+    async def close(self) -> None:
+        """Begin no change any more, and let one under way come to its end."""
+        if self._waiting is not None:
+            await asyncio.wait([self._waiting])
+        async with self._lock:
+            self.is_closed = True
+
+    def _electable(self) -> list[int]:
+        record = self.records.record
+        is_current = record.is_master and record.epoch == self.store.identity.epoch
+        return record.electable if is_current and record.electable else list(self.settings.ha.electable)
+
+    def _compare(self, needed: int) -> None:
+        """Wait for slaves before the first append: they may have what this start has lost."""
+        self.role, self.epoch = HaRole.COMPARING, self.store.identity.epoch
+        self.trouble = f"a start may have lost bytes; it compares with {needed} slaves first"
+        self._gate.close(self.trouble)
+        log.warning("a start may have lost bytes: slaves are asked first", extra={"slaves_needed": needed})
+        self._compared.clear()
+        self.replication.lead(self.epoch, self._electable(), is_comparing=True)
+
+    def _slave_refused(self, session: MasterSession) -> None:
+        """A slave was sent away: perhaps since it was compared, perhaps since it knows better."""
+        if self.role is not HaRole.COMPARING or session.hello is None or session.refusal is None:
+            return
+        if session.is_compared:
+            self._compared.add(session.hello.broker_id)
+            needed = compared_needed(self._electable(), self.settings.ha.acks_needed)
+            if len(self._compared) >= needed and self._waiting is None:
+                self._waiting = asyncio.ensure_future(self._compared_enough())
+        elif session.refusal.reason in ("newer", "fenced"):
+            self.trouble = f"slave {session.hello.broker_id} knows a newer master: {session.refusal.text}"
+            log.error("this broker is no master any more", extra={"reason": self.trouble})
+            self.replication.stop_leading(self.trouble)
+            self.role = HaRole.UNASSIGNED
+            self._gate.close(self.trouble)
+
+    async def _compared_enough(self) -> None:
+        try:
+            async with self._lock:
+                if self.role is HaRole.COMPARING:
+                    log.info(
+                        "slaves were compared with", extra={"end": self.store.wrote, "slaves": len(self._compared)}
+                    )
+                    self.replication.stop_leading("the comparison is over")
+                    await self._be_master(self.store.identity.epoch + 1, self._electable())
+        finally:
+            self._waiting = None
+
+    # -- orders --------------------------------------------------------------------------------------------------------
+
+    async def status(self) -> HaStatus:
+        """Who and where this broker is."""
+        return status_of(self)
+
+    async def promise(self, epoch: int, to: str) -> Promised:
+        """Follow nobody below ``epoch`` from now on, nor be a master of one. The log stands still when it returns."""
+        async with self._lock:
+            await self._give(epoch, to)
+            if self.role in (HaRole.MASTER, HaRole.COMPARING) and self.epoch < epoch:
+                await self._lose_role(f"epoch {epoch} was promised to {to or 'another master'}")
+            elif self.epoch < epoch:
+                await self.replication.stop_following()
+                self.trouble = f"epoch {epoch} was promised to {to or 'another master'}: it waits for that master"
+            history = self.replication.store.history
+            return Promised(
+                epoch=epoch,
+                identity=self.store.identity.uuid,
+                broker_id=self.settings.broker_id,
+                last_epoch=history.epoch,
+                end=self.store.wrote,
+                granted_ms=self.replication.granted_ms,
+            )
+
+    async def promote(self, epoch: int, electable: list[int], force: bool) -> HaStatus:
+        """Be the master of ``epoch``."""
+        async with self._lock:
+            if self.role is HaRole.MASTER and self.epoch == epoch:
+                self._end_drain()
+                return status_of(self)
+            newest = max(self.store.identity.epoch, self.epoch)
+            if epoch <= newest:
+                raise OrderRefused(f"epoch {newest} has been already; a new master needs a newer one than {epoch}")
+            if self.role is HaRole.COMPARING and not force:
+                raise OrderRefused(f"{self.trouble}; force takes its log as it is")
+            await self._give(epoch, "itself")
+            await self.replication.stop_following()
+            if self.role in (HaRole.MASTER, HaRole.COMPARING):
+                self._stop_leading("it becomes the master of another epoch")
+            await self._be_master(epoch, [number for number in electable if number != self.settings.broker_id])
+            return status_of(self)
+
+    async def follow(self, epoch: int, master: str) -> HaStatus:
+        """Be a slave of ``master`` in ``epoch``."""
+        async with self._lock:
+            if self.settings.broker_id == 0:
+                raise OrderRefused("brokerId=0 is a master's for ever: give this broker a number of its own")
+            if self.role is HaRole.MASTER and epoch <= self.epoch:
+                raise OrderRefused(f"this is the master of epoch {self.epoch}")
+            if self.role is HaRole.SLAVE and (self.epoch, self.records.record.master) == (epoch, master):
+                if self.replication.follower is not None:
+                    return status_of(self)
+            await self._give(epoch, master)
+            if self.role in (HaRole.MASTER, HaRole.COMPARING):
+                await self._lose_role(f"it follows {master} from now on")
+            await self._be_slave(epoch, master)
+            return status_of(self)
+
+    async def fence(self, epoch: int) -> HaStatus:
+        """Have no role below ``epoch`` any more, and none now."""
+        async with self._lock:
+            if self.role is HaRole.UNASSIGNED and self.promises.promise.epoch == epoch:
+                return status_of(self)
+            if self.role is HaRole.MASTER and epoch < self.epoch:
+                raise OrderRefused(f"this is the master of epoch {self.epoch}")
+            await self._give(epoch, "a fence")
+            await self._lose_role(f"it was fenced at epoch {epoch}")
+            return status_of(self)
+
+    async def drain(self, timeout_ms: int) -> HaStatus:
+        """Take no more sends, and have all that was taken on the disk and on the slaves."""
+        async with self._lock:
+            if self.role is not HaRole.MASTER:
+                raise OrderRefused(f"only a master drains, and this is {self.role}")
+            self._host.append_pass()
+            self.is_draining = True
+            self._gate.close_to_sends("this broker is drained")
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await asyncio.to_thread(self.store.flush)
+                    while not self._is_drained():
+                        await asyncio.sleep(DRAIN_POLL_S)
+            except TimeoutError:
+                self._end_drain()
+                raise OrderRefused(f"not drained within {timeout_ms} ms; sends are taken again") from None
+            except BrokerError as error:
+                raise OrderRefused(f"the store cannot be flushed: {error}") from error
+            return status_of(self)
+
+    def _is_drained(self) -> bool:
+        wrote, acks = self.store.wrote, self.replication.acks
+        is_promised = self.store.flushed >= wrote and (not acks.acks_needed or acks.acked() >= wrote)
+        return is_promised and all(slave.received >= wrote for slave in acks)
+
+    def _end_drain(self) -> None:
+        self.is_draining = False
+        self._gate.open()
+
+    async def lease(self, renewed_ms: int, duration_ms: int) -> HaStatus:
+        """The shard's Lease is ours, as of ``renewed_ms`` on the boot-time clock."""
+        self.replication.grants.leased(renewed_ms, duration_ms)
+        return status_of(self)
+
+    async def flush(self) -> HaStatus:
+        """Everything that is written now is on the disk when this returns."""
+        await asyncio.to_thread(self.store.flush)
+        return status_of(self)
+
+    # -- changing ------------------------------------------------------------------------------------------------------
+
+    async def _give(self, epoch: int, to: str) -> None:
+        try:
+            await asyncio.to_thread(self.promises.give, epoch, to)
+        except PromiseRefused as error:
+            raise OrderRefused(str(error)) from error
+        except OSError as error:
+            raise OrderRefused(f"the promise cannot be written: {error}") from error
+        self.replication.promised_epoch = epoch
+
+    async def _be_master(self, epoch: int, electable: list[int]) -> None:
+        """The log is this broker's from its end on."""
+        store, slave = self.store, self.replication.store
+        self._gate.close("this broker becomes a master")
+        self._host.close_clients("this broker becomes a master")
+        await self._show_all()
+        is_new = epoch != store.identity.epoch
+        record = RoleRecord(epoch, is_master=True, electable=sorted(electable))
+
+        def change() -> None:
+            self.records.write(record)
+            history = slave.history.epochs
+            slave.promote([*history, Epoch(epoch, store.wrote)] if is_new else list(history))
+
+        await self._host.standstill(change)
+        self._host.clamp_offsets()
+        self.role, self.epoch, self.trouble = HaRole.MASTER, epoch, ""
+        self.replication.lead(epoch, electable)
+        self._end_drain()
+        self._host.register(0)
+        log.info("this broker is the master", extra={"epoch": epoch, "start": store.wrote, "electable": electable})
+
+    async def _show_all(self) -> None:
+        """What needs nobody's ack is shown before anything new comes: a promotion waits for that."""
+        slave = self.replication.store
+        if slave.copier is None:
+            return
+        shown = self.store.wrote if not self.settings.ha.acks_needed else 0
+        while not slave.dispatch(shown) and not slave.is_behind:
+            await asyncio.sleep(0)
+
+    async def _be_slave(self, epoch: int, master: str) -> None:
+        """The log is ``master``'s copy from now on; where it is may be known later."""
+        await self.replication.stop_following()
+        self._gate.close("this broker becomes a slave")
+        record = RoleRecord(epoch, is_master=False, electable=self.records.record.electable, master=master)
+
+        def change() -> None:
+            self.records.write(record)
+            self.replication.store.copy()
+
+        await self._host.standstill(change)
+        self.role, self.epoch = HaRole.SLAVE, epoch
+        self.trouble = "" if master else "no name server knows its master yet"
+        self._gate.close_to_sends("this broker is a slave")
+        if master:
+            self.replication.follow(master)
+        self._host.register(self.settings.broker_id)
+        log.info("this broker is a slave", extra={"epoch": epoch, "master": master or "not known yet"})
+
+    def master_found(self, address: str) -> None:
+        """A name server says where the master is."""
+        is_asked = self.role is HaRole.SLAVE and not self.settings.ha.master_address
+        is_ours = self.settings.ha.role_at_start is RoleAtStart.CONFIGURED
+        if is_asked and is_ours and address and address != self.records.record.master and self._waiting is None:
+            self._waiting = asyncio.ensure_future(self._follow_found(address))
+
+    async def _follow_found(self, address: str) -> None:
+        try:
+            async with self._lock:
+                if self.role is HaRole.SLAVE:
+                    await self._be_slave(self.epoch, address)
+        except (BrokerError, OSError) as error:
+            log.error("the master cannot be followed", extra={"master": address, "reason": str(error)})
+        finally:
+            self._waiting = None
+
+    async def _lose_role(self, reason: str) -> None:
+        """Neither master nor slave: what is under way is appended, and nobody is answered any more."""
+        await self.replication.stop_following()
+        self._stop_leading(reason)
+        self._gate.close(reason)
+        self._host.close_clients(reason)
+        self._host.register(None)
+        self.role, self.trouble, self.is_draining = HaRole.UNASSIGNED, reason, False
+        log.warning("this broker has no role any more", extra={"reason": reason})
+
+    def _stop_leading(self, reason: str) -> None:
+        self._host.append_pass()
+        self._gate.close(reason)
+        self._host.forget_waiting()
+        self.replication.stop_leading(reason)

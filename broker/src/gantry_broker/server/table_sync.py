@@ -1,0 +1,133 @@
+"""The tables on a slave as they are on its master: topics, groups, consumer offsets, delay progress.
+
+    master   a table has changed -> its document, stamped with the log's end, over every stream
+    slave    taken as a whole; a topic that is gone from it is deleted when the log has got as far as the stamp
+
+Topics and groups go out at once, offsets once a second if they have changed, everything when a slave comes. The stamp is
+for deletions: a slave whose log is behind would make the topic again from older messages of it. A slave writes what it
+takes to its own files, so that a promotion, and a start, go on from there.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, final
+
+import msgspec
+
+from gantry_broker.ha.frames import Table
+from gantry_broker.server.core import BrokerCore
+from gantry_broker.server.delay import DelayService
+from gantry_broker.server.groups import GroupDocument
+from gantry_broker.server.offsets import DelayOffsetDocument, OffsetDocument
+from gantry_broker.server.persist import without_nulls
+from gantry_wire.commands.admin import TopicConfigTable
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = ("topics", "subscriptionGroup")
+NAMES: Final = (*AT_ONCE, "consumerOffset", "delayOffset")
+
+
+@final
+class TableSync:
+    """Owned by the loop."""
+
+    def __init__(self, core: BrokerCore, delay: DelayService) -> None:
+        self.on_urgent: Callable[[], None] = lambda: None
+        """Called when a table has changed that goes out at once."""
+
+        self._core: Final = core
+        self._delay: Final = delay
+        self._changed: set[str] = set()
+        self._offsets_edition = -1
+        self._is_taking = False
+        self._doomed: dict[str, int] = {}
+        """Topics that the master does not have any more, and the end of its log when it said so."""
+
+    # -- a master's side -----------------------------------------------------------------------------------------------
+
+    def changed(self, name: str) -> None:
+        """A table is not what it was."""
+        if self._is_taking:
+            return
+        self._changed.add(name)
+        if name in AT_ONCE:
+            self.on_urgent()
+
+    def everything(self) -> list[Table]:
+        """For a slave that has just come."""
+        return [self._table(name) for name in NAMES]
+
+    def urgent(self) -> list[Table]:
+        """What goes out at once."""
+        names = [name for name in AT_ONCE if name in self._changed]
+        self._changed.difference_update(names)
+        return [self._table(name) for name in names]
+
+    def due(self) -> list[Table]:
+        """Once a second: what has changed since."""
+        if self._core.offsets.edition != self._offsets_edition:
+            self._offsets_edition = self._core.offsets.edition
+            self._changed.add("consumerOffset")
+        names = [name for name in NAMES if name in self._changed]
+        self._changed.clear()
+        return [self._table(name) for name in names]
+
+    def _table(self, name: str) -> Table:
+        core = self._core
+        document: msgspec.Struct
+        if name == "topics":
+            document = core.topics.document()
+        elif name == "subscriptionGroup":
+            document = core.groups.document()
+        elif name == "consumerOffset":
+            document = core.offsets.document()
+        else:
+            document = self._delay.delivered()
+        data = without_nulls(msgspec.to_builtins(document, str_keys=True))
+        return Table(core.store.wrote, name, msgspec.json.encode(data))
+
+    # -- a slave's side ------------------------------------------------------------------------------------------------
+
+    def take(self, table: Table) -> None:
+        """What the master says. A document that cannot be read is logged and left out: the old one is still right."""
+        self._is_taking = True
+        try:
+            self._take(table.name, table.document, table.version)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            log.error("the master's table cannot be read", extra={"table": table.name, "reason": str(error)})
+        finally:
+            self._is_taking = False
+
+    def _take(self, name: str, data: bytes, end: int) -> None:
+        core = self._core
+        if name == "topics":
+            document = msgspec.json.decode(data, type=TopicConfigTable, strict=False)
+            gone = core.topics.take(document)
+            self._doomed = {topic: self._doomed.get(topic, end) for topic in gone}
+        elif name == "subscriptionGroup":
+            core.groups.take(msgspec.json.decode(data, type=GroupDocument, strict=False))
+        elif name == "consumerOffset":
+            core.offsets.load(msgspec.json.decode(data, type=OffsetDocument, strict=False))
+            core.offsets.is_dirty = True
+        elif name == "delayOffset":
+            self._delay.load(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False))
+            core.persistence.mark("delayOffset", now=False)
+        else:
+            log.warning("the master has a table that is not known here", extra={"table": name})
+
+    def settle(self, wrote: int) -> None:
+        """The log has got so far: topics that were deleted by then go."""
+        if not self._doomed:
+            return
+        for topic, end in list(self._doomed.items()):
+            if wrote >= end:
+                del self._doomed[topic]
+                self._is_taking = True
+                try:
+                    self._core.topics.delete(topic)
+                finally:
+                    self._is_taking = False
+                self._core.store.delete_topic(topic, before=end)
+                self._core.offsets.forget_topic(topic)
+                log.info("a topic was deleted on the master", extra={"topic": topic})
