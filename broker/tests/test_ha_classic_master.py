@@ -1,4 +1,4 @@
-"""A Java slave follows our master: a slave that does what RocketMQ's does gets our log, byte for byte, and is counted."""
+"""A Java slave follows our master: one that does what RocketMQ's does gets our log byte for byte, and is counted."""
 
 from __future__ import annotations
 

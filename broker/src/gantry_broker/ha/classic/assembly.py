@@ -60,6 +60,7 @@ class RecordAssembly:
         return records
 
     def _size_at(self, position: int) -> int:
+        size: int
         size, magic = BLANK_RECORD.unpack_from(self._data, position)
         offset = self.offset + position
         room = self._file_bytes - offset % self._file_bytes

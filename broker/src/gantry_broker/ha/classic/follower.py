@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, cast, final
 
 from gantry_broker.errors import StoreError
 from gantry_broker.ha.classic.chunks import REPORT_INTERVAL_S, SILENCE_S
@@ -171,8 +171,8 @@ class ClassicSlaveStream(asyncio.Protocol):
         return self._session is not None and self._session.is_streaming
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A transport of uvloop is no subclass of asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
 
     def begin(self, session: ClassicSlaveSession) -> None:
         """The store is ready."""

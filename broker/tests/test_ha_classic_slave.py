@@ -1,0 +1,479 @@
+"""Our slave follows a Java master: wherever the stream is cut or changed, its log is a prefix of the master's, and a log
+that is another one is not mixed with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gantry_broker.errors import StoreError
+from gantry_broker.ha.classic.assembly import RECORD_BYTES_MAX, RecordAssembly
+from gantry_broker.ha.classic.slave_session import ClassicSlaveSession
+from gantry_broker.ha.classic.start import CannotFollow, MasterRange, foreign_epochs, plan_start
+from gantry_broker.ha.frames import StreamBroken, Welcome
+from gantry_broker.ha.history import History
+from gantry_broker.ha.slave_store import SlaveStore
+from gantry_broker.store.copying import CopyRefused
+from gantry_broker.store.identity import Epoch
+from gantry_broker.store.settings import PoolSettings
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.store_world import STORE_HOST, TINY, StoreWorld
+from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
+
+FILE_BYTES = TINY.mapped_file_size_commit_log
+POOL = PoolSettings(is_enabled=True, buffers_count=4, path="/buffers")
+
+
+class JavaMaster:
+    """A log as RocketMQ writes it, without seals, and the stream of it as RocketMQ's master sends it."""
+
+    def __init__(self, begin: int = 0) -> None:
+        self.begin = begin
+        self.log = b""
+        self.starts: list[int] = []
+        self.acks: list[int] = []
+        self._requested = -1
+        self._sent = -1
+        self._reports = b""
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.log)
+
+    @property
+    def range(self) -> MasterRange:
+        return MasterRange(self.begin, self.end)
+
+    def send(self, count: int = 1, topic: str = "orders") -> None:
+        for _ in range(count):
+            number = len(self.starts)
+            message = StoredMessage(
+                topic=topic, queue_id=0, queue_offset=number, physical_offset=self.end,
+                body=b"java %d" % number + bytes(number % 300), store_timestamp_ms=1_700_000_000_000 + number,
+                store_host=STORE_HOST, properties_bytes=b"KEYS\x01k%d\x02" % number,
+            )  # fmt: skip
+            room = FILE_BYTES - self.end % FILE_BYTES
+            if len(encode_record(message)) + 8 > room:
+                # Only eight bytes are the blank's; the rest of the file is whatever lay there.
+                self.log += BLANK_RECORD.pack(room, BLANK_MAGIC) + b"\xda" * (room - 8)
+                message = dataclasses.replace(message, physical_offset=self.end)
+            self.starts.append(self.end)
+            self.log += encode_record(message)
+
+    def fill(self, end: int) -> None:
+        while self.end < end:
+            self.send()
+
+    def connected(self) -> None:
+        self._requested = self._sent = -1
+        self._reports = b""
+
+    def receive(self, data: bytes) -> None:
+        self._reports += data
+        while len(self._reports) >= 8:
+            (offset,) = struct.unpack_from(">q", self._reports)
+            self._reports = self._reports[8:]
+            self.acks.append(offset)
+            if self._requested < 0:
+                self._requested = offset
+                self._sent = offset or self.end - self.end % FILE_BYTES
+
+    def beat(self) -> bytes:
+        return struct.pack(">qi", self._sent, 0)
+
+    def pump(self, batch_bytes: int = 4_096) -> bytes:
+        """Everything that there is, in chunks that end at a file's end or anywhere."""
+        out = b""
+        while self._requested >= 0 and self._sent < self.end:
+            size = min(batch_bytes, self.end - self._sent, FILE_BYTES - self._sent % FILE_BYTES)
+            place = self._sent - self.begin
+            out += struct.pack(">qi", self._sent, size) + self.log[place : place + size]
+            self._sent += size
+        return out
+
+
+class Slave:
+    """A store of ours, and what it has of the master."""
+
+    def __init__(self, *, is_pooled: bool = False) -> None:
+        world = dataclasses.replace(TINY, pool=POOL) if is_pooled else TINY
+        self.world = StoreWorld(FaultyDisk(), "/slave", world)
+        self.world.open()
+        self.store = SlaveStore(self.world.store)
+
+    def reopen(self) -> None:
+        self.world.close()
+        self.world.open()
+        self.store = SlaveStore(self.world.store)
+
+    def connect(self, master: JavaMaster) -> ClassicSlaveSession:
+        """As the follower does it."""
+        start = plan_start(self.store.history, master.range, FILE_BYTES)
+        welcome = Welcome(
+            epoch=start.epochs[-1].epoch, epochs=start.epochs, begin=start.end, start=start.end,
+            is_restart=start.is_restart,
+        )  # fmt: skip
+        if not self.store.is_prepared(welcome):
+            self.store.prepare(welcome)
+        session = ClassicSlaveSession(self.store, start, FILE_BYTES)
+        master.connected()
+        master.receive(session.begin())
+        return session
+
+    def follow(self, master: JavaMaster) -> None:
+        """To the end."""
+        session = self.connect(master)
+        master.receive(session.receive(master.pump()))
+        while not self.store.dispatch(self.store.received):
+            pass
+
+    def log(self) -> bytes:
+        data, offset = b"", self.world.store.min_physical
+        while more := self.store.read(offset + len(data), 1 << 20):
+            data += more
+        return data
+
+
+def bodies(master: JavaMaster) -> list[bytes]:
+    return [b"java %d" % number + bytes(number % 300) for number in range(len(master.starts))]
+
+
+@settings(max_examples=40)
+@given(st.data(), st.booleans())
+def test_our_slave_is_a_prefix_of_a_java_master_wherever_the_stream_is_cut(
+    data: st.DataObject, is_pooled: bool
+) -> None:
+    """Amid heads, amid records, across files; connected again it goes on, and never acknowledges what it has not."""
+    master, slave = JavaMaster(), Slave(is_pooled=is_pooled)
+    for _ in range(data.draw(st.integers(1, 5))):
+        session = slave.connect(master)
+        for _ in range(data.draw(st.integers(0, 6))):
+            master.send(data.draw(st.integers(0, 30)))
+            sent = master.pump(data.draw(st.sampled_from((1, 100, 4_096, 32_768))))
+            cut = data.draw(st.integers(0, len(sent)))
+            with suppress(StoreError):
+                master.receive(session.receive(sent[:cut]))
+            assert master.log.startswith(slave.log())
+            assert master.acks[-1] <= max(1, slave.world.store.wrote)
+            if cut < len(sent):
+                break
+        slave.world.store.commit_step()
+    follow_with_few_buffers(slave, master)
+
+    assert slave.log() == master.log
+    assert slave.world.bodies() == bodies(master)
+
+
+def follow_with_few_buffers(slave: Slave, master: JavaMaster) -> None:
+    while slave.world.store.wrote < master.end:
+        with suppress(StoreError):
+            slave.follow(master)
+        slave.world.store.commit_step()
+    slave.follow(master)
+
+
+def test_every_cut_of_one_stream_is_survived() -> None:
+    """At every single byte, of heads and of records: what came before is there, and the rest comes with the next."""
+    master = JavaMaster()
+    master.send(6)
+    probe = Slave().connect(master)
+    stream = master.pump(100)
+    assert probe.is_streaming
+    for cut in range(len(stream) + 1):
+        slave = Slave()
+        session = slave.connect(master)
+        session.receive(stream[:cut])
+        assert master.log.startswith(slave.log())
+        assert session.buffered < 200
+        slave.follow(master)
+        assert slave.log() == master.log
+
+
+def test_an_empty_disk_gets_the_whole_log() -> None:
+    """From the oldest file on, though RocketMQ's master sends the last one only to whoever asks for nothing."""
+    master, slave = JavaMaster(), Slave()
+    master.fill(3 * FILE_BYTES + 5_000)
+
+    slave.follow(master)
+
+    assert master.acks[0] == 1
+    assert slave.log() == master.log
+    assert slave.world.bodies() == bodies(master)
+
+
+def test_a_log_that_begins_later_is_copied_from_there() -> None:
+    """Its first files have expired; ours begins where it does."""
+    master, slave = JavaMaster(begin=7 * FILE_BYTES), Slave()
+    master.fill(9 * FILE_BYTES)
+
+    slave.follow(master)
+
+    assert (slave.world.store.min_physical, slave.log()) == (7 * FILE_BYTES, master.log)
+    assert slave.store.history.epochs == [Epoch(2, 7 * FILE_BYTES, is_ours=False)]
+
+
+def test_who_fell_behind_what_has_expired_begins_anew() -> None:
+    """All that it had is gone at the master, too, and none of it was written here."""
+    master, slave = JavaMaster(), Slave()
+    master.fill(2_000)
+    slave.follow(master)
+    later = JavaMaster(begin=5 * FILE_BYTES)
+    later.fill(6 * FILE_BYTES)
+
+    slave.follow(later)
+
+    assert (slave.world.store.min_physical, slave.log()) == (5 * FILE_BYTES, later.log)
+
+
+def test_a_java_master_that_has_nothing_yet_is_followed() -> None:
+    """From its first message on, while the stream waits."""
+    master, slave = JavaMaster(), Slave()
+    session = slave.connect(master)
+    assert session.receive(master.beat()) == b""
+
+    master.send(10)
+    session.receive(master.pump())
+
+    assert slave.log() == master.log
+
+
+def test_a_promoted_slave_begins_an_epoch_of_ours_behind_what_java_wrote() -> None:
+    """What is Java's needs no seal, what comes then must have one; and the store starts again with that."""
+    master, slave = JavaMaster(), Slave()
+    master.send(30)
+    slave.follow(master)
+    slave.reopen()
+    slave.follow(master)
+    end, epochs = master.end, slave.store.history.epochs
+    assert epochs == [Epoch(2, 0, is_ours=False)]
+
+    slave.store.promote([*epochs, Epoch(3, end)])
+    slave.world.store.stop_holding_dispatch()
+    slave.world.send("orders", 5)
+    slave.reopen()
+
+    identity = slave.world.store.identity
+    assert [identity.is_ours(offset) for offset in (0, end - 1, end)] == [False, False, True]
+    assert slave.world.bodies() == bodies(master) + slave.world.sent_bodies()
+
+
+def test_starts_without_a_message_leave_no_epochs() -> None:
+    """A slave that is started a hundred times has the history that it had."""
+    master, slave = JavaMaster(), Slave()
+    for _ in range(3):
+        master.send(5)
+        slave.follow(master)
+        slave.reopen()
+
+    slave.follow(master)
+
+    assert slave.store.history.epochs == [Epoch(2, 0, is_ours=False)]
+
+
+# -- two logs that are not one -----------------------------------------------------------------------------------------
+
+
+def test_a_tail_of_ours_that_the_java_master_has_not_is_refused() -> None:
+    """It may be the only copy of acknowledged messages: somebody has to decide. Nothing is changed."""
+    master, slave = JavaMaster(), Slave()
+    master.send(30)
+    slave.follow(master)
+    slave.store.promote([*slave.store.history.epochs, Epoch(3, master.end)])
+    slave.world.send("orders", 3)
+    before = slave.log()
+
+    with pytest.raises(CannotFollow, match="it has not got what is here"):
+        slave.connect(master)
+    master.send(50)
+    session = slave.connect(master)
+    with pytest.raises(CannotFollow, match="is another one than the master's"):
+        session.receive(master.pump())
+
+    assert slave.log() == before
+    assert not session.is_streaming and session.ack() == b"" and slave.world.store.wrote not in master.acks
+
+
+def test_a_tail_of_ours_that_the_java_master_has_is_followed() -> None:
+    """A Java slave of ours was made a master: its log is ours, seals and all, and goes on without."""
+    slave = Slave()
+    slave.world.send("orders", 40)
+    master = JavaMaster()
+    master.log = slave.log()
+    master.starts = [0] * 40
+    master.send(40)
+
+    slave.follow(master)
+
+    assert slave.log() == master.log
+    identity = slave.world.store.identity
+    assert [epoch.is_ours for epoch in identity.epochs] == [True, False]
+
+
+@pytest.mark.parametrize("place", [0, 1, 57, 700, -1], ids=["first", "second", "early", "middle", "last"])
+def test_one_byte_that_differs_before_our_end_is_seen(place: int) -> None:
+    """Whatever the master sends after it. Byte 0 is a length's and cannot differ alone."""
+    master, slave = JavaMaster(), Slave()
+    master.send(20)
+    slave.follow(master)
+    place %= len(master.log)
+    other = bytearray(master.log)
+    other[place] ^= 1
+    master.log = bytes(other)
+    master.starts = [0] * 20
+    master.send(20)
+    before = slave.log()
+
+    session = slave.connect(master)
+    if place:
+        with pytest.raises(CannotFollow, match="is another one"):
+            session.receive(master.pump(64))
+        assert slave.log() == before
+    else:
+        session.receive(master.pump(64))
+        assert slave.world.store.wrote == master.end
+
+
+def test_a_master_that_lost_its_tail_is_not_followed() -> None:
+    """RocketMQ's slave would wait until the master has grown past it, and then mix two logs."""
+    master, slave = JavaMaster(), Slave()
+    master.send(20)
+    slave.follow(master)
+    master.log = master.log[: master.starts[10]]
+
+    with pytest.raises(CannotFollow, match=f"this log is 0 to {slave.world.store.wrote}, and the master's 0 to"):
+        slave.connect(master)
+
+
+# -- lies --------------------------------------------------------------------------------------------------------------
+
+
+def head(offset: int, size: int) -> bytes:
+    return struct.pack(">qi", offset, size)
+
+
+@pytest.mark.parametrize("noise", [
+    head(0, 10), head(2, 10), head(-1, 10), head(1 << 62, 0), head(1, -1), head(1, FILE_BYTES), head(1, 1 << 30),
+    b"\xff" * 12, b"HTTP/1.1 400 Bad Request",
+])  # fmt: skip
+def test_a_head_that_cannot_be_ends_the_stream(noise: bytes) -> None:
+    """Another offset than the next, or a size that is none or reaches over a file's end; before a byte of it is kept."""
+    slave = Slave()
+    session = slave.connect(JavaMaster())
+
+    with pytest.raises(StreamBroken):
+        session.receive(noise)
+
+    assert slave.world.store.wrote == 0
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_whatever_is_changed_on_the_way_nothing_wrong_is_kept(data: st.DataObject) -> None:
+    """Bytes that are missing, twice there or new: the log stays a prefix, and the next stream brings the rest."""
+    master, slave = JavaMaster(), Slave()
+    master.send(40)
+    session = slave.connect(master)
+    sent = master.pump(1_000)
+    at, size = data.draw(st.integers(0, len(sent) - 1)), data.draw(st.integers(1, 300))
+    kind = data.draw(st.sampled_from(("drop", "double", "insert")))
+    piece = {"drop": b"", "double": sent[at : at + size] * 2, "insert": b"\x07" * size + sent[at : at + size]}[kind]
+    changed = sent[:at] + piece + sent[at + size :]
+
+    with suppress(StreamBroken, CopyRefused):
+        session.receive(changed)
+
+    assert master.log.startswith(slave.log())
+    slave.follow(master)
+    assert slave.log() == master.log
+
+
+def test_a_record_with_a_bad_checksum_is_not_kept() -> None:
+    """Neither it nor anything behind it; what came before stays."""
+    master, slave = JavaMaster(), Slave()
+    master.send(20)
+    session = slave.connect(master)
+    good = master.log
+    bad = bytearray(good)
+    bad[master.starts[10] + 90] ^= 0x40
+    master.log = bytes(bad)
+    stream = master.pump(good.index(good[master.starts[10] :]))
+    first = master.starts[10] + 12
+
+    session.receive(stream[:first])
+    with pytest.raises(CopyRefused, match=f"what lies at {master.starts[10]} is no record"):
+        session.receive(stream[first:])
+
+    assert slave.log() == good[: master.starts[10]]
+    master.log = good
+    slave.follow(master)
+    assert slave.log() == good
+
+
+def test_a_record_of_another_place_is_not_kept() -> None:
+    """Its own offset says where it belongs."""
+    master, slave = JavaMaster(), Slave()
+    master.send(5)
+    session = slave.connect(master)
+    first = master.log[: master.starts[1]]
+    master.log = first + first + master.log[2 * len(first) :]
+
+    with pytest.raises((CopyRefused, StreamBroken)):
+        session.receive(master.pump())
+
+    assert slave.world.store.wrote == 0
+
+
+def test_a_length_that_cannot_be_is_not_waited_for() -> None:
+    """What waits in memory for its rest is bounded, whatever the master says it will send."""
+    for size, magic in ((0, 0), (90, -626843481), (1 << 30, -626843481), (500, 7), (FILE_BYTES - 1, BLANK_MAGIC)):
+        with pytest.raises(StreamBroken):
+            RecordAssembly(0, FILE_BYTES).feed(BLANK_RECORD.pack(size, magic))
+    with pytest.raises(StreamBroken, match="more than"):
+        RecordAssembly(0, 1 << 30).feed(BLANK_RECORD.pack(RECORD_BYTES_MAX + 1, -626843481))
+
+
+# -- where to begin ----------------------------------------------------------------------------------------------------
+
+JAVAS = [Epoch(2, 0, is_ours=False)]
+OURS = [Epoch(2, 0, is_ours=False), Epoch(3, 500)]
+
+
+@pytest.mark.parametrize(("own", "master", "says"), [
+    (History(OURS, 0, 900), MasterRange(0, 899), "it has not got what is here"),
+    (History(OURS, 0, 900), MasterRange(1_000, 5_000), "written here"),
+    (History(OURS, 0, 1_000), MasterRange(1_000, 5_000), "written here"),
+    (History([], 0, 0), MasterRange(1_234, 5_000), "mappedFileSizeCommitLog must be the same"),
+])  # fmt: skip
+def test_what_would_lose_something_is_not_begun(own: History, master: MasterRange, says: str) -> None:
+    """And the reason names both logs."""
+    with pytest.raises(CannotFollow, match=says):
+        plan_start(own, master, 1_000)
+
+
+def test_the_last_mebibyte_is_compared() -> None:
+    """Or all that both have, if that is less; and an empty log asks for the first byte it can."""
+    mebibyte = 1 << 20
+    far = plan_start(History(JAVAS, 0, 5 * mebibyte), MasterRange(0, 9 * mebibyte), mebibyte)
+    near = plan_start(History(JAVAS, 0, 5 * mebibyte), MasterRange(5 * mebibyte, 9 * mebibyte), mebibyte)
+    short = plan_start(History(JAVAS, 0, 700), MasterRange(0, 900), mebibyte)
+    empty = plan_start(History([Epoch(1, 0)], 0, 0), MasterRange(0, 900), mebibyte)
+    late = plan_start(History([Epoch(1, 0)], 0, 0), MasterRange(mebibyte, 2 * mebibyte), mebibyte)
+
+    assert (far.request, far.end, far.epochs) == (4 * mebibyte, 5 * mebibyte, JAVAS)
+    assert (near.request, near.end) == (5 * mebibyte, 5 * mebibyte)
+    assert (short.request, short.end) == (1, 700)
+    assert (empty.request, empty.end, empty.epochs, empty.is_restart) == (1, 0, JAVAS, False)
+    assert (late.request, late.end, late.is_restart) == (mebibyte, mebibyte, True)
+
+
+def test_a_history_says_who_wrote_what() -> None:
+    """Epochs without a message go, and numbers that were used are not used again."""
+    assert foreign_epochs([Epoch(1, 0)], 0) == [Epoch(2, 0, is_ours=False)]
+    assert foreign_epochs(OURS, 900) == [*OURS, Epoch(4, 900, is_ours=False)]
+    assert foreign_epochs(OURS, 500) == JAVAS
+    assert foreign_epochs([Epoch(1, 0), Epoch(7, 900)], 900) == [Epoch(1, 0), Epoch(8, 900, is_ours=False)]

@@ -1,0 +1,92 @@
+"""Apache's broker is a slave of our store: the log that it has is ours, byte for byte, and its word counts."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from gantry_interop import ha_store, java, peers, store_tool
+from gantry_interop.ha_store import FILE_BYTES
+from gantry_interop.processes import Nursery
+
+from gantry_broker.testing.local import wait_until
+
+pytestmark = pytest.mark.needs_java
+
+PATIENT_S = 90.0
+
+
+async def test_a_java_slave_has_our_log_byte_for_byte_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    """Attached to a log of two messages, over three rolls, stopped, behind by two files, started again."""
+    await asyncio.to_thread(java.build)
+    layout = peers.Layout(tmp_path / "java")
+    with Nursery(tmp_path / "logs") as nursery:
+        async with (
+            ha_store.our_master(tmp_path / "ours") as master,
+            ha_store.registered(nursery, layout, master.server.port),
+        ):
+            await master.send(2)
+            slave = ha_store.start_java_slave(nursery, layout)
+            await wait_until(lambda: master.has_all, PATIENT_S)
+            await master.send(3_500)
+            await wait_until(lambda: master.has_all, PATIENT_S)
+            assert [one.broker_id for one in master.slaves] == [-1]
+            await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
+            await wait_until(lambda: len(master.slaves) == 0)
+            assert master.slaves.acked() == -1
+
+            await master.send(2_500)
+            slave = ha_store.start_java_slave(nursery, layout)
+            await wait_until(lambda: master.has_all, PATIENT_S)
+            await master.send(500)
+            await wait_until(lambda: master.has_all, PATIENT_S)
+            await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
+            end = master.store.wrote
+
+    assert end > 6 * FILE_BYTES
+    assert ha_store.log_bytes(layout.store, 0, end) == ha_store.log_bytes(tmp_path / "ours", 0, end)
+    found = store_tool.read_store(layout.store, tmp_path, shape=store_tool.SMALL, keys=["interop_ha#key-6500"])
+    assert found.physical_offset_max == end
+    assert [found.topics["interop_ha"][queue].readable for queue in (0, 1)] == [3_251, 3_251]
+    assert len(found.keys["interop_ha#key-6500"]) == 1
+
+
+async def test_a_java_slave_that_comes_late_and_empty_gets_the_last_file(tmp_path: Path) -> None:
+    """As it does from RocketMQ's master; and one whose log is ahead of ours is refused, and gets nothing."""
+    await asyncio.to_thread(java.build)
+    layout = peers.Layout(tmp_path / "java")
+    with Nursery(tmp_path / "logs") as nursery:
+        async with (
+            ha_store.our_master(tmp_path / "ours") as master,
+            ha_store.registered(nursery, layout, master.server.port),
+        ):
+            await master.send(3_000)
+            slave = ha_store.start_java_slave(nursery, layout)
+            await wait_until(lambda: master.has_all, PATIENT_S)
+            await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
+            end = master.store.wrote
+        last = end - end % FILE_BYTES
+        assert min(path.name for path in (layout.store / "commitlog").iterdir()) == f"{last:020d}"
+        assert ha_store.log_bytes(layout.store, last, end) == ha_store.log_bytes(tmp_path / "ours", last, end)
+
+        shutil.copytree(layout.store / "commitlog", tmp_path / "before")
+        async with (
+            ha_store.our_master(tmp_path / "another") as other,
+            ha_store.registered(nursery, layout, other.server.port),
+        ):
+            await other.send(20)
+            seen: list[str] = []
+            slave = ha_store.start_java_slave(nursery, layout)
+            await wait_until(lambda: bool(_streams(other, seen)), PATIENT_S)
+            await wait_until(lambda: not other.server.streams, PATIENT_S)
+            assert len(other.slaves) == 0
+            await asyncio.to_thread(slave.kill)
+        assert ha_store.log_bytes(layout.store, last, end) == ha_store.log_bytes(tmp_path / "ours", last, end)
+
+
+def _streams(master: ha_store.OurMaster, seen: list[str]) -> list[str]:
+    """Every connection that was seen so far."""
+    seen.extend(stream.peer for stream in master.server.streams)
+    return seen
