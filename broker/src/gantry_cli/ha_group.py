@@ -22,8 +22,9 @@ from gantry_status.orders import UNKNOWN, HaRole, HaStatus
 class CannotMove(Exception):
     """The role stays where it is. Says why, and what to do."""
 
-    def __init__(self, reason: str, remedy: str) -> None:
+    def __init__(self, reason: str, remedy: str, *, is_nobody_there: bool = False) -> None:
         super().__init__(f"{reason} -- {remedy}")
+        self.is_nobody_there = is_nobody_there
         self.reason = reason
         self.remedy = remedy
 
@@ -130,7 +131,8 @@ def group_of(members: Sequence[Member], named: Collection[int] = ()) -> Group:
     silent = tuple(one for one in members if one.status is None)
     if not reached:
         why = "; ".join(one.failure for one in silent)
-        raise CannotMove(f"no broker answers: {why}", "start one, or name its controlSocketPath with --socket")
+        remedy = "start one, or name its controlSocketPath with --socket"
+        raise CannotMove(f"no broker answers: {why}", remedy, is_nobody_there=True)
     _refuse_mixture(reached)
     epoch = max(one.status.epoch for one in reached)
     newest = [one for one in reached if one.status.epoch == epoch]

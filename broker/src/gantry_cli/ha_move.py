@@ -17,9 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from gantry_cli.ha_group import CannotMove, Group, Reached, group_of
-from gantry_cli.ha_steps import LOOK_TIMEOUT_S, Moved, Step, Steps, Wish, look
+from gantry_cli.ha_steps import LOOK_TIMEOUT_S, Caller, Moved, Step, Steps, Wish, look
 from gantry_spec.election import Candidate, elect
-from gantry_status.order_client import OrderClient
 from gantry_status.orders import (
     AskPromise,
     AskStatus,
@@ -42,7 +41,7 @@ class Move:
 
     def __init__(
         self,
-        clients: Sequence[OrderClient],
+        clients: Sequence[Caller],
         wish: Wish,
         *,
         tell: Callable[[Step], None],

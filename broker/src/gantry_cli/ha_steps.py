@@ -7,15 +7,27 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final, Protocol, final, overload
 
 import msgspec
 
 from gantry_cli.ha_group import CannotMove, Member, Reached
-from gantry_status.order_client import OrderClient
-from gantry_status.orders import AskStatus, OrderError
+from gantry_status.orders import AskPromise, AskStatus, HaStatus, OrderError, Promised, StatusOrder
 
 LOOK_TIMEOUT_S: Final = 5.0
+
+
+class Caller(Protocol):
+    """Whom orders are given: an ``OrderClient``, or a test's own broker."""
+
+    @property
+    def path(self) -> str: ...
+
+    @overload
+    async def call(self, order: AskPromise, *, timeout_s: float | None = None) -> Promised: ...
+
+    @overload
+    async def call(self, order: StatusOrder, *, timeout_s: float | None = None) -> HaStatus: ...
 
 
 @final
@@ -55,10 +67,10 @@ class Moved:
     steps: list[Step] = field(default_factory=list)
 
 
-async def look(clients: Sequence[OrderClient]) -> list[Member]:
+async def look(clients: Sequence[Caller]) -> list[Member]:
     """Ask everybody who they are, side by side."""
 
-    async def one(client: OrderClient) -> Member:
+    async def one(client: Caller) -> Member:
         try:
             return Member(client.path, await client.call(AskStatus(), timeout_s=LOOK_TIMEOUT_S))
         except OrderError as error:

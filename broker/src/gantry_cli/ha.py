@@ -1,0 +1,200 @@
+"""`gantry ha`: who is the master of a group, and moving that role by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from gantry_cli.errors import Absent, CliError
+from gantry_cli.examples import examples
+from gantry_cli.ha_group import CannotMove, Member
+from gantry_cli.ha_move import Move
+from gantry_cli.ha_orders import demote, drain, explain_order, fence, flush, follow, print_json, promise
+from gantry_cli.ha_steps import Moved, Step, Wish, look
+from gantry_cli.ha_text import group_text, moved_text, step_text
+from gantry_cli.options import json_option
+from gantry_cli.stack import DEFAULT_DIRECTORY
+from gantry_cli.tables import console
+from gantry_status.order_client import OrderClient
+from gantry_status.orders import OrderError, OrderRefused
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def sockets_option(command: F) -> F:
+    """--socket of each member of a group."""
+    return click.option(
+        "--socket",
+        "paths",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        callback=lambda _context, _parameter, value: value or default_sockets(),
+        help="Control socket of a member; once for each [default: those of `gantry up` here].",
+    )(command)
+
+
+def default_sockets(directory: Path = DEFAULT_DIRECTORY) -> tuple[Path, ...]:
+    """The control sockets of a local stack."""
+    found = tuple(sorted(path for path in directory.glob("**/control.sock") if path.is_socket()))
+    if not found:
+        raise click.BadParameter(f"no broker of `gantry up` has a control socket below {directory}; name one")
+    return found
+
+
+@click.group(
+    epilog=examples(
+        ("gantry ha status --socket A --socket B", "who is the master, how far are the slaves"),
+        ("gantry ha promote --socket A --socket B", "the master is dead, or shall rest"),
+        ("gantry ha promote --socket A --socket B --to 2", "make member 2 the master"),
+        ("gantry ha drain --socket A", "before the machine of a master stops"),
+    )
+)
+def ha() -> None:
+    """Look at a replicated group and move its master role.
+
+    Every broker has a control socket, a file that only its own user may open; members of one group are named by theirs.
+    A socket is local, so this runs where the brokers do. `status` and `promote` take several; the other commands are
+    single orders to one broker, the steps of which a promotion is made.
+
+    Each order that changes a role carries an epoch, and brokers refuse what is older than what they have promised, so
+    no order that comes late can bring back an old master.
+    """
+
+
+@ha.command(
+    epilog=examples(
+        ("gantry ha status", "the brokers of `gantry up` here"),
+        ("gantry ha status --socket A --socket B", "any group"),
+        ("gantry ha status --json | jq '.members[].status.wrote'", "for programs"),
+    )
+)
+@sockets_option
+@json_option
+def status(paths: Sequence[Path], as_json: bool) -> None:
+    """Show the members of a group: roles, epochs, how far each log is, and what a promotion would need.
+
+    Exit codes: 0 everybody answers, 1 somebody does not.
+    """
+    members = asyncio.run(_look(paths))
+    if as_json:
+        print_json({"members": [dataclasses.asdict(one) for one in members]})
+    else:
+        out = console()
+        for part in group_text(members):
+            out.print(part)
+    if any(one.status is None for one in members):
+        raise click.exceptions.Exit(1)
+
+
+async def _look(paths: Sequence[Path]) -> list[Member]:
+    async with AsyncExitStack() as stack:
+        return await look([await stack.enter_async_context(OrderClient(str(path))) for path in paths])
+
+
+@ha.command(
+    epilog=examples(
+        ("gantry ha promote --socket A --socket B", "the furthest slave becomes the master"),
+        ("gantry ha promote --socket A --socket B --to 2", "member 2 does, once it has everything"),
+        ("gantry ha promote --socket B --electable 1 --electable 2", "A is lost, and 1 may come back"),
+        ("gantry ha promote --socket B --force --yes", "too few members are left, and a loss is accepted"),
+    )
+)
+@sockets_option
+@click.option(
+    "--to", type=click.IntRange(0), metavar="NUMBER", help="Which member (its brokerId) [default: the furthest]."
+)
+@click.option(
+    "--electable",
+    type=click.IntRange(0),
+    multiple=True,
+    metavar="NUMBER",
+    help="A member that may be the master; once for each, the present master, too [default: as they have recorded].",
+)
+@click.option("--force", is_flag=True, help="Promote though too few can promise, and something may be lost.")
+@click.option("--yes", is_flag=True, help="Do not ask before something may be lost.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, 86_400),
+    default=10.0,
+    show_default=True,
+    help="For draining the master, and for the slave to catch up, in seconds each.",
+)
+@json_option
+def promote(
+    paths: Sequence[Path],
+    to: int | None,
+    electable: Sequence[int],
+    force: bool,
+    yes: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Make one member of a group its master, in a new epoch, and have the others follow it.
+
+    While the old master answers, it hands over: it takes no more sends, the slave gets all it has, then the master is
+    fenced and the slave promoted. Nothing is lost, in any mode. If the slave is not there in time, all stays as it was.
+
+    When it does not answer, so many slaves must first promise, durably, never to follow it again that it can gather no
+    acknowledgement any more: S-k+1 of the S electable slaves, where code 0 needs k acks. Of those, the furthest has
+    every acknowledged message. With too few of them the command refuses before it changes anything. In an asynchronous
+    group (k = 0) one promise is enough, but what only the old master has is lost, and that is said.
+
+    --force promotes with too few promises. It prints what may be lost, and asks. Use it only when the missing members
+    are gone for good: one that still runs as the master could go on acknowledging.
+
+    Exit codes: 0 done, and everybody who answers follows; 1 it could not be done, or somebody does not follow yet;
+    2 the command was typed wrongly; 3 nobody is there.
+    """
+    wish = Wish(to=to, named=frozenset(electable), is_forced=force, drain_timeout_ms=int(timeout_s * 1000))
+    steps: list[Step] = []
+
+    def tell(step: Step) -> None:
+        steps.append(step)
+        click.echo(step_text(step), err=as_json)
+
+    def confirm(question: str) -> bool:
+        click.echo(question, err=True)
+        return yes or click.confirm("Promote all the same?", err=True)
+
+    try:
+        moved = asyncio.run(_move(paths, wish, tell, confirm))
+    except (CannotMove, OrderError) as error:
+        if as_json:
+            print_json({"error": str(error), "steps": steps})
+        raise _explain(error) from error
+    if as_json:
+        print_json({"error": None, **dataclasses.asdict(moved), "steps": moved.steps})
+    else:
+        for line in moved_text(moved):
+            click.echo(line)
+    if not moved.is_complete:
+        raise click.exceptions.Exit(1)
+
+
+def _explain(error: CannotMove | OrderError) -> CliError:
+    if isinstance(error, CannotMove):
+        kind = Absent if error.is_nobody_there else CliError
+        return kind(error.reason, error.remedy)
+    if isinstance(error, OrderRefused):
+        return CliError(f"a step was refused: {error}", "see the steps, mend what they say, and run it again")
+    return explain_order(error, "")
+
+
+async def _move(
+    paths: Sequence[Path], wish: Wish, tell: Callable[[Step], None], confirm: Callable[[str], bool]
+) -> Moved:
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(OrderClient(str(path))) for path in paths]
+        return await Move(clients, wish, tell=tell, confirm=confirm).run()
+
+
+for command in (promise, follow, demote, fence, drain, flush):
+    ha.add_command(command)

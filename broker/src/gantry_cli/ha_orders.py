@@ -1,0 +1,208 @@
+"""`gantry ha promise|follow|demote|fence|drain|flush`: one order to one broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+import msgspec
+
+from gantry_cli.errors import Absent, CliError
+from gantry_cli.examples import examples
+from gantry_cli.ha_text import status_text
+from gantry_cli.options import json_option
+from gantry_cli.tables import console
+from gantry_remoting import split_address
+from gantry_status.order_client import order_once
+from gantry_status.orders import (
+    AnyOrder,
+    AskPromise,
+    AskStatus,
+    BrokerUnreachable,
+    Drain,
+    Fence,
+    Flush,
+    Follow,
+    HaStatus,
+    OrderError,
+    OrderRefused,
+    OrderUnanswered,
+    Promised,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+EPOCH_MAX: Final = (1 << 62) - 1
+EPOCH: Final = click.IntRange(1, EPOCH_MAX)
+
+
+def socket_option(command: F) -> F:
+    """--socket of one broker."""
+    return click.option(
+        "--socket",
+        "path",
+        required=True,
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        help="The broker's control socket: its controlSocketPath, or control.sock in its storePathRootDir.",
+    )(command)
+
+
+def explain_order(error: OrderError, path: str | Path) -> CliError:
+    """An order's failure as a line for a person at a terminal."""
+    match error:
+        case BrokerUnreachable():
+            return Absent(f"{error}", "is this the controlSocketPath of a broker that runs, and is it yours?")
+        case OrderRefused():
+            return CliError(f"the broker at {path} refuses: {error}", "nothing has changed; see `gantry ha status`")
+        case OrderUnanswered():
+            return CliError(f"{error}", "it may have been done: see `gantry ha status`, or give the order again")
+        case _:
+            return CliError(f"{error}", "see the broker's log")
+
+
+def give(path: Path, order: AnyOrder) -> HaStatus | Promised:
+    """Have it done, or end with a line."""
+    try:
+        return order_once(str(path), order)
+    except OrderError as error:
+        raise explain_order(error, path) from error
+
+
+def print_json(document: object) -> None:
+    """One document for programs, readable for people, too."""
+    click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
+
+
+def show(answer: HaStatus | Promised, *, as_json: bool) -> None:
+    """Print what a broker has answered."""
+    if as_json:
+        print_json(answer)
+    elif isinstance(answer, Promised):
+        end = f"its log ends at {answer.end} in epoch {answer.last_epoch}"
+        click.echo(f"broker {answer.broker_id} has promised to follow nobody below epoch {answer.epoch}; {end}")
+    else:
+        out = console()
+        for part in status_text(answer):
+            out.print(part)
+
+
+@click.command(
+    epilog=examples(
+        ("gantry ha promise --socket PATH --epoch 8", "before somebody is promoted in epoch 8"),
+        ("gantry ha promise --socket PATH --epoch 8 --to ann --json", "for programs"),
+    )
+)
+@socket_option
+@click.option("--epoch", required=True, type=EPOCH, help="Below it, nobody is followed any more.")
+@click.option("--to", default="", metavar="NAME", help="To whom it is promised; it is kept with the promise.")
+@json_option
+def promise(path: Path, epoch: int, to: str, as_json: bool) -> None:
+    """Make a broker promise, durably, to follow nobody and grant nothing below an epoch.
+
+    A promise is never taken back. It is the first half of a promotion: enough of them, and the old master can never
+    acknowledge anything again. `gantry ha promote` does all of it; this is for doing it step by step.
+    """
+    show(give(path, AskPromise(epoch=epoch, to=to)), as_json=as_json)
+
+
+def _address(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    try:
+        split_address(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return value
+
+
+def follow_options(command: F) -> F:
+    """What `follow` and `demote` are told."""
+    for option in (
+        json_option,
+        click.option("--master", required=True, callback=_address, metavar="HOST:PORT", help="Its replication port."),
+        click.option("--epoch", required=True, type=EPOCH, help="The epoch of that master."),
+        socket_option,
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(
+    epilog=examples(
+        ("gantry ha follow --socket PATH --epoch 8 --master 192.0.2.20:10912", "be a slave of the master of epoch 8"),
+    )
+)
+@follow_options
+def follow(path: Path, epoch: int, master: str, as_json: bool) -> None:
+    """Have a broker follow a master.
+
+    It compares its history with the master's and cuts off, durably, what the group has left behind; where that is not
+    possible the master refuses it, and its status says why. A master that is told to follow is demoted: it closes its
+    clients' connections, so that they come back to the new master at once.
+    """
+    show(give(path, Follow(epoch=epoch, master=master)), as_json=as_json)
+
+
+@click.command(
+    epilog=examples(
+        ("gantry ha demote --socket PATH --epoch 8 --master 192.0.2.20:10912", "the master is 192.0.2.20 now"),
+    )
+)
+@follow_options
+def demote(path: Path, epoch: int, master: str, as_json: bool) -> None:
+    """Have a master follow another one: the same order as `gantry ha follow`.
+
+    This moves nothing by itself: the other one has to be the master of that epoch already. To move the role, use
+    `gantry ha promote`, which drains and fences the old master first.
+    """
+    show(give(path, Follow(epoch=epoch, master=master)), as_json=as_json)
+
+
+@click.command(
+    epilog=examples(
+        ("gantry ha fence --socket PATH", "take its role away, in the next epoch"),
+        ("gantry ha fence --socket PATH --epoch 8", "and none below 8 any more"),
+    )
+)
+@socket_option
+@click.option("--epoch", type=EPOCH, help="Below it, it takes no role any more [default: one more than it knows].")
+@json_option
+def fence(path: Path, epoch: int | None, as_json: bool) -> None:
+    """Take a broker's role away and close its clients' connections.
+
+    It is unassigned then: out of the routes, sends are answered 14, which clients retry elsewhere. Nothing is flushed
+    or waited for; `gantry ha drain` does that.
+    """
+    if epoch is None:
+        status = give(path, AskStatus())
+        assert isinstance(status, HaStatus), "a status is answered with a status"
+        epoch = max(status.epoch, status.promised_epoch, status.last_epoch) + 1
+    show(give(path, Fence(epoch=epoch)), as_json=as_json)
+
+
+@click.command(
+    epilog=examples(
+        ("gantry ha drain --socket PATH", "before the machine is stopped"),
+        ("gantry ha drain --socket PATH --timeout 60", "a slave is far behind"),
+    )
+)
+@socket_option
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0, 86_400), default=30.0, show_default=True, help="In seconds."
+)
+@json_option
+def drain(path: Path, timeout_s: float, as_json: bool) -> None:
+    """Have a master take no more sends, and wait until all it has is flushed and acknowledged by its slaves.
+
+    Sends are answered 14, unstored. In time, that stays so until the broker is promoted again, follows, or is fenced.
+    If it takes longer than the timeout the order is refused, and sends are taken again.
+    """
+    show(give(path, Drain(timeout_ms=int(timeout_s * 1000))), as_json=as_json)
+
+
+@click.command(epilog=examples(("gantry ha flush --socket PATH", "before a snapshot of the volume is taken")))
+@socket_option
+@json_option
+def flush(path: Path, as_json: bool) -> None:
+    """Have on disk what a broker has written up to now."""
+    show(give(path, Flush()), as_json=as_json)

@@ -1,0 +1,120 @@
+"""A group and a move of its master role, as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+
+from gantry_cli.ha_group import CannotMove, Member, group_of
+from gantry_cli.ha_steps import Moved, Step
+from gantry_cli.tables import table
+from gantry_cli.text import bytes_text
+from gantry_status.orders import UNKNOWN, HaRole, HaStatus, SlaveState
+
+
+def group_text(members: Sequence[Member]) -> Iterator[RenderableType]:
+    """The screen of `gantry ha status`, part by part."""
+    answers = [one for one in members if one.status is not None]
+    end = max((one.status.wrote for one in answers if one.status is not None), default=UNKNOWN)
+    columns = ("member", "role", "epoch", "wrote", "flushed", "acked", "confirmed", "last epoch", "follows", "socket")
+    if answers:
+        yield table("Members", columns, (_member_row(one, end) for one in answers), right=columns[2:8])
+    for one in answers:
+        assert one.status is not None, "it has answered"
+        if one.status.slaves:
+            slave_columns = ("slave", "address", "received", "flushed", "last ack")
+            rows = (_slave_row(slave, one.status.wrote) for slave in one.status.slaves)
+            yield table(f"Slaves of {one.name}", slave_columns, rows, right=slave_columns[2:])
+    for one in answers:
+        yield from notes(one)
+    for one in members:
+        if one.status is None:
+            yield f"{one.path} does not answer: {one.failure}"
+    if answers:
+        yield outlook(members)
+
+
+def notes(member: Member) -> Iterator[str]:
+    """What is not as it should be, or will not stay as it is."""
+    status = member.status
+    if status is None:
+        return
+    if status.trouble:
+        yield f"{member.name}: {status.trouble}"
+    if status.is_draining:
+        yield f"{member.name} is drained: it takes no sends until it is promoted, follows or is fenced"
+    if status.role is HaRole.MASTER and not status.may_acknowledge:
+        yield f"{member.name} may acknowledge nothing: no slave's grant and no Lease stands"
+    if status.promised_epoch > status.epoch:
+        yield f"{member.name} has promised epoch {status.promised_epoch}: it follows nobody below it"
+
+
+def outlook(members: Sequence[Member]) -> str:
+    """What a promotion would need now."""
+    try:
+        group = group_of(members)
+    except CannotMove as error:
+        return f"a promotion is not possible now: {error}"
+    voters = sorted(one.number for one in group.voters)
+    what = f"epoch {group.epoch}, slaves {sorted(group.electable)} may be promoted"
+    can = "can be asked" if len(voters) >= group.needed else "can be asked: too few"
+    needs = f"code 0 needs {group.acks_needed} ack(s), a promotion without the master {group.needed} promise(s)"
+    return f"{what}; {needs}, and {voters} {can}"
+
+
+def step_text(step: Step) -> str:
+    """One step as it ends."""
+    how = "" if step.is_done else "FAILED: "
+    return f"  {step.what:<9} {step.member:<24} {step.took_ms:>9.1f} ms  {how}{step.note}".rstrip()
+
+
+def moved_text(moved: Moved) -> Iterator[str]:
+    """What came of it."""
+    yield f"{moved.master} is the master in epoch {moved.epoch}"
+    if moved.loss:
+        yield f"lost, perhaps: {moved.loss}"
+    if not moved.is_complete:
+        yield "not everybody follows it yet; see above, and order it with: gantry ha follow"
+
+
+def status_text(status: HaStatus) -> Iterator[RenderableType]:
+    """The answer to one order."""
+    yield f"{Member('', status).name} is {_role(status)} in epoch {status.epoch}, and has written {status.wrote}"
+    yield from notes(Member("", status))
+
+
+def _role(status: HaStatus) -> str:
+    return status.role.value.lower()
+
+
+def _member_row(member: Member, end: int) -> tuple[str, ...]:
+    status = member.status
+    assert status is not None, "only who has answered has a row"
+    return (
+        member.name,
+        _role(status),
+        str(status.epoch),
+        _behind(status.wrote, end),
+        _offset(status.flushed),
+        _offset(status.acked),
+        _offset(status.confirmed),
+        str(status.last_epoch),
+        status.master or "-",
+        member.path,
+    )
+
+
+def _slave_row(slave: SlaveState, end: int) -> tuple[str, ...]:
+    age = "-" if slave.ack_age_ms == UNKNOWN else f"{slave.ack_age_ms} ms ago"
+    return (str(slave.broker_id), slave.address or "-", _behind(slave.received, end), _behind(slave.flushed, end), age)
+
+
+def _offset(value: int) -> str:
+    return "-" if value == UNKNOWN else str(value)
+
+
+def _behind(value: int, end: int) -> str:
+    if value == UNKNOWN or end in (UNKNOWN, value):
+        return _offset(value)
+    return f"{value} (-{bytes_text(end - value)})"
