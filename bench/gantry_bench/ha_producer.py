@@ -111,8 +111,8 @@ def _share(runs: Sequence[ProducerRun], beside: Setup, threads: int) -> float | 
 
 def producer_figures(runs: Sequence[ProducerRun], conditions: list[str]) -> Figures:
     """A line for each setup and number of threads."""
-    rows, lost, keys = [], [], dict.fromkeys((run.setup, run.threads) for run in runs)
-    for setup, threads in keys:
+    rows, lost, compared = [], [], 0
+    for setup, threads in dict.fromkeys((run.setup, run.threads) for run in runs):
         row = [setup.flush, setup.replication, setup.buffer, str(threads)]
         for system in ("Gantry", "Apache"):
             row += _columns([run for run in runs if (run.system, run.setup, run.threads) == (system, setup, threads)])
@@ -120,11 +120,12 @@ def producer_figures(runs: Sequence[ProducerRun], conditions: list[str]) -> Figu
         if ours is None or theirs is None:
             rows.append([*row, ""])
             continue
+        compared += 1
         rows.append([*row, f"{ratio(ours, theirs):.2f}" if theirs else ""])
         if ours < theirs:
             lost.append(f"{setup.text}, {threads} threads ({ratio(ours, theirs):.2f}x)")
     listed = f": {'; '.join(lost)}." if lost else "."
-    lost_note = f"Fewer messages a second than Apache RocketMQ in {len(lost)} of {len(keys)} cells{listed}"
+    lost_note = f"Fewer messages a second than Apache RocketMQ in {len(lost)} of {compared} cells{listed}"
     return Figures(
         name="replication, Apache's producer",
         headings=[
