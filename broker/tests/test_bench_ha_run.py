@@ -1,0 +1,245 @@
+"""The replication benchmark's own machinery: the relay, the proxy for acks, control groups, pulls, the command.
+
+Nothing here looks at how fast anything is; a delay is only seen not to be too short. The runs of real brokers are small
+ones: a pair of ours without Apache's, every part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ha
+import pytest
+from click.testing import CliRunner, Result
+from gantry_bench import errors, ha_acks, ha_groups, ha_pair, ha_pulls, loadgen, machine, processes
+
+RunCommand = Callable[..., Result]
+TIMING = loadgen.Timing(warm_up_ms=20, duration_ms=100)
+HELD_MS = 60
+
+
+@pytest.fixture(autouse=True)
+def little_memory_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test sends next to nothing, so it needs no gibibyte at hand."""
+    monkeypatch.setattr(machine, "WARM_BYTES_MAX", machine.WARM_STEP_BYTES)
+
+
+# -- the relay ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs_go
+@pytest.mark.parametrize("level", [1, 64])
+def test_the_relay_gives_every_frame_back_unchanged(tmp_path: Path, level: int) -> None:
+    """The load generator compares each answer with what it sent."""
+    load = loadgen.LoadGenerator(loadgen.build(), core=None)
+
+    with processes.start_relay(tmp_path, core=None) as relay:
+        report = load.run(ha_pair.load_of(level), 1024, header="json", target=relay, timing=TIMING).report
+
+    assert report.errors == 0
+    assert report.messages > 0
+    assert report.load.connections * report.load.outstanding == level
+
+
+def test_what_is_relayed_goes_through_the_second_server(tmp_path: Path) -> None:
+    """With nobody behind it a relay closes the connection instead of answering by itself."""
+    command = [sys.executable, str(processes.ECHO_SERVER), "--relay", "1"]
+
+    with processes.started(command, log=tmp_path / "relay.log", core=None) as server:
+        port = int(processes.wait_for_line(server, what="relay"))
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            assert connection.recv(1) == b""
+
+
+# -- late acks ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def proxied(tmp_path: Path) -> Iterator[tuple[socket.socket, socket.socket, ha_acks.AckProxy]]:
+    """The slave's end, the master's end, and the proxy between them."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        ha_acks.start_ack_proxy(tmp_path, listener.getsockname()[1]) as proxy,
+        socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as slave,
+    ):
+        listener.settimeout(10)
+        master, _ = listener.accept()
+        master.settimeout(10)
+        with master:
+            yield slave, master, proxy
+
+
+def read(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        assert chunk, f"closed after {len(data)} of {size} bytes"
+        data += chunk
+    return data
+
+
+def test_the_log_passes_the_proxy_unchanged(tmp_path: Path) -> None:
+    """Eight megabytes that the kernel carries arrive as they were, whatever acks do meanwhile."""
+    log = os.urandom(8 << 20)
+    with proxied(tmp_path) as (slave, master, proxy):
+        proxy.delay(HELD_MS)
+        sender = threading.Thread(target=master.sendall, args=(log,))
+        sender.start()
+        slave.sendall(b"ack")
+
+        assert read(slave, len(log)) == log
+        assert read(master, 3) == b"ack"
+        sender.join()
+
+
+def test_no_ack_comes_before_its_time_and_all_come_in_order(tmp_path: Path) -> None:
+    """Each is held for the delay, those that came meanwhile beside it and not behind it."""
+    acks = [b"%04d" % number for number in range(50)]
+    with proxied(tmp_path) as (slave, master, proxy):
+        slave.sendall(b"first")
+        read(master, 5)
+        proxy.delay(HELD_MS)
+        before = time.monotonic()
+        for ack in acks:
+            slave.sendall(ack)
+
+        first = read(master, 4)
+        waited_ms = (time.monotonic() - before) * 1000
+        rest = read(master, 4 * (len(acks) - 1))
+
+    assert waited_ms >= HELD_MS
+    assert first + rest == b"".join(acks)
+
+
+def test_the_delay_can_be_taken_back(tmp_path: Path) -> None:
+    """Runs with and without it take turns on one connection."""
+    with proxied(tmp_path) as (slave, master, proxy):
+        proxy.delay(60_000)
+        proxy.delay(0)
+        slave.sendall(b"ack")
+
+        assert read(master, 3) == b"ack"
+
+
+@pytest.mark.parametrize("milliseconds", [-1, 60_001], ids=["negative", "more than a minute"])
+def test_a_delay_out_of_bounds_is_refused(tmp_path: Path, milliseconds: float) -> None:
+    """And nothing is changed by it."""
+    with proxied(tmp_path) as (slave, master, proxy):
+        with pytest.raises(errors.BenchmarkFailed, match="refused"):
+            proxy.delay(milliseconds)
+        slave.sendall(b"ack")
+
+        assert read(master, 3) == b"ack"
+
+
+@pytest.mark.parametrize("end", ["slave", "master"])
+def test_an_end_that_goes_takes_the_other_along(tmp_path: Path, end: str) -> None:
+    """As a cable would: neither side waits for somebody who is gone."""
+    with proxied(tmp_path) as (slave, master, _):
+        gone, left = (slave, master) if end == "slave" else (master, slave)
+        gone.shutdown(socket.SHUT_RDWR)
+
+        assert left.recv(1) == b""
+
+
+# -- control groups ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs_root
+def test_a_broker_starts_inside_its_group_and_the_group_goes_with_it(tmp_path: Path) -> None:
+    """What a process has before it moves into a group is counted elsewhere, so it must begin there."""
+    if reason := ha_groups.without_groups():
+        pytest.skip(reason)
+    with ha_groups.memory_group("test", 64 << 20) as group:
+        grown = "import sys; data = bytearray(20 << 20); data[::4096] = b'x' * 5120; print('ready', flush=True)"
+        command = [
+            *group.prefix,
+            sys.executable,
+            "-c",
+            f"{grown}; sys.stdin.read(); import time; time.sleep(60)",
+        ]
+        with processes.started(command, log=tmp_path / "log", core=None) as server:
+            assert processes.wait_for_line(server, what="program") == "ready"
+            members = (group.path / "cgroup.procs").read_text().split()
+            assert members == [str(server.process_id)]
+            assert 20 << 20 <= group.own_bytes() < 64 << 20
+            assert group.hits() == 0
+
+    assert not group.path.exists()
+
+
+# -- pulls -------------------------------------------------------------------------------------------------------------
+
+
+def test_pulls_against_nobody_are_the_reason_given() -> None:
+    """Figures of no pull would look like quick ones."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    loop = ha_pulls.PullLoop(f"127.0.0.1:{port}")
+
+    with pytest.raises(errors.BenchmarkFailed, match="pulls failed"), loop.running():
+        pass
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick_ha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
+    """The command with its results in a folder of the test's own; gives a runner for it."""
+    monkeypatch.setattr(ha, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(ha, "ROOT", tmp_path)
+    monkeypatch.setattr(ha, "QUIET_SECONDS", 0.01)
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(ha.main, ["--quick", "--without-apache", *arguments])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--publish",), ("--publish", "--only", "table"), ("--only", "cells")], ids=" ".join
+)
+def test_only_a_whole_run_is_published_and_only_parts_are_run(quick_ha: RunCommand, arguments: tuple[str, ...]) -> None:
+    """A page with figures of several runs, or of none, would be a lie."""
+    result = quick_ha(*arguments)
+
+    assert result.exit_code == 2
+    assert "whole run" in result.output or "Invalid value" in result.output
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filling the disk of the machine that is measured hurts others."""
+    monkeypatch.setattr(ha, "RESULTS", tmp_path / "results")
+
+    with pytest.raises(errors.BenchmarkFailed, match="are free on the disk"), ha.working_folder(1 << 60):
+        pass
+
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.needs_go
+@pytest.mark.parametrize("part", ["table", "memory", "slow"])
+def test_every_part_runs_with_brokers_of_ours_and_leaves_only_its_figures(
+    quick_ha: RunCommand, tmp_path: Path, part: str
+) -> None:
+    """Every answer is code 0, goals are printed, and stores, buffers and groups are gone."""
+    result = quick_ha("--only", part)
+
+    assert result.exit_code == 0, result.output
+    assert "Goals" in result.output
+    [kept] = (tmp_path / "results").iterdir()
+    outcome = json.loads(kept.read_text())["outcomes"][part]
+    assert outcome["errors"] == 0
+    assert outcome["runs"] or "Not measured" in result.output
+    assert not list(Path("/sys/fs/cgroup/memory").glob(f"gantry-bench-{os.getpid()}-*"))
