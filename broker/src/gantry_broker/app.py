@@ -9,6 +9,7 @@ has a bound, of which half belongs to the network: whoever hangs there must not 
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -47,6 +48,7 @@ from gantry_broker.server.roles import Roles
 from gantry_broker.server.send_path import SendPath
 from gantry_broker.server.send_routes import SendRoutes
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
+from gantry_broker.server.slave_reads import SlaveReads
 from gantry_broker.server.stats import SAMPLE_INTERVAL_S, BrokerStats
 from gantry_broker.server.status import ServerFacts, StatusPublisher
 from gantry_broker.server.status_thread import OpenPage
@@ -60,7 +62,8 @@ from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection, Listener
-from gantry_status import Phase
+from gantry_status import Phase, Role, SlaveStatus
+from gantry_status.orders import HaRole
 from gantry_wire import ResponseCode
 from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.limits import WireLimits
@@ -69,6 +72,15 @@ from gantry_wire.message import encode_host
 log = logging.getLogger(__name__)
 
 CLIENT_SCAN_S: Final = 10.0
+SLAVES_MAX: Final = 16
+"""Of a status page."""
+
+_ROLES: Final = {
+    HaRole.UNASSIGNED: Role.UNASSIGNED,
+    HaRole.COMPARING: Role.UNASSIGNED,
+    HaRole.MASTER: Role.MASTER,
+    HaRole.SLAVE: Role.SLAVE,
+}
 LAST_ACKS_S: Final = 3.0
 """How long a stop waits for slaves."""
 
@@ -255,12 +267,12 @@ class Broker:
             await listener.close()
 
     async def _wait_for_slaves(self, end: float) -> None:
-        """Let slaves have what was taken, so that they, and the next start, are sure of it. Never for all of the time."""
+        """Let slaves have what was taken, so that they, and the next start, are sure of it. Never for ever."""
         until = min(end, self._loop.time() + LAST_ACKS_S)
-        while self.replication.is_leading and self._loop.time() < until:
-            if all(slave.received >= self.store.wrote for slave in self.replication.acks):
-                break
-            await asyncio.sleep(0.01)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                while self.replication.is_leading and not self.replication.is_copied:
+                    await self.replication.moves()
         self._advance()
 
     async def _save(self, end: float) -> None:
@@ -280,7 +292,24 @@ class Broker:
             parked_sends=self.parked.count,
             disk_total_bytes=disk.total or None,
             disk_used_bytes=disk.used if disk.total else None,
+            role=_ROLES[self.roles.role],
+            epoch=self.roles.epoch or None,
+            confirmed=None if self.replication.follower is None else self.replication.shown,
+            slaves=self._slave_facts(),
             is_refusing_sends=not self.store.is_writable or disk.is_refusing or self.core.gate.sends is not None,
+        )
+
+    def _slave_facts(self) -> tuple[SlaveStatus, ...]:
+        boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        now = self._loop.time()
+        return tuple(
+            SlaveStatus(
+                slave_id=slave.broker_id,
+                received=max(slave.received, 0),
+                flushed=max(slave.flushed, 0),
+                last_seen_boottime_ns=boot_ns - int((now - slave.acked_at) * 1e9),
+            )
+            for slave in list(self.replication.acks)[:SLAVES_MAX]
         )
 
     @property
@@ -357,6 +386,9 @@ class Broker:
             settings, self.store, self.replication, self.core.gate, self,
             promises=PromiseFile(self._disk, settings.store_path), records=RoleFile(self._disk, settings.store_path),
         )  # fmt: skip
+        reads = SlaveReads(settings, self.store, self.replication, self.roles)
+        self.pulls.suggest = reads.suggest
+        self.pulls.is_copy = lambda: self.roles.role is HaRole.SLAVE
         self.control = ControlServer(settings.control_path, self.roles)
         self.registration = Registration(
             None,

@@ -404,6 +404,9 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "haAckLevel": ("ha.ack_level", _one_of(AckLevel)),
     "haDegrade": ("ha.degrade", _one_of(Degrade)),
     "haMasterAddress": ("ha.master_address", _address),
+    "haClassicPeers": ("ha.is_classic_allowed", _boolean),
+    "haMasterIsClassic": ("ha.is_master_classic", _boolean),
+    "haMasterBrokerAddress": ("ha.classic_broker_address", _address),
     "haElectable": ("ha.electable", _numbers),
     "haGrant": ("ha.grant_ms", _whole(1_000, 60_000)),
     "haSecretPath": ("ha.secret_path", str),
@@ -561,6 +564,13 @@ def _check_roles(settings: BrokerSettings) -> None:
         )
     if ha.role is not BrokerRole.ASYNC_MASTER and settings.ha_listen_port is None and ha.acks_needed:
         raise SettingsError(f"{role} and haListenPort=-1: nobody could follow")
+    if ha.is_classic_allowed and (ha.secret_path or ha.tls_certificate):
+        key = "haSecretPath" if ha.secret_path else "haTlsCertPath"
+        raise SettingsError(f"haClassicPeers=true and {key}: slaves of RocketMQ's show nothing, and so nobody need")
+    if ha.is_master_classic and (ha.role is not BrokerRole.SLAVE or ha.role_at_start is not RoleAtStart.CONFIGURED):
+        raise SettingsError("haMasterIsClassic=true needs brokerRole=SLAVE: such a master is followed from the start")
+    if ha.classic_broker_address and not ha.is_master_classic:
+        raise SettingsError("haMasterBrokerAddress is asked only with haMasterIsClassic=true: set both or neither")
     if bool(ha.tls_certificate) != bool(ha.tls_key):
         raise SettingsError("haTlsCertPath and haTlsKeyPath go together: set both or neither")
 

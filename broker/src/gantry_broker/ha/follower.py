@@ -112,7 +112,7 @@ class Follower:
             stream.abort()
 
     async def _prepare(self, welcome: Welcome) -> None:
-        if welcome.cut_to is not None or welcome.is_restart:
+        if welcome.cut_to is not None or (welcome.is_restart and self._store.history.end > 0):
             facts = {"cut_to": welcome.cut_to, "start": welcome.start, "end": self._store.history.end}
             log.warning("the log is changed to follow the master", extra=facts)
         if not self._store.is_prepared(welcome):

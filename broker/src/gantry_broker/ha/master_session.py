@@ -86,6 +86,9 @@ class MasterFacts(NamedTuple):
     is_comparing: bool = False
     """Whether this is a master's start: nobody follows yet, and what slaves have more is fetched."""
 
+    is_classic_counted: bool = True
+    """Whether an ack of a slave of RocketMQ's may be waited for."""
+
 
 class Phase(Enum):
     """Where the stream is."""

@@ -217,7 +217,7 @@ class MasterStream(asyncio.Protocol):
         facts = self._server.facts()
         if self._server.allows_classic and facts is not None and self._session and data[0] != PREAMBLE[0]:
             source, slaves = self._server.source, self._server.slaves
-            self._session = ClassicMasterSession(self.peer, facts.file_bytes, source, slaves)
+            self._session = ClassicMasterSession(self.peer, facts, source, slaves)
 
     def _say_joined(self, session: MasterSession | ClassicMasterSession) -> None:
         assert session.slave is not None, "only who has joined streams"

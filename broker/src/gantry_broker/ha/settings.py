@@ -1,4 +1,4 @@
-"""What a broker is told about replication. Every field's RocketMQ name is in its text, as in ``gantry_broker.settings``."""
+"""What a broker is told about replication. Every field's key in a `broker.conf` is in its text."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class ReplicationSettings:
     """slaveTimeout: with SYNC_MASTER, a send that too few slaves have by then is answered 12: not promised."""
 
     gap_bytes_max: int = 256 * 1024 * 1024
-    """haMaxGapNotInSync: a slave that is farther behind is not waited for; with too few others, sends are answered 11."""
+    """haMaxGapNotInSync: a slave that is farther behind is not waited for; with too few others: code 11."""
 
     ack_level: AckLevel = AckLevel.RECEIVED
-    """haAckLevel: whether a slave counts when it has RECEIVED a message, where its process cannot lose it, or FLUSHED it."""
+    """haAckLevel: a slave counts when it has RECEIVED a message, where its process cannot lose it, or FLUSHED it."""
 
     degrade: Degrade = Degrade.WAIT
-    """haDegrade: with too few slaves in sync, WAIT answers 11 and shows consumers nothing new; ASYNC goes on without them.
+    """haDegrade: with too few slaves in sync, WAIT answers 11 and shows consumers nothing new; ASYNC goes on alone.
 
     With ASYNC consumers see all that is written, and what is answered 0 then is lost with the master.
     """
@@ -84,6 +84,19 @@ class ReplicationSettings:
     tls_authority: str = ""
     """haTlsTrustCertPath: who signs the certificates of the others; both sides ask for one then."""
 
+    is_classic_allowed: bool = False
+    """haClassicPeers: whether brokers of RocketMQ's may follow this master. They prove nothing, nor need anybody then.
+
+    Whoever sends eight bytes to haListenPort gets the log, and counts as a slave. With SYNC_MASTER and haElectable they
+    are copied to, and never waited for.
+    """
+
+    is_master_classic: bool = False
+    """haMasterIsClassic: whether the master to follow is a broker of RocketMQ's; its log and tables are taken over."""
+
+    classic_broker_address: str = ""
+    """haMasterBrokerAddress: host:port of such a master's listenPort; empty: one below the port that is followed."""
+
     electable: tuple[int, ...] = ()
     """haElectable: brokerIds of the slaves that may be promoted, separated by semicolons.
 
@@ -95,7 +108,7 @@ class ReplicationSettings:
     """haGrant: how long a slave's word that nobody was promoted holds; a promotion waits as long."""
 
     is_slave_read_suggested: bool = True
-    """slaveReadEnable: whether a consumer that lags far behind is sent to a slave. Slaves always serve who asks them."""
+    """slaveReadEnable: whether a consumer that lags far is sent to a slave. Slaves always serve who asks them."""
 
     memory_percent_max: int = 40
     """accessMessageInMemoryMaxRatio: percent of the memory; a consumer that lags by more is far behind."""

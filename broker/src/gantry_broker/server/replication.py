@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 from gantry_broker.ha.ack_set import AckSet
+from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.follower import Follower
 from gantry_broker.ha.frames import Table
 from gantry_broker.ha.grants import Grants
@@ -56,7 +57,7 @@ class Replication:
         advanced: Callable[[], None],
         clock_ms: Callable[[], int] = boottime_ms,
     ) -> None:
-        """``standstill`` runs what nobody may see half done, ``advanced`` looks at everybody who waits for the store."""
+        """``standstill`` runs what nobody may see half done, ``advanced`` looks at everybody who waits."""
         ha = settings.ha
         self.store: Final = SlaveStore(store)
         self.acks: Final = AckSet(acks_needed=ha.acks_needed, is_flushed_wanted=ha.ack_level is AckLevel.FLUSHED)
@@ -73,7 +74,7 @@ class Replication:
         self.promised_epoch = 0
         """Nobody below it is followed."""
 
-        self.follower: Follower | None = None
+        self.follower: Follower | ClassicFollower | None = None
         self.secret = b""
         self.server: ReplicationServer | None = None
         self._settings: Final = settings
@@ -88,6 +89,7 @@ class Replication:
         self._following: asyncio.Task[None] | None = None
         self._ticks: asyncio.Task[None] | None = None
         self._granted_at_ms = -1
+        self._move = asyncio.Event()
         self._is_show_scheduled = False
         self._is_table_scheduled = False
         self._tls: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None)
@@ -116,6 +118,7 @@ class Replication:
             on_join=self._tables.everything,
             on_refused=lambda session: self.on_refused(session),
             clock_ms=self._clock_ms,
+            allows_classic=ha.is_classic_allowed,
         )
         self._ticks = asyncio.ensure_future(self._tick())
         if port is None:
@@ -160,7 +163,7 @@ class Replication:
         self.facts = MasterFacts(
             cluster=settings.cluster_name, broker_name=settings.broker_name,
             file_bytes=settings.store.mapped_file_size_commit_log, epoch=epoch, grant_ms=grant_ms,
-            secret=self.secret, is_comparing=is_comparing,
+            secret=self.secret, is_comparing=is_comparing, is_classic_counted=not (ha.acks_needed and electable),
         )  # fmt: skip
         if not is_comparing:
             self._judge()
@@ -224,6 +227,7 @@ class Replication:
 
     def _acks_moved(self) -> None:
         """Some slave is further, or gone. Once per turn of the loop."""
+        self._move.set()
         if not self.is_leading or self.server is None:
             return
         for stream in self.server.streams:
@@ -234,6 +238,18 @@ class Replication:
         self._advanced()
         self.server.confirmed_moved()
 
+    @property
+    def is_copied(self) -> bool:
+        """Whether every slave that is here has everything, and enough of them are."""
+        wrote, acks = self._log.wrote, self.acks
+        is_enough = not self._ha.acks_needed or acks.acked() >= wrote
+        return is_enough and all(slave.received >= wrote for slave in acks)
+
+    async def moves(self) -> None:
+        """Wait until an ack comes, or a thread of the store has got somewhere."""
+        self._move.clear()
+        await self._move.wait()
+
     def _wrote(self) -> None:
         """An append, by whomever."""
         if self.server is not None:
@@ -241,6 +257,7 @@ class Replication:
 
     def moved(self) -> None:
         """The store's threads have got somewhere."""
+        self._move.set()
         if self.follower is not None:
             self.follower.progressed()
         if self.is_leading and self.server is not None:
@@ -273,7 +290,11 @@ class Replication:
     def follow(self, address: str) -> None:
         """Follow the master at ``address``, host:port, again and again."""
         assert self._following is None, "stop_following() comes first"
-        self.follower = Follower(
+        self.follower = self._classic_follower(address) if self._ha.is_master_classic else self._our_follower(address)
+        self._following = asyncio.ensure_future(self.follower.run())
+
+    def _our_follower(self, address: str) -> Follower:
+        return Follower(
             self.store,
             self._slave_facts,
             split_address(address),
@@ -283,7 +304,19 @@ class Replication:
             tls=self._tls[1],
             standstill=self._standstill,
         )
-        self._following = asyncio.ensure_future(self.follower.run())
+
+    def _classic_follower(self, address: str) -> ClassicFollower:
+        host, port = split_address(address)
+        store = self._settings.store
+        return ClassicFollower(
+            self.store,
+            ClassicMaster((host, port), self._ha.classic_broker_address or f"{host}:{port - 1}"),
+            file_bytes=store.mapped_file_size_commit_log,
+            is_flushed_wanted=store.flush.is_sync,
+            on_table=self._tables.take,
+            on_copied=self._copied,
+            standstill=self._standstill,
+        )
 
     async def stop_following(self) -> None:
         """Follow nobody. The log stands still when this returns."""
@@ -292,6 +325,12 @@ class Replication:
             task.cancel()
             await asyncio.wait([task])
         self.follower = None
+
+    @property
+    def shown(self) -> int:
+        """Up to where a slave's consumers may see."""
+        confirmed = -1 if self.follower is None else self.follower.confirmed
+        return max(min(confirmed, self.store.received), self._log.dispatched)
 
     @property
     def granted_ms(self) -> int:

@@ -3,14 +3,14 @@
     UNASSIGNED --promote--> MASTER --follow--> SLAVE --promote--> MASTER          fence: back to UNASSIGNED
         `--follow--> SLAVE     `-- after a start that may have lost bytes: COMPARING first, with its slaves
 
-Every order is idempotent: whoever gets no answer sends it again. A promise is on the disk before anything is done in its
-epoch, so an order of an older one is refused for ever. Between two roles the gate is closed and clients' connections
-are, too: nobody reads or writes a store that is being changed.
+Every order is idempotent: whoever gets no answer sends it again. A promise is on the disk before anything is done in
+its epoch, so an order of an older one is refused for ever. Between two roles the gate is closed and clients'
+connections are, too: nobody reads or writes a store that is being changed.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from gantry_broker.errors import BrokerError
@@ -28,8 +28,6 @@ from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_status.orders import HaRole, HaStatus, OrderRefused, Promised
 
 log = logging.getLogger(__name__)
-
-DRAIN_POLL_S: Final = 0.005
 
 
 class Host(Protocol):
@@ -228,9 +226,9 @@ class Roles:
                 raise OrderRefused("brokerId=0 is a master's for ever: give this broker a number of its own")
             if self.role is HaRole.MASTER and epoch <= self.epoch:
                 raise OrderRefused(f"this is the master of epoch {self.epoch}")
-            if self.role is HaRole.SLAVE and (self.epoch, self.records.record.master) == (epoch, master):
-                if self.replication.follower is not None:
-                    return status_of(self)
+            is_same = self.role is HaRole.SLAVE and (self.epoch, self.records.record.master) == (epoch, master)
+            if is_same and self.replication.follower is not None:
+                return status_of(self)
             await self._give(epoch, master)
             if self.role in (HaRole.MASTER, HaRole.COMPARING):
                 await self._lose_role(f"it follows {master} from now on")
@@ -259,19 +257,14 @@ class Roles:
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await asyncio.to_thread(self.store.flush)
-                    while not self._is_drained():
-                        await asyncio.sleep(DRAIN_POLL_S)
+                    while self.store.flushed < self.store.wrote or not self.replication.is_copied:
+                        await self.replication.moves()
             except TimeoutError:
                 self._end_drain()
                 raise OrderRefused(f"not drained within {timeout_ms} ms; sends are taken again") from None
             except BrokerError as error:
                 raise OrderRefused(f"the store cannot be flushed: {error}") from error
             return status_of(self)
-
-    def _is_drained(self) -> bool:
-        wrote, acks = self.store.wrote, self.replication.acks
-        is_promised = self.store.flushed >= wrote and (not acks.acks_needed or acks.acked() >= wrote)
-        return is_promised and all(slave.received >= wrote for slave in acks)
 
     def _end_drain(self) -> None:
         self.is_draining = False
@@ -326,7 +319,9 @@ class Roles:
         if slave.copier is None:
             return
         shown = self.store.wrote if not self.settings.ha.acks_needed else 0
-        while not slave.dispatch(shown) and not slave.is_behind:
+        while True:
+            if slave.dispatch(shown) or slave.is_behind:
+                return
             await asyncio.sleep(0)
 
     async def _be_slave(self, epoch: int, master: str) -> None:

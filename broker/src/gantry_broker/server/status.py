@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, Protocol, final
 
 from gantry_broker.server.status_thread import LastError, OpenPage, PageThread
-from gantry_status import PUBLISH_INTERVAL_MS, Medium, PageWriter, Phase, Role, Status, new_origin, now
+from gantry_status import PUBLISH_INTERVAL_MS, Medium, PageWriter, Phase, Role, SlaveStatus, Status, new_origin, now
 
 DISTRIBUTION: Final = "gantry-mq"
 FINISH_TIMEOUT_S: Final = 1.0
@@ -78,6 +78,11 @@ class ServerFacts(NamedTuple):
     disk_total_bytes: int | None = None
     disk_used_bytes: int | None = None
     is_refusing_sends: bool = False
+    role: Role = Role.UNASSIGNED
+    epoch: int | None = None
+    confirmed: int | None = None
+    """What a slave shows; a master's store knows by itself."""
+    slaves: tuple[SlaveStatus, ...] = ()
 
 
 def version() -> str:
@@ -162,7 +167,8 @@ class StatusPublisher:
             published_boottime_ns=moment.boottime_ns,
             published_wall_ms=moment.wall_ms,
             phase=self.phase,
-            role=Role.MASTER,
+            role=server.role,
+            slaves=server.slaves,
             disk_total_bytes=server.disk_total_bytes,
             disk_used_bytes=server.disk_used_bytes,
             is_refusing_sends=server.is_refusing_sends or self.phase is not Phase.SERVING,
@@ -174,9 +180,9 @@ class StatusPublisher:
             last_error=self._last_error.text,
             last_error_wall_ms=self._last_error.wall_ms,
         )
-        return common if store is None else self._with_store(common, store)
+        return common if store is None else self._with_store(common, store, server)
 
-    def _with_store(self, status: Status, store: StoreFacts) -> Status:
+    def _with_store(self, status: Status, store: StoreFacts, server: ServerFacts) -> Status:
         if self.phase is Phase.SERVING:
             self._min_physical = store.min_physical  # a store that closes has no files any more
         pool, identity = store.pool_status, store.identity
@@ -185,7 +191,7 @@ class StatusPublisher:
             wrote=store.wrote,
             committed=store.committed,
             flushed=store.flushed,
-            confirmed=store.confirmed,
+            confirmed=store.confirmed if server.confirmed is None else server.confirmed,
             min_physical=self._min_physical,
             epoch=identity.epoch,
             generation=identity.generation,

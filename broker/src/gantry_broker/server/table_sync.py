@@ -3,9 +3,9 @@
     master   a table has changed -> its document, stamped with the log's end, over every stream
     slave    taken as a whole; a topic that is gone from it is deleted when the log has got as far as the stamp
 
-Topics and groups go out at once, offsets once a second if they have changed, everything when a slave comes. The stamp is
-for deletions: a slave whose log is behind would make the topic again from older messages of it. A slave writes what it
-takes to its own files, so that a promotion, and a start, go on from there.
+Topics and groups go out at once, offsets once a second if they have changed, everything when a slave comes. The stamp
+is for deletions: a slave whose log is behind would make the topic again from older messages of it. A slave writes what
+it takes to its own files, so that a promotion, and a start, go on from there.
 """
 
 import logging

@@ -63,6 +63,9 @@ def offset_fault(queue: ConsumeQueue | None, offset: int) -> ReadResult | None:
     if queue is None:
         return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
     minimum, maximum = queue.min_offset, queue.readable_end
+    if maximum < offset <= queue.end:
+        # It is there, and not confirmed yet: whoever asks for it has seen what lies before it elsewhere.
+        return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, minimum, maximum)
     if maximum == 0:
         return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, minimum, maximum)
     if offset < minimum:

@@ -39,6 +39,7 @@ class FakeMember:
     drain_reason: str = ""
     """Why it refuses to be drained."""
     granted_ms: int = 0
+    name: str = "b"
     ordered: list[str] = field(default_factory=list)
 
     # -- orders --------------------------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ class FakeMember:
             broker_id=self.number,
             identity=f"{self.number:032x}",
             cluster="c",
-            broker_name="b",
+            broker_name=self.name,
             ha_address=self.ha_address,
             begin=0,
             wrote=len(self.log),

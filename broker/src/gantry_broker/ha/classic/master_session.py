@@ -4,7 +4,9 @@
 
 It has the face of ``ha.master_session``, as far as this stream can have it. The slave counts in the set of acks under
 the address it comes from, since it says nothing else of itself, and with a number below zero, which no slave of ours
-has. It says how far it has the log, never how far that is flushed: where flushed acks are wanted it does not count.
+has. It says how far it has the log, never how far that is flushed: where flushed acks are wanted it does not count. Nor
+does it where the master's role may move while acks are waited for: a promotion rests on the promises of those whose
+acks count, and this slave gives none.
 
 What it holds before its first offset nobody can check. RocketMQ's own master sends to a slave that is ahead as soon as
 it has come that far itself, and their logs part without a word; here such a slave is refused, and named.
@@ -17,7 +19,7 @@ from typing import Final, final
 from gantry_broker.ha.ack_set import AckSet, SlaveProgress
 from gantry_broker.ha.classic.chunks import CHUNK_BYTES_MAX, CHUNK_HEAD, REPORT, REPORT_INTERVAL_S
 from gantry_broker.ha.frames import Hello, Refusal, StreamBroken, Table
-from gantry_broker.ha.master_session import MasterLog
+from gantry_broker.ha.master_session import MasterFacts, MasterLog
 
 
 @final
@@ -30,13 +32,14 @@ class ClassicMasterSession:
     refusal: Refusal | None = None
     """Nor one of these: whoever is refused is closed."""
 
-    def __init__(self, peer: str, file_bytes: int, log: MasterLog, slaves: AckSet) -> None:
+    def __init__(self, peer: str, facts: MasterFacts, log: MasterLog, slaves: AckSet) -> None:
         self.slave: SlaveProgress | None = None
         self.sent = -1
         """Where the next byte to send lies; -1 before the stream."""
 
         self._peer: Final = peer
-        self._file_bytes: Final = file_bytes
+        self._facts: Final = facts
+        self._file_bytes: Final = facts.file_bytes
         self._log: Final = log
         self._slaves: Final = slaves
         self._start = -1
@@ -74,14 +77,20 @@ class ClassicMasterSession:
     def _begin(self, offset: int, now: float) -> None:
         """Its log ends at ``offset``, it says."""
         log = self._log
+        if self._facts.is_comparing:
+            raise StreamBroken("this master compares its log with slaves of ours first")
         begin, wrote = log.history.begin, log.wrote
         if offset and not begin <= offset <= wrote:
             raise StreamBroken(f"it asks for {offset}, and this log is {begin} to {wrote}")
         self._start = offset or self._start_of_empty(begin)
+        identity = f"classic {self._peer}"
         number = min((slave.broker_id for slave in self._slaves), default=0)
-        self.slave = self._slaves.join(f"classic {self._peer}", min(number, 0) - 1, now)
-        if self.slave is None:
-            raise StreamBroken("a slave of that address is here")
+        if self._facts.is_classic_counted:
+            self.slave = self._slaves.join(identity, min(number, 0) - 1, now)
+            if self.slave is None:
+                raise StreamBroken("a slave of that address is here")
+        else:
+            self.slave = SlaveProgress(identity, -1)
         self.slave.received = self.sent = self._quiet_at = self._start
 
     def _start_of_empty(self, begin: int) -> int:

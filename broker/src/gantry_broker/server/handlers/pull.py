@@ -1,6 +1,7 @@
 """Pulls: messages of one queue from an offset on, at once or as soon as there are any."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, final
 
 from gantry_broker.errors import BrokerError
@@ -29,6 +30,11 @@ _CODES: Final = {
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
 }
+_BEYOND: Final = (
+    ReadStatus.OFFSET_OVERFLOW_BADLY,
+    ReadStatus.NO_MATCHED_LOGIC_QUEUE,
+    ReadStatus.NO_MESSAGE_IN_QUEUE,
+)
 _EMPTY_QUEUE: Final = (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE)
 
 
@@ -39,6 +45,12 @@ class PullHandlers:
     def __init__(self, core: BrokerCore, loop: asyncio.AbstractEventLoop) -> None:
         self._core = core
         self._loop = loop
+        self.suggest: Callable[[bytes, int], int] = lambda body, when_slow: 0
+        """Which broker to ask next, by what was found and by what the group says for the case that it lags."""
+
+        self.is_copy: Callable[[], bool] = lambda: False
+        """Whether this is a slave: what it lacks may be on its master."""
+
         settings = core.settings
         self.hold = PullHold(
             loop,
@@ -73,7 +85,7 @@ class PullHandlers:
             deadline = self._loop.time() + suspend_ms / 1000
             self.hold.hold(HeldPull(command, connection, pull, pull.queue_offset, deadline))
             return None
-        return self._reply(command, pull.queue_offset, result)
+        return self._reply(command, pull.consumer_group, pull.queue_offset, result)
 
     def look_again(self, held: HeldPull, must_answer: bool) -> Command | None:
         """A held pull's next attempt; None when it should go on waiting. What goes wrong becomes the answer."""
@@ -88,12 +100,12 @@ class PullHandlers:
         if code is ResponseCode.PULL_RETRY_IMMEDIATELY:
             held.next_offset = result.next_offset
         elif code is not ResponseCode.PULL_NOT_FOUND:
-            return self._reply(held.command, held.next_offset, result)
+            return self._reply(held.command, held.pull.consumer_group, held.next_offset, result)
         if not must_answer:
             return None
         if held.next_offset != held.pull.queue_offset:
             result = result._replace(status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=held.next_offset)
-        return self._reply(held.command, held.next_offset, result)
+        return self._reply(held.command, held.pull.consumer_group, held.next_offset, result)
 
     def _read(self, pull: PullMessage, offset: int, wanted: TagFilter) -> ReadResult:
         settings = self._core.settings
@@ -101,7 +113,7 @@ class PullHandlers:
         bytes_max = settings.pull_bytes_max
         if pull.max_msg_bytes is not None and pull.max_msg_bytes > 0:
             bytes_max = min(pull.max_msg_bytes, settings.pull_bytes_limit)
-        return self._core.store.read(
+        result = self._core.store.read(
             pull.topic,
             pull.queue_id,
             offset,
@@ -109,15 +121,23 @@ class PullHandlers:
             bytes_max=bytes_max,
             accept=wanted.codes or None,
         )
+        if result.status in _BEYOND and offset > result.max_offset and self.is_copy():
+            # It may have come from the master: the reader waits until it is here, too.
+            return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
+        return result
 
-    def _reply(self, command: Command, offset: int, result: ReadResult) -> Command:
+    def _when_slow(self, group: str) -> int:
+        config = self._core.groups.all.get(group)
+        return 1 if config is None else config.which_broker_when_consume_slowly
+
+    def _reply(self, command: Command, group: str, offset: int, result: ReadResult) -> Command:
         code = _code(result, offset)
         if code is ResponseCode.SUCCESS:
             self._core.stats.found(result.count, len(result.body))
         else:
             self._core.stats.missed()
         ext = {
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": str(self.suggest(result.body, self._when_slow(group))),
             "nextBeginOffset": str(result.next_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
