@@ -13,6 +13,7 @@ from gantry_broker.ha.ack_set import AckSet
 from gantry_broker.ha.classic.chunks import CHUNK_BYTES_MAX
 from gantry_broker.ha.classic.master_session import ClassicMasterSession
 from gantry_broker.ha.frames import StreamBroken
+from gantry_broker.ha.master_session import MasterFacts
 from gantry_broker.ha.store_log import StoreLog
 from gantry_broker.store.settings import PoolSettings
 from gantry_broker.testing.faulty_disk import FaultyDisk
@@ -64,10 +65,11 @@ class Wire:
         self.world = StoreWorld(FaultyDisk(), "/master", world)
         self.world.open()
         self.slaves = AckSet(acks_needed=acks_needed, is_flushed_wanted=is_flushed_wanted)
+        self.facts = MasterFacts("c", "b", FILE_BYTES, self.world.store.identity.epoch)
         self.session = self.connect()
 
     def connect(self, peer: str = "10.0.0.7:4711") -> ClassicMasterSession:
-        self.session = ClassicMasterSession(peer, FILE_BYTES, StoreLog(self.world.store), self.slaves)
+        self.session = ClassicMasterSession(peer, self.facts, StoreLog(self.world.store), self.slaves)
         return self.session
 
     def fill(self, end: int) -> None:
@@ -218,6 +220,28 @@ def test_a_java_slave_never_counts_where_flushed_acks_are_wanted() -> None:
     assert wire.slaves.acked() == -1
 
 
+def test_a_java_slave_never_counts_where_the_role_may_move() -> None:
+    """It gives no promises, so a promotion could not know of its acks; it is copied to all the same."""
+    wire, slave = Wire(), JavaSlave()
+    wire.facts = wire.facts._replace(is_classic_counted=False)
+    wire.connect().receive(slave.request(), 0.0)
+    wire.fill(1_000)
+    wire.settle(slave)
+
+    assert slave.log == wire.log(0)
+    assert len(wire.slaves) == 0 and wire.slaves.acked() == -1
+    wire.session.close()
+
+
+def test_nobody_follows_a_master_that_compares_first() -> None:
+    """Its log may get back what a start has lost."""
+    wire = Wire()
+    wire.facts = wire.facts._replace(is_comparing=True)
+
+    with pytest.raises(StreamBroken, match="compares its log"):
+        wire.connect().receive(bytes(8), 0.0)
+
+
 def test_a_quiet_stream_is_kept_alive() -> None:
     """A heartbeat after five seconds without data, at the offset where the slave is, and none before."""
     wire, slave = Wire(), JavaSlave()
@@ -243,7 +267,8 @@ def test_a_chunk_is_never_larger_than_a_java_slave_can_hold() -> None:
     wire.world = StoreWorld(FaultyDisk(), "/large", settings)
     wire.world.open()
     wire.world.append([wire.world.draft(body=bytes(3 << 20))])
-    session = ClassicMasterSession("peer", 16 << 20, StoreLog(wire.world.store), wire.slaves)
+    facts = wire.facts._replace(file_bytes=16 << 20)
+    session = ClassicMasterSession("peer", facts, StoreLog(wire.world.store), wire.slaves)
     session.receive(bytes(8), 0.0)
 
     parts = session.pump(64 << 20)
