@@ -82,8 +82,11 @@ class Questions:
                 continue
             version = page.get("dataVersion")
             whole = {**page, **_joined(whole, page, table)}
-            if not rows or len(whole[table]) >= _count(total):
+            if len(whole[table]) >= _count(total):
                 return whole
+            if not rows:
+                # Half a table would be taken for a whole one, and what it lacks for deleted.
+                raise BadAnswer(f"its answer to {code.name} ends after {len(whole[table])} of {total[:20]} entries")
         raise BadAnswer(f"its answers to {code.name} have no end")
 
     async def _ask(self, code: RequestCode, fields: dict[str, str] | None = None) -> tuple[dict[str, str], Document]:

@@ -1,0 +1,274 @@
+"""RocketMQ's stream between two whole brokers, both of ours: each plays the part that Java has in the interop tests."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.ha.classic.questions import BadAnswer, Questions
+from gantry_broker.ha.classic.tables import ClassicTables
+from gantry_broker.ha.frames import Table
+from gantry_broker.server.role_status import status_of
+from gantry_broker.testing.local import GROUP, TOPIC, dialogue, free_ports, running_broker, wait_until
+from gantry_remoting import CommandService, Connection, Listener, ListenerSettings
+from gantry_status.orders import HaRole
+from gantry_wire import Command, RequestCode, fastjson
+
+SIZE = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": str(1 << 16)}
+
+
+def master_conf(**conf: str) -> dict[str, str]:
+    return {**SIZE, "haListenPort": str(free_ports(1)[0]), "haClassicPeers": "true", **conf}
+
+
+def slave_conf(master: Broker, ha_port: str, **conf: str) -> dict[str, str]:
+    """Of a slave that takes its master for RocketMQ's."""
+    return {
+        **SIZE,
+        "brokerRole": "SLAVE",
+        "brokerId": "1",
+        "haListenPort": "-1",
+        "haMasterIsClassic": "true",
+        "haMasterAddress": f"127.0.0.1:{ha_port}",
+        "haMasterBrokerAddress": f"127.0.0.1:{master.port}",
+        **conf,
+    }
+
+
+def log_of(broker: Broker) -> bytes:
+    data = b""
+    while more := bytes(broker.store.log_view(len(data))):
+        data += more
+    return data
+
+
+async def fill(broker: Broker, count: int, body: bytes = bytes(10_000)) -> list[int]:
+    """So many sends; their codes."""
+    async with dialogue(broker) as one:
+        return [reply.code for reply in await asyncio.gather(*[one.send(body) for _ in range(count)])]
+
+
+async def test_a_slave_has_log_and_tables_of_a_classic_master_and_goes_on_as_one(tmp_path: Path) -> None:
+    """An empty disk gets three files; consumers read there; promoted, it takes messages in an epoch of its own."""
+    conf = master_conf()
+    async with running_broker(tmp_path / "master", **conf) as master:
+        assert set(await fill(master, 320)) == {0}
+        async with dialogue(master) as one:
+            fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "7"}
+            await one.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        async with running_broker(tmp_path / "slave", **slave_conf(master, conf["haListenPort"])) as slave:
+            await wait_until(lambda: slave.store.dispatched == master.store.wrote > 3 << 20)
+            assert set(await fill(master, 20)) == {0}
+            await wait_until(lambda: slave.store.dispatched == master.store.wrote)
+            assert log_of(slave) == log_of(master)
+            await wait_until(lambda: slave.core.offsets.find(GROUP, TOPIC, 0) == 7)
+            async with dialogue(slave) as one:
+                assert len(await one.read(330)) == 10
+                assert (await one.send()).code == 14
+            assert [(one.broker_id, one.received) for one in master.replication.acks] == [(-1, master.store.wrote)]
+
+            await slave.roles.promote(9, [], False)
+            assert slave.roles.role is HaRole.MASTER
+            assert await fill(slave, 3) == [0, 0, 0]
+            assert [epoch.is_ours for epoch in slave.store.identity.epochs] == [False, True]
+
+
+async def test_a_sync_master_answers_when_a_classic_slave_has_the_message(tmp_path: Path) -> None:
+    """11 before it comes, 0 while it is here, 11 when it has gone."""
+    conf = master_conf(brokerRole="SYNC_MASTER")
+    async with running_broker(tmp_path / "master", **conf) as master:
+        assert await fill(master, 1) == [11]
+        async with running_broker(tmp_path / "slave", **slave_conf(master, conf["haListenPort"])) as slave:
+            await wait_until(lambda: slave.store.wrote == master.store.wrote)
+            assert set(await fill(master, 120)) == {0}
+            assert slave.store.wrote == master.store.wrote
+        await wait_until(lambda: len(master.replication.acks) == 0)
+        assert await fill(master, 1) == [11]
+
+
+async def test_a_slave_that_was_a_master_itself_is_not_mixed_with_another(tmp_path: Path) -> None:
+    """Its log stays as it was, and its status says why it does not follow."""
+    conf = master_conf()
+    async with running_broker(tmp_path / "slave", **SIZE) as alone:
+        await fill(alone, 5, b"mine")
+    async with running_broker(tmp_path / "master", **conf) as master:
+        await fill(master, 50, b"theirs")
+        async with running_broker(tmp_path / "slave", **slave_conf(master, conf["haListenPort"])) as slave:
+            before = log_of(slave)
+            await wait_until(lambda: "another one than the master's" in status_of(slave.roles).trouble)
+
+            assert log_of(slave) == before
+            assert len(before) > 0 and len(master.replication.acks) <= 1
+
+
+@pytest.mark.parametrize("said", [struct.pack(">q", 1 << 50), struct.pack(">q", -1), b"GET / HTTP/1.1\r\n\r\n"])
+async def test_who_asks_for_what_is_not_there_is_closed(said: bytes, tmp_path: Path) -> None:
+    """On a port that RocketMQ's slaves may use, too; nobody counts by that."""
+    conf = master_conf()
+    async with running_broker(tmp_path, **conf) as master:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(conf["haListenPort"]))
+        writer.write(said)
+
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+
+        assert len(master.replication.acks) == 0
+        writer.close()
+
+
+async def test_slaves_of_rocketmqs_may_follow_only_where_that_is_said(tmp_path: Path) -> None:
+    """A port is closed to them unless somebody has opened it by name."""
+    conf = master_conf(haClassicPeers="false")
+    async with running_broker(tmp_path, **conf):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(conf["haListenPort"]))
+        writer.write(bytes(8))
+
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        writer.close()
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+Answer = Callable[[Command], Command]
+
+
+class Scripted:
+    """A Java master's main port that answers as the test says."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.asked: list[Command] = []
+        self._answer = answer
+        self._listener = Listener(CommandService(self._take), ListenerSettings(host="127.0.0.1"))
+
+    def _take(self, command: Command, connection: Connection) -> Command:
+        self.asked.append(command)
+        return self._answer(command)
+
+    async def __aenter__(self) -> Scripted:
+        await self._listener.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._listener.close()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._listener.port}"
+
+
+def page(command: Command, names: list[str], counter: int, total: int | None) -> Command:
+    body = {"dataVersion": {"counter": counter}, "topicConfigTable": {name: {"topicName": name} for name in names}}
+    ext = {} if total is None else {"totalTopicNum": str(total)}
+    return command.reply(ext=ext, body=fastjson.dumps(body))
+
+
+async def ask_topics(answer: Answer) -> tuple[dict[str, Any], list[Command]]:
+    async with Scripted(answer) as master, Questions.open(master.address) as questions:
+        document = await questions.paged(RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", "topic")
+        return document, master.asked
+
+
+async def test_tables_come_page_by_page() -> None:
+    """Each page begins where the last one ended, of the same version; a change between two begins anew."""
+    names = [f"topic{number}" for number in range(7)]
+    asked = 0
+
+    def answer(command: Command) -> Command:
+        nonlocal asked
+        asked += 1
+        start, version = int(command.ext["topicSeq"]), 1 if asked <= 2 else 2
+        return page(command, names[start : start + 3], version, len(names))
+
+    document, commands = await ask_topics(answer)
+
+    assert list(document["topicConfigTable"]) == names
+    assert document["dataVersion"] == {"counter": 2}
+    assert [command.ext["topicSeq"] for command in commands] == ["0", "3", "6", "0", "3", "6"]
+    assert [command.ext["dataVersion"] for command in commands][:2] == ["", '{"counter":1}']
+
+
+async def test_older_masters_send_a_table_whole() -> None:
+    """They do not know pages, and do not say how many entries there are."""
+    document, commands = await ask_topics(lambda command: page(command, ["a", "b"], 1, None))
+
+    assert list(document["topicConfigTable"]) == ["a", "b"] and len(commands) == 1
+
+
+@pytest.mark.parametrize("answer", [
+    lambda command: command.reply(1, "No topic in this broker"),
+    lambda command: command.reply(body=b"{"),
+    lambda command: command.reply(body=b"[1]"),
+    lambda command: command.reply(body=b'{"topicConfigTable":[]}'),
+    lambda command: command.reply(ext={"totalTopicNum": "many"}, body=b'{"topicConfigTable":{}}'),
+    lambda command: page(command, ["a"][int(command.ext["topicSeq"]) :], 1, 2),
+])  # fmt: skip
+async def test_an_answer_that_makes_no_sense_is_named(answer: Answer) -> None:
+    """And taken for nothing else."""
+    with pytest.raises(BadAnswer, match=r"it answers|its answer|it says"):
+        await ask_topics(answer)
+
+
+@pytest.mark.parametrize(("table", "says"), [
+    ({"commitLogMinOffset": "0"}, "where its log begins"),
+    ({"commitLogMinOffset": "a", "commitLogMaxOffset": "1"}, "where its log begins"),
+    ({"commitLogMinOffset": "9", "commitLogMaxOffset": "1"}, "its log begins at 9 and ends at 1"),
+    (None, "where its log begins"),
+])  # fmt: skip
+async def test_a_master_must_say_where_its_log_lies(table: dict[str, str] | None, says: str) -> None:
+    """Or it is not known whether ours is behind it."""
+    body = fastjson.dumps({"table": table})
+    async with (
+        Scripted(lambda command: command.reply(body=body)) as master,
+        Questions.open(master.address) as questions,
+    ):
+        with pytest.raises(BadAnswer, match=says):
+            await questions.range()
+
+
+async def test_one_table_that_cannot_be_had_keeps_no_other_away() -> None:
+    """What changes is handed on once, stamped with the log's end, as JSON without bare keys; nothing is said twice."""
+    delay = b'{"offsetTable":{1:5}}'
+
+    def answer(command: Command) -> Command:
+        match command.code:
+            case RequestCode.GET_BROKER_RUNTIME_INFO:
+                return command.reply(body=b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"77"}}')
+            case RequestCode.GET_ALL_TOPIC_CONFIG:
+                return page(command, ["a"], 1, None)
+            case RequestCode.GET_ALL_CONSUMER_OFFSET:
+                return command.reply(body=b'{"offsetTable":{"a@g":{0:3}},"groupTopicMap":{"g":["a"]}}')
+            case RequestCode.GET_ALL_DELAY_OFFSET:
+                return command.reply(body=delay)
+        return command.reply(1, "not now")
+
+    taken: list[Table] = []
+    async with Scripted(answer) as master:
+        tables = ClassicTables(master.address, taken.append)
+        await tables.fetch()
+        await tables.fetch()
+        delay = b'{"offsetTable":{1:6}}'
+        await tables.fetch()
+
+    assert [(table.name, table.version) for table in taken] == [
+        ("topics", 77), ("consumerOffset", 77), ("delayOffset", 77), ("delayOffset", 77),
+    ]  # fmt: skip
+    assert [table.document for table in taken[1:]] == [
+        b'{"offsetTable":{"a@g":{"0":3}}}', b'{"offsetTable":{"1":5}}', b'{"offsetTable":{"1":6}}',
+    ]  # fmt: skip
+    assert tables.trouble == "it answers GET_ALL_SUBSCRIPTIONGROUP_CONFIG with 1: not now"
+
+
+async def test_a_master_that_is_not_there_is_a_trouble_and_no_failure() -> None:
+    """Its tables are asked for again with the next round."""
+    tables = ClassicTables(f"127.0.0.1:{free_ports(1)[0]}", lambda table: None)
+
+    await tables.fetch()
+
+    assert tables.trouble is not None and "cannot connect" in tables.trouble
