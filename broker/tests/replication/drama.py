@@ -54,6 +54,7 @@ class Drama:
         await self.some()
         await asyncio.sleep(self._chance.uniform(0, CHANCE_S))
         await self._acts[fault]()
+        await self._supervisor.renew()
         await self.some()
         await self._supervisor.wait_whole()
 

@@ -50,6 +50,8 @@ class Plan(NamedTuple):
     is_sync: bool
     settings: dict[str, str]
     faults: tuple[Fault, ...]
+    has_lease: bool = False
+    """Whether the master of an asynchronous group holds a Lease, besides its slaves' grants."""
 
     @property
     def mode(self) -> Mode:
@@ -64,7 +66,7 @@ class Plan(NamedTuple):
         return not POWER.isdisjoint(self.faults)
 
     def __str__(self) -> str:
-        kind = "sync" if self.is_sync else "async"
+        kind = "sync" if self.is_sync else "async with a Lease" if self.has_lease else "async"
         told = " ".join(f"{key}={value}" for key, value in self.settings.items())
         return f"seed {self.seed}: {kind}, {', '.join(self.faults)}; {told}"
 
@@ -80,6 +82,8 @@ def plan_for(seed: int, *, is_root: bool = True) -> Plan:
     }
     if is_sync and chance.random() < 0.3:
         settings["haAckLevel"] = "FLUSHED"
+    if not is_sync:
+        settings["haGrant"] = "1000"
     choice = [fault for fault in Fault if is_root or fault not in CUTS | POWER]
     faults = tuple(chance.choice(choice) for _ in range(chance.randint(1, FAULTS_MAX)))
-    return Plan(seed, is_sync, settings, faults)
+    return Plan(seed, is_sync, settings, faults, has_lease=not is_sync and chance.random() < 0.5)

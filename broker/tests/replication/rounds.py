@@ -52,16 +52,18 @@ async def run(plan: Plan, directory: Path, *, is_root: bool, without: Sequence[s
     ):
         journal = Journal(file)
         async with Group(directory, network, settings=settings, without=without, has_disks=plan.loses_power) as group:
-            supervisor = Supervisor(group, journal, acks_needed=plan.acks_needed)
             await group.start()
-            await supervisor.begin()
-            await group.create_topic(supervisor.master)
-            load = Load(group.name_server_address, QUEUES, journal, plan.seed)
-            async with load:
-                drama = Drama(group, supervisor, load, random.Random(f"{plan.seed}/drama"))
-                for fault in plan.faults:
-                    await drama.play(fault)
-            findings = await judge(group, supervisor, load, plan.mode)
+            async with Supervisor(
+                group, journal, acks_needed=plan.acks_needed, keeps_lease=plan.has_lease
+            ) as supervisor:
+                await supervisor.begin()
+                await group.create_topic(supervisor.master)
+                load = Load(group.name_server_address, QUEUES, journal, plan.seed)
+                async with load:
+                    drama = Drama(group, supervisor, load, random.Random(f"{plan.seed}/drama"))
+                    for fault in plan.faults:
+                        await drama.play(fault)
+                findings = await judge(group, supervisor, load, plan.mode)
     history = journal.history
     answers = Counter(str(answer.outcome) for answer in history.answered.values())
     answers[str(Outcome.UNKNOWN)] += len(history.sent) - len(history.answered)

@@ -3,7 +3,9 @@
     promises of the next epoch from S - k + 1 electable slaves -> elect -> promote one -> the others follow it
 
 It knows nothing but what members tell it, decides with the same function as everybody, and writes down each reign
-before it orders it.
+before it orders it. In an asynchronous group, where no ack is needed, a master acknowledges by one of two keys. With a
+Lease the supervisor renews it, and lets it run out before a promotion. Without one, only slaves that can be told
+anything are electable, since all of these must grant, until the same master is given a new epoch with all of them.
 """
 
 from __future__ import annotations
@@ -11,15 +13,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
 from typing import Final, final
 
 from gantry_histories.events import Journal, Reign
 from replication.group import POLL_S, Group, Member, reachable
 
 from gantry_spec.election import Candidate, elect
-from gantry_status.orders import AskPromise, Follow, HaRole, HaStatus, OrderError, Promised, Promote
+from gantry_status.orders import AskPromise, Follow, HaRole, HaStatus, Lease, OrderError, Promised, Promote
 
 PATIENCE_S: Final = 40.0
+LEASE_MS: Final = 1_500
 
 
 class NoPromotion(Exception):
@@ -30,13 +35,29 @@ class NoPromotion(Exception):
 class Supervisor:
     """Owned by one loop."""
 
-    def __init__(self, group: Group, journal: Journal, *, acks_needed: int = 1) -> None:
+    def __init__(self, group: Group, journal: Journal, *, acks_needed: int = 1, keeps_lease: bool = False) -> None:
         self.master: Member = group[1]
         self.epoch = 0
         self._group: Final = group
         self._journal: Final = journal
         self.acks_needed: Final = acks_needed
+        self._keeps_lease: Final = keeps_lease
         self._electable: list[int] = []
+        self._leased_until_ms = 0
+        self._is_deposing = False
+        self._leasing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Supervisor:
+        if self._keeps_lease:
+            self._leasing = asyncio.ensure_future(self._renew_lease())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._leasing is not None:
+            self._leasing.cancel()
+            await asyncio.wait([self._leasing])
 
     def __repr__(self) -> str:
         return f"<Supervisor master={self.master.number} epoch={self.epoch}>"
@@ -71,12 +92,34 @@ class Supervisor:
         if result.winner is None:
             raise NoPromotion(result.reason)
         if not self.acks_needed:
-            # The old master may acknowledge until the first grant of an electable slave has run out.
-            await asyncio.sleep(min(promise.granted_ms for promise in promises) / 1000)
+            await self._outlive_keys(min(promise.granted_ms for promise in promises))
         winner = self._group[int(result.winner.identity)]
         await self._enthrone(winner, epoch)
         await self.gather(self._group.others(winner))
         return winner
+
+    async def renew(self) -> None:
+        """The same master goes on, in a new epoch: all who are there may be elected after it."""
+        others = self._group.others(self.master)
+        if self.acks_needed or set(self._electable) >= {member.number for member in others}:
+            return
+        await self._enthrone(self.master, _next_epoch(self.epoch, await reachable(self._group.members)))
+        await self.gather(others)
+
+    async def _outlive_keys(self, granted_ms: int) -> None:
+        """The old master may acknowledge until the first grant of an electable slave and the Lease have run out."""
+        self._is_deposing = True
+        rest_ms = max(granted_ms, self._leased_until_ms - _boottime_ms())
+        await asyncio.sleep(max(0, rest_ms) / 1000)
+
+    async def _renew_lease(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_MS / 5_000)
+            if self.master.is_up and not self._is_deposing:
+                now_ms = _boottime_ms()
+                self._leased_until_ms = now_ms + LEASE_MS
+                with suppress(OrderError):
+                    await self.master.orders.call(Lease(renewed_ms=now_ms, duration_ms=LEASE_MS), timeout_s=1)
 
     async def _promise(self, member: Member, epoch: int) -> Promised | None:
         try:
@@ -86,10 +129,11 @@ class Supervisor:
             return None
 
     async def _enthrone(self, member: Member, epoch: int) -> None:
-        electable = [other.number for other in self._group.others(member)]
+        others = self._group.others(member)
+        electable = [other.number for other in others if self.acks_needed or self._keeps_lease or other.is_up]
         self._journal.add(Reign(epoch=epoch, broker=member.address, at=time.monotonic_ns()))
         await member.orders.call(Promote(epoch=epoch, electable=electable))
-        self.master, self.epoch, self._electable = member, epoch, electable
+        self.master, self.epoch, self._electable, self._is_deposing = member, epoch, electable, False
 
     async def wait_for(self, member: Member, role: HaRole) -> HaStatus:
         """Until it has this role."""
@@ -113,6 +157,10 @@ class Supervisor:
                 if followers <= near and status.confirmed >= status.wrote:
                     return
                 await asyncio.sleep(POLL_S)
+
+
+def _boottime_ms() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 def _next_epoch(known: int, statuses: Sequence[tuple[Member, HaStatus]]) -> int:

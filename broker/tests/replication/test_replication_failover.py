@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from replication.network import missing
-from replication.plans import Fault, Plan, plan_for
+from replication.plans import Fault, Plan
 from replication.rounds import run
 
 
