@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -41,28 +42,32 @@ def slave_conf(master: Broker, ha_port: str, **conf: str) -> dict[str, str]:
     }
 
 
-def log_of(broker: Broker) -> bytes:
+def broker(path: Path, conf: dict[str, str]) -> AbstractAsyncContextManager[Broker]:
+    return running_broker(path, disk=None, clock=None, **conf)
+
+
+def log_of(one: Broker) -> bytes:
     data = b""
-    while more := bytes(broker.store.log_view(len(data))):
+    while more := bytes(one.store.log_view(len(data))):
         data += more
     return data
 
 
-async def fill(broker: Broker, count: int, body: bytes = bytes(10_000)) -> list[int]:
+async def fill(target: Broker, count: int, body: bytes = bytes(10_000)) -> list[int]:
     """So many sends; their codes."""
-    async with dialogue(broker) as one:
+    async with dialogue(target) as one:
         return [reply.code for reply in await asyncio.gather(*[one.send(body) for _ in range(count)])]
 
 
 async def test_a_slave_has_log_and_tables_of_a_classic_master_and_goes_on_as_one(tmp_path: Path) -> None:
     """An empty disk gets three files; consumers read there; promoted, it takes messages in an epoch of its own."""
     conf = master_conf()
-    async with running_broker(tmp_path / "master", **conf) as master:
+    async with broker(tmp_path / "master", conf) as master:
         assert set(await fill(master, 320)) == {0}
         async with dialogue(master) as one:
             fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "7"}
             await one.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
-        async with running_broker(tmp_path / "slave", **slave_conf(master, conf["haListenPort"])) as slave:
+        async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
             await wait_until(lambda: slave.store.dispatched == master.store.wrote > 3 << 20)
             assert set(await fill(master, 20)) == {0}
             await wait_until(lambda: slave.store.dispatched == master.store.wrote)
@@ -82,9 +87,9 @@ async def test_a_slave_has_log_and_tables_of_a_classic_master_and_goes_on_as_one
 async def test_a_sync_master_answers_when_a_classic_slave_has_the_message(tmp_path: Path) -> None:
     """11 before it comes, 0 while it is here, 11 when it has gone."""
     conf = master_conf(brokerRole="SYNC_MASTER")
-    async with running_broker(tmp_path / "master", **conf) as master:
+    async with broker(tmp_path / "master", conf) as master:
         assert await fill(master, 1) == [11]
-        async with running_broker(tmp_path / "slave", **slave_conf(master, conf["haListenPort"])) as slave:
+        async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
             await wait_until(lambda: slave.store.wrote == master.store.wrote)
             assert set(await fill(master, 120)) == {0}
             assert slave.store.wrote == master.store.wrote
@@ -95,11 +100,11 @@ async def test_a_sync_master_answers_when_a_classic_slave_has_the_message(tmp_pa
 async def test_a_slave_that_was_a_master_itself_is_not_mixed_with_another(tmp_path: Path) -> None:
     """Its log stays as it was, and its status says why it does not follow."""
     conf = master_conf()
-    async with running_broker(tmp_path / "slave", **SIZE) as alone:
+    async with broker(tmp_path / "slave", SIZE) as alone:
         await fill(alone, 5, b"mine")
-    async with running_broker(tmp_path / "master", **conf) as master:
+    async with broker(tmp_path / "master", conf) as master:
         await fill(master, 50, b"theirs")
-        async with running_broker(tmp_path / "slave", **slave_conf(master, conf["haListenPort"])) as slave:
+        async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
             before = log_of(slave)
             await wait_until(lambda: "another one than the master's" in status_of(slave.roles).trouble)
 
@@ -111,7 +116,7 @@ async def test_a_slave_that_was_a_master_itself_is_not_mixed_with_another(tmp_pa
 async def test_who_asks_for_what_is_not_there_is_closed(said: bytes, tmp_path: Path) -> None:
     """On a port that RocketMQ's slaves may use, too; nobody counts by that."""
     conf = master_conf()
-    async with running_broker(tmp_path, **conf) as master:
+    async with broker(tmp_path, conf) as master:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(conf["haListenPort"]))
         writer.write(said)
 
