@@ -130,7 +130,7 @@ async def test_who_asks_for_what_is_not_there_is_closed(said: bytes, tmp_path: P
 async def test_slaves_of_rocketmqs_may_follow_only_where_that_is_said(tmp_path: Path) -> None:
     """A port is closed to them unless somebody has opened it by name."""
     conf = master_conf(haClassicPeers="false")
-    async with running_broker(tmp_path, **conf):
+    async with broker(tmp_path, conf):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(conf["haListenPort"]))
         writer.write(bytes(8))
 
