@@ -117,6 +117,12 @@ async def _look(paths: Sequence[Path]) -> list[Member]:
     metavar="NUMBER",
     help="A member that may be the master; once for each, the present master, too [default: as they have recorded].",
 )
+@click.option(
+    "--old-master",
+    type=click.IntRange(0),
+    metavar="NUMBER",
+    help="Who the master was, if it does not answer and nobody has recorded it.",
+)
 @click.option("--force", is_flag=True, help="Promote though too few can promise, and something may be lost.")
 @click.option("--yes", is_flag=True, help="Do not ask before something may be lost.")
 @click.option(
@@ -132,6 +138,7 @@ def promote(
     paths: Sequence[Path],
     to: int | None,
     electable: Sequence[int],
+    old_master: int | None,
     force: bool,
     yes: bool,
     timeout_s: float,
@@ -153,7 +160,13 @@ def promote(
     Exit codes: 0 done, and everybody who answers follows; 1 it could not be done, or somebody does not follow yet;
     2 the command was typed wrongly; 3 nobody is there.
     """
-    wish = Wish(to=to, named=frozenset(electable), is_forced=force, drain_timeout_ms=int(timeout_s * 1000))
+    wish = Wish(
+        to=to,
+        named=frozenset(electable),
+        old_master=old_master,
+        is_forced=force,
+        drain_timeout_ms=int(timeout_s * 1000),
+    )
     steps: list[Step] = []
 
     def tell(step: Step) -> None:

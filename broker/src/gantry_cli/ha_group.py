@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from gantry_spec.election import promises_needed
 from gantry_status.orders import UNKNOWN, HaRole, HaStatus
+
+EPOCH_STRIDE: Final = 1_000
 
 
 class CannotMove(Exception):
@@ -91,11 +93,14 @@ class Group:
     master: Reached | None
     """Of that epoch, if it answers and still is."""
 
-    @property
-    def next_epoch(self) -> int:
-        """Greater than everything that anybody has recorded."""
-        known = (n for one in self.reached for n in _epochs(one.status))
-        return max(known) + 1
+    def next_epoch(self, winner: int, above: int = 0) -> int:
+        """Greater than ``above`` and everything that anybody has recorded, and of ``winner`` alone.
+
+        Its last digits are the winner's number. So two promotions that know nothing of each other, at one moment or
+        with different members, never begin the same epoch with two masters.
+        """
+        known = max(above, *(number for one in self.reached for number in _epochs(one.status)))
+        return (known // EPOCH_STRIDE + 1) * EPOCH_STRIDE + winner % EPOCH_STRIDE
 
     @property
     def needed(self) -> int:
@@ -108,9 +113,9 @@ class Group:
         return [one for one in self.reached if one.number in self.electable]
 
     @property
-    def end(self) -> int:
-        """Of the longest log in the newest epoch."""
-        return max(one.place for one in self.reached)[1]
+    def place(self) -> tuple[int, int]:
+        """Of whoever is furthest."""
+        return max(one.place for one in self.reached)
 
     def electable_after(self, winner: int) -> list[int]:
         """S of the next epoch."""
@@ -125,8 +130,11 @@ class Group:
         raise CannotMove(f"no member with number {number} answers", f"these do: {here}")
 
 
-def group_of(members: Sequence[Member], named: Collection[int] = ()) -> Group:
-    """Put together what they say. ``named`` is M, if a person names it. Raises ``CannotMove``."""
+def group_of(members: Sequence[Member], named: Collection[int] = (), old_master: int | None = None) -> Group:
+    """Put together what they say. ``named`` is M, and ``old_master`` who it was, if a person says so.
+
+    Raises ``CannotMove``.
+    """
     reached = tuple(Reached(one.path, one.status) for one in members if one.status is not None)
     silent = tuple(one for one in members if one.status is None)
     if not reached:
@@ -138,17 +146,18 @@ def group_of(members: Sequence[Member], named: Collection[int] = ()) -> Group:
     newest = [one for one in reached if one.status.epoch == epoch]
     master = next((one for one in newest if one.status.role is HaRole.MASTER), None)
     said = newest if master is None else [master]
-    writers = {one.number for one in newest if one.status.role is not HaRole.SLAVE}
     leaders = {one.status.master_id for one in said if one.status.master_id != UNKNOWN}
-    if not leaders:
-        leaders = {master.number} if master is not None else writers if len(writers) == 1 else set()
+    if master is not None:
+        leaders = {master.number}
+    elif not leaders and old_master is not None:
+        leaders = {old_master}
     recorded = frozenset(number for one in said for number in one.status.electable)
     electable = recorded - leaders or frozenset(named) - leaders
     if not electable:
         raise CannotMove("nobody has recorded who may be promoted", "name all that may be the master: --electable")
     # More slaves than there are, or fewer acks than are needed, ask for more promises, never for fewer.
     acks_needed = min((one.status.acks_needed for one in said if one.status.acks_needed > 0), default=0)
-    everybody = frozenset(named) or electable | leaders | writers
+    everybody = frozenset(named) or electable | leaders
     return Group(reached, silent, epoch, electable, everybody, acks_needed, master)
 
 

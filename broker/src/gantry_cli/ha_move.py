@@ -56,7 +56,7 @@ class Move:
     async def run(self) -> Moved:
         """Move the role. Raises ``CannotMove``, or what an order raises that had to be done."""
         members = await look(tuple(self._clients.values()))
-        group = group_of(members, self._wish.named)
+        group = group_of(members, self._wish.named, self._wish.old_master)
         if group.master is not None and self._wish.to == group.master.number:
             return await self._stay(group, group.master)
         if group.master is not None:
@@ -83,7 +83,7 @@ class Move:
     async def _hand_over(self, group: Group, master: Reached) -> Moved:
         target = self._successor(group, master)
         self._check_acks(group, target.number)
-        epoch, client = group.next_epoch, self._clients[master.path]
+        epoch, client = group.next_epoch(target.number), self._clients[master.path]
         try:
             async with self._steps.step("drain", master):
                 drained = await client.call(Drain(timeout_ms=self._wish.drain_timeout_ms))
@@ -97,17 +97,15 @@ class Move:
         won = next((promise for promise in promises if promise.broker_id == target.number), None)
         if won is None or (won.last_epoch, won.end) < (fenced.last_epoch, fenced.wrote):
             why = "has not promised" if won is None else f"ends at {won.end}, the master at {fenced.wrote}"
-            await self._promote(group, master, epoch, "the role goes back", is_forced=False)
-            await self._follow(group, master, epoch)
-            raise CannotMove(f"{target.name} {why}; {master.name} is the master again, in epoch {epoch}", AGAIN)
+            again = group.next_epoch(master.number, epoch)
+            await self._promote(group, master, again, "the role goes back", is_forced=False)
+            await self._follow(group, master, again)
+            raise CannotMove(f"{target.name} {why}; {master.name} is the master again, in epoch {again}", AGAIN)
         return await self._finish(group, target, epoch, "")
 
     def _successor(self, group: Group, master: Reached) -> Reached:
         if self._wish.to is not None:
-            target = group.find(self._wish.to)
-            if target.number not in group.electable:
-                raise CannotMove(f"{target.name} may not be promoted", f"these may: {sorted(group.electable)}")
-            return target
+            return self._wanted(group)
         targets = [one for one in group.voters if one.number != master.number]
         if not targets:
             raise CannotMove("no slave that may be promoted answers", "start one; the master stays as it is")
@@ -122,7 +120,8 @@ class Move:
                 if (status.last_epoch, status.wrote) >= (drained.last_epoch, drained.wrote):
                     return
                 if time.monotonic() > deadline:
-                    reason = f"{target.name} has {status.wrote} of the {drained.wrote} bytes"
+                    here, there = (f"{one.wrote} of epoch {one.last_epoch}" for one in (status, drained))
+                    reason = f"{target.name} ends at {here}, the master at {there}"
                     raise CannotMove(reason, "look at what holds it up, or choose another with --to")
                 await asyncio.sleep(CATCH_UP_POLL_S)
 
@@ -136,11 +135,18 @@ class Move:
 
     async def _take_over(self, group: Group) -> Moved:
         self._check_voters(group)
-        epoch = group.next_epoch
         asked = [one for one in group.reached if one.number in group.members]
-        promises = await self._gather_promises(asked, epoch)
-        winner = self._elected(group, promises, epoch)
-        target = group.find(winner.broker_id)
+        target = max(asked, key=lambda one: (one.place, -one.number)) if self._wish.to is None else self._wanted(group)
+        epoch = 0
+        for _ in range(2):  # whoever turns out to be further is promoted in an epoch of its own
+            epoch = group.next_epoch(target.number, epoch)
+            promises = await self._gather_promises(asked, epoch)
+            winner = self._elected(group, promises, epoch)
+            if winner.broker_id == target.number:
+                break
+            target = group.find(winner.broker_id)
+        else:
+            raise CannotMove("the logs still move, though they were promised to stand still", AGAIN)
         self._check_acks(group, target.number)
         loss = self._loss(group, winner)
         await self._end_of_grants(promises, target)
@@ -149,7 +155,7 @@ class Move:
     def _check_voters(self, group: Group) -> None:
         """Before anybody is asked for a promise, which stops it from following: can it succeed?"""
         if self._wish.to is not None:
-            group.find(self._wish.to)
+            self._wanted(group)
         here = len(group.voters)
         if here >= group.needed:
             return
@@ -163,6 +169,14 @@ class Move:
         question = f"{reason}. Here are {ends}; messages beyond the winner's end may have been acknowledged."
         if not self._confirm(question):
             raise CannotMove("nothing was done", "the group stays without a master")
+
+    def _wanted(self, group: Group) -> Reached:
+        assert self._wish.to is not None, "asked only if somebody is wanted"
+        target = group.find(self._wish.to)
+        if target.number not in group.members:
+            remedy = f"these may: {sorted(group.members)}; name others with --electable"
+            raise CannotMove(f"{target.name} may not be the master", remedy)
+        return target
 
     def _elected(self, group: Group, promises: Sequence[Promised], epoch: int) -> Promised:
         """The furthest of all that have promised, provided that enough of S have."""
@@ -187,9 +201,11 @@ class Move:
 
     def _loss(self, group: Group, winner: Promised) -> str:
         """What of the log is given up, in words."""
-        lost = max(0, group.end - winner.end)
-        if lost:
-            return f"{lost} bytes, of {winner.end} on, that another member has"
+        epoch, end = group.place
+        if winner.last_epoch < epoch:
+            return f"what another member has of epoch {epoch}: the winner has only epoch {winner.last_epoch}"
+        if winner.end < end:
+            return f"{end - winner.end} bytes, from {winner.end} on, that another member has"
         if len(group.voters) < group.needed:
             return f"whatever was acknowledged beyond {winner.end} by members that do not answer"
         if group.acks_needed == 0 and group.members - {one.number for one in group.reached}:
@@ -197,8 +213,8 @@ class Move:
         return ""
 
     async def _end_of_grants(self, promises: Sequence[Promised], target: Reached) -> None:
-        """The old master may acknowledge until one grant of an electable slave has run out."""
-        rest_ms = min(one.granted_ms for one in promises)
+        """The old master may acknowledge until a grant has run out. One would do; the last to end is sure to have."""
+        rest_ms = max(one.granted_ms for one in promises)
         if rest_ms > 0:
             async with self._steps.step("wait", target, "for the end of the old master's grants"):
                 await asyncio.sleep(rest_ms / 1000)

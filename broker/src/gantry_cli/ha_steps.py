@@ -38,6 +38,9 @@ class Wish:
     to: int | None = None
     """Who shall be the master; None leaves it to the election."""
     named: frozenset[int] = frozenset()
+    """Who may be the master; empty for what the members have recorded."""
+    old_master: int | None = None
+    """Who it was, if nobody who answers has recorded that."""
     is_forced: bool = False
     drain_timeout_ms: int = 10_000
 
