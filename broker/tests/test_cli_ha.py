@@ -1,0 +1,274 @@
+"""`gantry ha`: what a person types and reads, over real control sockets of brokers that are not real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gantry_broker.control.server import ControlServer
+from gantry_broker.testing.fake_group import FakeGroup
+from gantry_cli.main import cli
+from gantry_status.orders import HaRole, HaStatus, OrderRefused
+
+
+class Sockets:
+    """A group whose members listen at sockets of their own."""
+
+    def __init__(self, group: FakeGroup, directory: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self.group = group
+        self._servers: dict[int, ControlServer] = {}
+        for number, member in group.members.items():
+            path = directory / str(number) / "control.sock"
+            path.parent.mkdir(parents=True)
+            self._servers[number] = ControlServer(str(path), member)
+        self._loop = loop
+
+    @property
+    def options(self) -> list[str]:
+        """All of them, as they are typed."""
+        return [word for server in self._servers.values() for word in ("--socket", server.path)]
+
+    def option(self, number: int) -> list[str]:
+        return ["--socket", self._servers[number].path]
+
+    def start(self, number: int) -> None:
+        asyncio.run_coroutine_threadsafe(self._servers[number].start(), self._loop).result(10)
+
+    def stop(self, number: int) -> None:
+        """As if its process were gone."""
+        asyncio.run_coroutine_threadsafe(self._servers[number].close(), self._loop).result(10)
+
+    def stop_all(self) -> None:
+        for number in self._servers:
+            self.stop(number)
+
+
+@contextmanager
+def listening(group: FakeGroup, directory: Path) -> Iterator[Sockets]:
+    """Its members on a loop in another thread, since a command has its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="fake-brokers")
+    thread.start()
+    sockets = Sockets(group, directory, loop)
+    try:
+        for number in group.members:
+            sockets.start(number)
+        yield sockets
+        sockets.stop_all()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+@pytest.fixture
+def sockets(tmp_path: Path) -> Iterator[Sockets]:
+    """Master 1, slaves 2 and 3, one ack needed."""
+    group = FakeGroup([1, 2, 3], acks_needed=1)
+    group.begin(1)
+    with listening(group, tmp_path) as sockets:
+        yield sockets
+
+
+def gantry_ha(*words: str, given: str | None = None) -> Result:
+    return CliRunner().invoke(cli, ["ha", *words], input=given)
+
+
+def roles(group: FakeGroup) -> dict[int, str]:
+    return {number: member.role.value for number, member in group.members.items()}
+
+
+def test_the_status_shows_every_member_and_what_a_promotion_would_need(sockets: Sockets) -> None:
+    """And exits 1 when somebody does not answer, whom it names."""
+    whole = gantry_ha("status", *sockets.options)
+    sockets.stop(3)
+    partly = gantry_ha("status", *sockets.options)
+
+    assert whole.exit_code == 0, whole.output
+    assert "b/1" in whole.output and "master" in whole.output and "slave" in whole.output
+    needs = "epoch 1, slaves [2, 3] may be promoted; code 0 needs 1 ack(s), a promotion without the master 2 promise(s)"
+    assert needs + ", and [2, 3] can be asked\n" in whole.output
+    assert partly.exit_code == 1
+    assert "3/control.sock does not answer: there is no control socket at" in partly.output
+    assert "and [2] can be asked: too few" in partly.output
+
+
+def test_the_status_for_programs(sockets: Sockets) -> None:
+    """Each member with its socket, its status as the broker gave it, or why there is none."""
+    sockets.stop(3)
+    result = gantry_ha("status", *sockets.options, "--json")
+    members = json.loads(result.stdout)["members"]
+
+    assert [one["status"] and one["status"]["role"] for one in members] == ["MASTER", "SLAVE", None]
+    assert members[0]["status"]["electable"] == [2, 3]
+    assert "no control socket" in members[2]["failure"]
+
+
+def test_what_is_not_as_it_should_be_is_said(sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trouble, a drain, a promise, and a master that may not acknowledge."""
+    member = sockets.group.members[1]
+
+    async def troubled() -> HaStatus:
+        return HaStatus(
+            role=HaRole.MASTER, epoch=3, promised_epoch=7, broker_id=1, trouble="the disk is slow", is_draining=True
+        )
+
+    monkeypatch.setattr(member, "status", troubled)
+    output = gantry_ha("status", *sockets.option(1)).output
+
+    assert "broker/1: the disk is slow\n" in output
+    assert "broker/1 is drained: it takes no sends" in output
+    assert "broker/1 may acknowledge nothing" in output
+    assert "broker/1 has promised epoch 7" in output
+    assert "a promotion is not possible now: nobody has recorded who may be promoted" in output
+
+
+def test_a_dead_masters_role_is_moved_by_one_command(sockets: Sockets) -> None:
+    """It says each step, how long it took, and who the master is."""
+    sockets.stop(1)
+    result = gantry_ha("promote", *sockets.options)
+
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert sorted(line.split()[0] for line in lines[:2]) == ["promise", "promise"]
+    assert [line.split()[:2] for line in lines[2:4]] == [["promote", "b/2"], ["follow", "b/3"]]
+    assert all(" ms " in line for line in lines[:4])
+    assert lines[4:] == ["b/2 is the master in epoch 1002"]
+    assert roles(sockets.group) == {1: "MASTER", 2: "MASTER", 3: "SLAVE"}
+
+
+def test_a_living_master_hands_over_to_whom_it_is_told(sockets: Sockets) -> None:
+    """For programs: one document with all steps; the steps go to standard error meanwhile."""
+    result = gantry_ha("promote", *sockets.options, "--to", "3", "--json")
+    document = json.loads(result.stdout)
+
+    assert result.exit_code == 0
+    assert (document["epoch"], document["number"], document["loss"], document["error"]) == (1003, 3, "", None)
+    assert document["steps"][0]["what"] == "drain"
+    assert "promote" in result.stderr
+    assert roles(sockets.group) == {1: "SLAVE", 2: "SLAVE", 3: "MASTER"}
+
+
+def test_too_few_are_refused_with_the_reason(sockets: Sockets) -> None:
+    """One line, exit code 1, and for programs the same in the document."""
+    sockets.stop(1)
+    sockets.stop(3)
+    result = gantry_ha("promote", *sockets.options)
+    as_json = gantry_ha("promote", *sockets.options, "--json")
+
+    assert (result.exit_code, as_json.exit_code) == (1, 1)
+    assert "gantry: 2 of the slaves [2, 3] must promise, and [3] do not answer -- start one of them" in result.output
+    assert json.loads(as_json.stdout)["error"].startswith("2 of the slaves [2, 3] must promise")
+    assert sockets.group.members[2].ordered == []
+
+
+def test_force_asks_before_something_may_be_lost(sockets: Sockets) -> None:
+    """No is no; --yes is for scripts, and the loss is printed in either case."""
+    sockets.stop(1)
+    sockets.stop(3)
+    no = gantry_ha("promote", *sockets.options, "--force", given="n\n")
+    yes = gantry_ha("promote", *sockets.options, "--force", "--yes")
+
+    assert no.exit_code == 1
+    assert "messages beyond the winner's end may have been acknowledged" in no.output
+    assert "nothing was done" in no.output
+    assert yes.exit_code == 0, yes.output
+    assert "lost, perhaps: whatever was acknowledged beyond 1 by members that do not answer" in yes.output
+
+
+def test_a_member_that_does_not_follow_makes_it_exit_1(sockets: Sockets, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The role has moved, and something is left to do."""
+
+    async def refuses(epoch: int, master: str) -> HaStatus:
+        raise OrderRefused("its history is another one")
+
+    monkeypatch.setattr(sockets.group.members[3], "follow", refuses)
+    result = gantry_ha("promote", *sockets.options, "--to", "2")
+
+    assert result.exit_code == 1
+    assert "FAILED: its history is another one" in result.output
+    assert "b/2 is the master in epoch 1002" in result.output
+    assert "not everybody follows it yet" in result.output
+
+
+def test_nobody_there_is_exit_code_3(tmp_path: Path) -> None:
+    """With the path, and what to do."""
+    path = str(tmp_path / "control.sock")
+    for words in (["promote"], ["drain"], ["fence"], ["flush"], ["promise", "--epoch", "2"]):
+        result = gantry_ha(*words, "--socket", path)
+
+        assert result.exit_code == 3, (words, result.output)
+        assert f"there is no control socket at {path}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "ordered", "text"),
+    [
+        (["promise", "--epoch", "8", "--to", "ann"], "promise 8", "has promised to follow nobody below epoch 8"),
+        (["fence"], "fence 2", "b/2 is unassigned in epoch 1"),
+        (["fence", "--epoch", "9"], "fence 9", "b/2 has promised epoch 9"),
+        (["drain", "--timeout", "3"], "drain", "b/2 is drained: it takes no sends"),
+        (["follow", "--epoch", "5", "--master", "127.0.0.1:20003"], "follow 5 127.0.0.1:20003", "is slave in epoch 5"),
+        (["demote", "--epoch", "5", "--master", "127.0.0.1:20003"], "follow 5 127.0.0.1:20003", "is slave in epoch 5"),
+        (["flush"], "flush", "b/2 is slave in epoch 1, and has written 1"),
+    ],
+    ids=["promise", "fence", "fence-at", "drain", "follow", "demote", "flush"],
+)  # fmt: skip
+def test_each_order_can_be_given_by_itself(sockets: Sockets, words: list[str], ordered: str, text: str) -> None:
+    """The steps of which a promotion is made, for people and for programs."""
+    shown = gantry_ha(words[0], *sockets.option(2), *words[1:])
+    as_json = gantry_ha(words[0], *sockets.option(2), *words[1:], "--json")
+
+    assert shown.exit_code == 0, shown.output
+    assert text in shown.output
+    assert sockets.group.members[2].ordered[0] == ordered
+    assert json.loads(as_json.stdout)["broker_id"] == 2
+
+
+def test_an_order_that_is_refused_is_one_line(sockets: Sockets) -> None:
+    """With the broker's reason, and exit code 1."""
+    gantry_ha("promise", *sockets.option(2), "--epoch", "9")
+    result = gantry_ha("fence", *sockets.option(2), "--epoch", "3")
+
+    assert result.exit_code == 1
+    assert result.output.startswith("gantry: the broker at ")
+    assert "refuses: epoch 9 was promised -- nothing has changed" in result.output
+    assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["promise", "--epoch", "0"],
+        ["promise", "--epoch", str(1 << 62)],
+        ["promise"],
+        ["follow", "--epoch", "1", "--master", "nowhere"],
+        ["drain", "--timeout", "-1"],
+    ],
+    ids=["zero", "huge", "missing", "no-port", "negative"],
+)
+def test_what_is_typed_wrongly_reaches_nobody(sockets: Sockets, words: list[str]) -> None:
+    """Exit code 2, and nothing was ordered."""
+    result = gantry_ha(words[0], *sockets.option(2), *words[1:])
+
+    assert result.exit_code == 2
+    assert sockets.group.members[2].ordered == []
+
+
+def test_the_brokers_of_gantry_up_need_not_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sockets lie below its directory; without any, that is said."""
+    monkeypatch.chdir(tmp_path)
+    missing = gantry_ha("status")
+    with listening(FakeGroup([1, 2], acks_needed=1), tmp_path / ".gantry/local"):
+        found = gantry_ha("status", "--json")
+
+    assert missing.exit_code == 2
+    assert "no broker of `gantry up` has a control socket below .gantry/local" in missing.output
+    assert [one["status"]["broker_id"] for one in json.loads(found.stdout)["members"]] == [1, 2]
