@@ -87,28 +87,28 @@ class Drama:
         old = self._supervisor.master
         await old.kill()
         await self.fail_over()
-        await self.some()
+        await self.some_if_it_may()
         await self.come_back(old)
 
     async def kill_slave(self) -> None:
         slave = self._a_slave()
         await slave.kill()
-        await self._some_if_it_may()
+        await self.some_if_it_may()
         await self.come_back(slave)
 
     async def pause_master(self) -> None:
         old = self._supervisor.master
         old.pause()
         await self.fail_over()
-        await self.some()
+        await self.some_if_it_may()
         old.resume()
-        await self.some()
+        await self.some_if_it_may()
         await self._supervisor.gather([old])
 
     async def pause_slave(self) -> None:
         slave = self._a_slave()
         slave.pause()
-        await self._some_if_it_may()
+        await self.some_if_it_may()
         slave.resume()
 
     async def cut_master(self, *, to_slaves: bool, from_slaves: bool) -> None:
@@ -120,7 +120,7 @@ class Drama:
                 network.cut(slave.number, old.number)
         old.is_cut_off = True
         await self.fail_over()
-        await self.some()
+        await self.some_if_it_may()
         await self._heal(old)
 
     async def isolate_master(self) -> None:
@@ -129,39 +129,43 @@ class Drama:
             network.part(old.number, other)
         old.is_cut_off = True
         await self.fail_over()
-        await self.some()
+        await self.some_if_it_may()
         await self._heal(old)
 
     async def _heal(self, old: Member) -> None:
         self._group.network.heal()
-        await self.some()
+        await self.some_if_it_may()
         old.is_cut_off = False
         await self._supervisor.gather([old])
 
     async def part_slave(self) -> None:
-        self._group.network.part(self._supervisor.master.number, self._a_slave().number)
-        await self._some_if_it_may()
+        slave = self._a_slave()
+        self._group.network.part(self._supervisor.master.number, slave.number)
+        slave.is_cut_off = True
+        await self.some_if_it_may()
         self._group.network.heal()
+        slave.is_cut_off = False
 
     async def power_off_master(self) -> None:
         old = self._supervisor.master
         await old.lose_power()
         await self.fail_over()
-        await self.some()
+        await self.some_if_it_may()
         await self.come_back(old)
 
     async def power_off_slave(self) -> None:
         slave = self._a_slave()
         await slave.lose_power()
-        await self._some_if_it_may()
+        await self.some_if_it_may()
         await self.come_back(slave)
 
     async def switch(self) -> None:
         await self.fail_over()
 
-    async def _some_if_it_may(self) -> None:
-        """A master of an asynchronous group without one of its slaves acknowledges nothing: it holds no key."""
-        if self._supervisor.acks_needed:
+    async def some_if_it_may(self) -> None:
+        """Some messages are acknowledged, unless those are away whom the master needs for it."""
+        others = self._group.others(self._supervisor.master)
+        if self._supervisor.may_acknowledge([other for other in others if other.is_up]):
             await self.some()
         else:
             await asyncio.sleep(self._chance.uniform(0, CHANCE_S))

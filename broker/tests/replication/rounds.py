@@ -5,16 +5,17 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gantry_histories.events import Journal, Outcome
-from gantry_histories.findings import Finding
+from gantry_histories.events import History, Journal, Outcome
+from gantry_histories.findings import Finding, Mode
 from gantry_histories.load import Load
 from replication.drama import Drama
 from replication.ending import judge
-from replication.group import QUEUES, Group
+from replication.group import MEMBERS, QUEUES, Group
 from replication.network import Network
 from replication.plans import Plan
 from replication.supervisor import Supervisor
@@ -29,7 +30,6 @@ class Verdict:
     answers: Counter[str] = field(default_factory=Counter)
     """How the sends ended."""
 
-    lost: int = 0
     shown: int = 0
     promotions: int = 0
     seconds: float = 0.0
@@ -42,29 +42,60 @@ class Verdict:
         )
 
 
-async def run(plan: Plan, directory: Path, *, is_root: bool, without: Sequence[str] = ()) -> Verdict:
-    """Live through a plan. The history is in ``directory`` afterwards."""
+@dataclass
+class Scene:
+    """A group that has begun, and is under load."""
+
+    group: Group
+    supervisor: Supervisor
+    load: Load
+    drama: Drama
+    mode: Mode
+
+    @property
+    def history(self) -> History:
+        return self.load.journal.history
+
+    async def judge(self) -> list[Finding]:
+        """End the load, then the group, and say what was wrong. Nothing more can be done with the scene."""
+        await self.load.stop()
+        return await judge(self.group, self.supervisor, self.load, self.mode)
+
+
+@asynccontextmanager
+async def scene(
+    plan: Plan, directory: Path, *, is_root: bool, without: Sequence[str] = (), members: int = MEMBERS
+) -> AsyncIterator[Scene]:
+    """The group of a plan, and nothing has gone wrong yet. The history is in ``directory`` afterwards."""
+    async with AsyncExitStack() as stack:
+        network = stack.enter_context(Network(members, is_isolated=is_root))
+        journal = Journal(stack.enter_context((directory / "history.jsonl").open("wb")))
+        group = await stack.enter_async_context(
+            Group(
+                directory, network, members=members, settings=plan.settings, without=without, has_disks=plan.loses_power
+            )
+        )
+        await group.start()
+        supervisor = await stack.enter_async_context(
+            Supervisor(group, journal, acks_needed=plan.acks_needed, keeps_lease=plan.has_lease)
+        )
+        await supervisor.begin()
+        await group.create_topic(supervisor.master)
+        load = await stack.enter_async_context(Load(group.name_server_address, QUEUES, journal, plan.seed))
+        chance = random.Random(f"{plan.seed}/drama")
+        yield Scene(group, supervisor, load, Drama(group, supervisor, load, chance), plan.mode)
+
+
+async def run(
+    plan: Plan, directory: Path, *, is_root: bool, without: Sequence[str] = (), members: int = MEMBERS
+) -> Verdict:
+    """Live through a plan."""
     began_at = time.monotonic()
-    settings = dict(plan.settings)
-    with (
-        Network(3, is_isolated=is_root) as network,
-        (directory / "history.jsonl").open("wb") as file,
-    ):
-        journal = Journal(file)
-        async with Group(directory, network, settings=settings, without=without, has_disks=plan.loses_power) as group:
-            await group.start()
-            async with Supervisor(
-                group, journal, acks_needed=plan.acks_needed, keeps_lease=plan.has_lease
-            ) as supervisor:
-                await supervisor.begin()
-                await group.create_topic(supervisor.master)
-                load = Load(group.name_server_address, QUEUES, journal, plan.seed)
-                async with load:
-                    drama = Drama(group, supervisor, load, random.Random(f"{plan.seed}/drama"))
-                    for fault in plan.faults:
-                        await drama.play(fault)
-                findings = await judge(group, supervisor, load, plan.mode)
-    history = journal.history
+    async with scene(plan, directory, is_root=is_root, without=without, members=members) as made:
+        for fault in plan.faults:
+            await made.drama.play(fault)
+        findings = await made.judge()
+        history = made.history
     answers = Counter(str(answer.outcome) for answer in history.answered.values())
     answers[str(Outcome.UNKNOWN)] += len(history.sent) - len(history.answered)
     return Verdict(

@@ -76,11 +76,13 @@ class Supervisor:
                 except OrderError as error:
                     print(f"member {member.number} is not told to follow: {error}")
 
-    async def fail_over(self) -> Member:
-        """Somebody else is the master. Raises ``NoPromotion``."""
-        return await self.promote_among(self._group.others(self.master))
+    def may_acknowledge(self, followers: Sequence[Member]) -> bool:
+        """Whether the master can answer 0 while only these follow."""
+        if self.acks_needed:
+            return len(followers) >= self.acks_needed
+        return self._keeps_lease or {member.number for member in followers} >= set(self._electable)
 
-    async def promote_among(self, members: Sequence[Member]) -> Member:
+    async def promote_among(self, members: Sequence[Member], *, tells_others: bool = True) -> Member:
         """One of these is the master; of the others those that can be told follow it. Raises ``NoPromotion``."""
         statuses = await reachable(members)
         epoch = _next_epoch(self.epoch, statuses)
@@ -95,7 +97,8 @@ class Supervisor:
             await self._outlive_keys(min(promise.granted_ms for promise in promises))
         winner = self._group[int(result.winner.identity)]
         await self._enthrone(winner, epoch)
-        await self.gather(self._group.others(winner))
+        if tells_others:
+            await self.gather(self._group.others(winner))
         return winner
 
     async def renew(self) -> None:

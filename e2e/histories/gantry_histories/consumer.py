@@ -2,7 +2,7 @@
 
 It asks the master, or any other replica that the name server knows, goes on behind what it was shown, gives its
 offsets to the master now and then, and sometimes forgets where it was and asks the master instead, as one that is
-started anew would.
+started anew would. A stubborn one stays with the broker that it has for as long as that answers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple, final
 
 from gantry_histories.bodies import digest_of, read_key
@@ -90,13 +89,18 @@ async def consumer_offset(channel: Channel, group: str, queue: Queue) -> int | N
 class Consumer:
     """A group of its own with one member. Owned by one loop."""
 
-    def __init__(self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int) -> None:
+    def __init__(
+        self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, is_stubborn: bool
+    ) -> None:
         self.name: Final = name
         self._journal: Final = journal
         self._routes: Final = routes
         self._positions: Final = dict.fromkeys(queues, 0)
         self._chance: Final = random.Random(f"{seed}/{name}")
         self._channels: dict[str, Channel] = {}
+        self._is_stubborn: Final = is_stubborn
+        self._kept = ""
+        """The address that a stubborn one stays with."""
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name} {sum(self._positions.values())}>"
@@ -104,8 +108,10 @@ class Consumer:
     async def run(self, stop: asyncio.Event) -> None:
         """Consume until ``stop``."""
         while not stop.is_set():
-            with suppress(RemotingError):
+            try:
                 await self._round()
+            except RemotingError:
+                self._kept = ""
             await asyncio.sleep(PAUSE_S)
 
     async def _round(self) -> None:
@@ -113,8 +119,12 @@ class Consumer:
         if not brokers:
             return
         address = brokers.get(0, "")
-        if not address or self._chance.random() < REPLICA_SHARE:
+        if self._is_stubborn:
+            address = self._kept = self._kept or address
+        elif self._chance.random() < REPLICA_SHARE:
             address = self._chance.choice(sorted(brokers.values()))
+        if not address:
+            return
         channel = await self._channel(address)
         if self._chance.random() < FORGET_SHARE and address == brokers.get(0):
             await self._forget(channel)

@@ -35,7 +35,10 @@ class Load:
             Producer(f"p{number}", journal, routes, queues, seed, is_stubborn=number % 2 == 1)
             for number in range(producers)
         ]
-        self.consumers: Final = [Consumer(f"c{number}", journal, routes, queues, seed) for number in range(consumers)]
+        self.consumers: Final = [
+            Consumer(f"c{number}", journal, routes, queues, seed, is_stubborn=number % 2 == 1)
+            for number in range(consumers)
+        ]
         self._tasks: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
@@ -49,15 +52,20 @@ class Load:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop, and wait for the answers that are still to come."""
-        self._stop.set()
         if kind is not None:
             for task in self._tasks:
                 task.cancel()
-        outcomes = await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Send nothing more, and wait for the answers that are still to come. Raises what a client has raised."""
+        self._stop.set()
+        tasks, self._tasks = self._tasks, []
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         await self._routes.close()
         for outcome in outcomes:
-            if kind is None and isinstance(outcome, BaseException):
+            if isinstance(outcome, Exception):
                 raise outcome
 
     @property
