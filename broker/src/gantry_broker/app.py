@@ -271,7 +271,7 @@ class Broker:
         until = min(end, self._loop.time() + LAST_ACKS_S)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
-                while self.replication.is_leading and not self.replication.is_copied:
+                while self.replication.is_leading and not self.replication.are_slaves_level:
                     await self.replication.moves()
         self._advance()
 
@@ -381,7 +381,8 @@ class Broker:
         self.sends = SendHandlers(self.core, self.path)
         self.pulls = PullHandlers(self.core, self._loop)
         self.store.on_appended.append(self._appended)
-        self.store.is_awaited = lambda: self.pulls.hold.count > 0
+        # A slave's master waits for every ack, and one with an anonymous buffer acknowledges what is committed.
+        self.store.is_awaited = lambda: self.pulls.hold.count > 0 or self.roles.role is HaRole.SLAVE
         self.roles = Roles(
             settings, self.store, self.replication, self.core.gate, self,
             promises=PromiseFile(self._disk, settings.store_path), records=RoleFile(self._disk, settings.store_path),

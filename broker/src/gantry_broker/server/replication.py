@@ -84,7 +84,7 @@ class Replication:
         self._tables: Final = tables
         self._standstill: Final = standstill
         self._advanced: Final = advanced
-        self._clock_ms: Final = clock_ms
+        self.clock_ms: Final = clock_ms
         self._loop = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
         self._ticks: asyncio.Task[None] | None = None
@@ -95,6 +95,7 @@ class Replication:
         self._tls: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None)
         store.on_wrote = self._wrote
         tables.on_urgent = self._tables_changed
+        self._show_nothing_new()
 
     def __repr__(self) -> str:
         return (
@@ -117,7 +118,7 @@ class Replication:
             on_acks=self._acks_moved,
             on_join=self._tables.everything,
             on_refused=lambda session: self.on_refused(session),
-            clock_ms=self._clock_ms,
+            clock_ms=self.clock_ms,
             allows_classic=ha.is_classic_allowed,
         )
         self._ticks = asyncio.ensure_future(self._tick())
@@ -173,8 +174,14 @@ class Replication:
         """No slave follows any more."""
         self.facts, self.is_degraded = None, False
         self.grants = Grants(())
+        self._show_nothing_new()
         if self.server is not None:
             self.server.disconnect(reason)
+
+    def _show_nothing_new(self) -> None:
+        """What is not shown yet waits for the next master, or for slaves."""
+        if self._ha.is_waited_for:
+            self._log.wait_for_slaves(-1)
 
     @property
     def is_leading(self) -> bool:
@@ -182,17 +189,17 @@ class Replication:
 
     def may_acknowledge(self) -> bool:
         """Whether nobody else can be the master now, as far as this broker has to know that by itself."""
-        return self._ha.acks_needed > 0 or self.grants.may_acknowledge(self._clock_ms())
+        return self._ha.acks_needed > 0 or self.grants.may_acknowledge(self.clock_ms())
 
     def missing(self) -> str:
         """Why nothing may be acknowledged."""
-        names = ", ".join(self.grants.missing(self._clock_ms()))
+        names = ", ".join(self.grants.missing(self.clock_ms()))
         return f"nothing is acknowledged: slaves {names} say nothing, and no Lease is held"
 
     def _must_wait(self) -> bool:
         """Whether an append is no promise yet."""
         is_waited_for = self._ha.acks_needed > 0 or self._settings.store.flush.is_sync
-        return is_waited_for or not self.grants.may_acknowledge(self._clock_ms())
+        return is_waited_for or not self.grants.may_acknowledge(self.clock_ms())
 
     def _promised(self) -> int:
         return self._log.promised if self.may_acknowledge() else -1
@@ -243,7 +250,12 @@ class Replication:
         """Whether every slave that is here has everything, and enough of them are."""
         wrote, acks = self._log.wrote, self.acks
         is_enough = not self._ha.acks_needed or acks.acked() >= wrote
-        return is_enough and all(slave.received >= wrote for slave in acks)
+        return is_enough and self.are_slaves_level
+
+    @property
+    def are_slaves_level(self) -> bool:
+        """Whether every slave that is here has everything."""
+        return all(slave.received >= self._log.wrote for slave in self.acks)
 
     async def moves(self) -> None:
         """Wait until an ack comes, or a thread of the store has got somewhere."""
@@ -335,10 +347,10 @@ class Replication:
     @property
     def granted_ms(self) -> int:
         """For how much longer a grant that was given may count for its master."""
-        return max(0, self._granted_at_ms + self._ha.grant_ms - self._clock_ms()) if self._granted_at_ms >= 0 else 0
+        return max(0, self._granted_at_ms + self._ha.grant_ms - self.clock_ms()) if self._granted_at_ms >= 0 else 0
 
     def _granted(self) -> None:
-        self._granted_at_ms = self._clock_ms()
+        self._granted_at_ms = self.clock_ms()
 
     def _slave_facts(self) -> SlaveFacts:
         settings, store = self._settings, self._log

@@ -123,7 +123,7 @@ class Roles:
             return
         needed = compared_needed(self._electable(), ha.acks_needed)
         if needed:
-            self._compare(needed)
+            await self._compare(needed)
         else:
             await self._be_master(identity.epoch + 1, [])
 
@@ -139,13 +139,14 @@ class Roles:
         is_current = record.is_master and record.epoch == self.store.identity.epoch
         return record.electable if is_current and record.electable else list(self.settings.ha.electable)
 
-    def _compare(self, needed: int) -> None:
+    async def _compare(self, needed: int) -> None:
         """Wait for slaves before the first append: they may have what this start has lost."""
         self.role, self.epoch = HaRole.COMPARING, self.store.identity.epoch
         self.trouble = f"a start may have lost bytes; it compares with {needed} slaves first"
         self._gate.close(self.trouble)
         log.warning("a start may have lost bytes: slaves are asked first", extra={"slaves_needed": needed})
         self._compared.clear()
+        await self._host.standstill(self.replication.store.copy)
         self.replication.lead(self.epoch, self._electable(), is_comparing=True)
 
     def _slave_refused(self, session: MasterSession) -> None:
@@ -302,6 +303,8 @@ class Roles:
 
         def change() -> None:
             self.records.write(record)
+            if store.dispatched < store.wrote:
+                slave.copy()  # what recovery has hidden, or slaves lack, is shown when they have it
             history = slave.history.epochs
             slave.promote([*history, Epoch(epoch, store.wrote)] if is_new else list(history))
 

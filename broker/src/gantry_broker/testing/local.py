@@ -94,13 +94,14 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
 
 def local_conf(path: Path | str, **conf: str) -> dict[str, str]:
     """The keys of a broker for a test: loopback, free ports, small files; `conf` wins."""
-    main, fast = free_ports(2)
+    main, fast, replication = free_ports(3)
     return {
         "brokerClusterName": "TestCluster",
         "brokerName": "test-broker",
         "bindAddress": "127.0.0.1",
         "listenPort": str(main),
         "fastListenPort": str(fast),
+        "haListenPort": str(replication),
         "storePathRootDir": str(path),
         **SMALL_STORE,
         **PATIENT,

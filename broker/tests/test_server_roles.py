@@ -1,0 +1,405 @@
+"""Masters and slaves in one process, over real sockets: what is answered, what is shown, and who may be what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import final
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.server.role_status import compared_needed
+from gantry_broker.settings import broker_settings
+from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, local_conf, wait_until
+from gantry_status.orders import HaRole, OrderRefused
+from gantry_wire import RequestCode, ResponseCode
+from gantry_wire.fastjson import loads
+
+SYNC = {"brokerRole": "SYNC_MASTER"}
+MOVED = {"roleAtStart": "UNASSIGNED"}
+
+
+@final
+class Group:
+    """Brokers of one name; each can be stopped, cleanly or not, and started again on its store."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._confs: dict[str, dict[str, str]] = {}
+        self._stack = AsyncExitStack()
+        self._opened: list[Broker] = []
+
+    async def start(self, name: str, **conf: str) -> Broker:
+        known = self._confs.setdefault(name, local_conf(self._root / name, **conf))
+        known |= conf
+        broker = Broker(broker_settings(known), disk=RealDisk(), clock=SystemClock())
+        await broker.start()
+        self._opened.append(broker)
+        return broker
+
+    async def slave(self, master: Broker, number: int = 1, **conf: str) -> Broker:
+        role = {"brokerRole": "SLAVE", "brokerId": str(number), "haMasterAddress": master.settings.ha_address}
+        slave = await self.start(f"slave-{number}", **role, **conf)
+        await follows(master, number)
+        return slave
+
+    async def close(self) -> None:
+        for broker in reversed(self._opened):
+            await broker.close()
+
+
+@asynccontextmanager
+async def group(tmp_path: Path) -> AsyncIterator[Group]:
+    one = Group(tmp_path)
+    try:
+        yield one
+    finally:
+        await one.close()
+
+
+async def follows(master: Broker, number: int) -> None:
+    """Wait until that slave counts."""
+    await wait_until(lambda: any(one.broker_id == number and one.received >= 0 for one in master.replication.acks))
+
+
+async def copied(master: Broker, slave: Broker) -> None:
+    """Wait until a slave has, and shows, all that its master does."""
+    await wait_until(lambda: slave.store.dispatched == master.store.wrote == slave.store.wrote)
+
+
+async def bodies(broker: Broker, offset: int = 0) -> list[bytes]:
+    async with dialogue(broker) as peer:
+        return [message.body for message in await peer.read(offset)]
+
+
+async def send(broker: Broker, *texts: str) -> list[int]:
+    """The answers' codes."""
+    async with dialogue(broker) as peer:
+        return [(await peer.send(text.encode())).code for text in texts]
+
+
+async def test_a_synchronous_master_answers_when_a_slave_has_the_message(tmp_path: Path) -> None:
+    """Code 0 with a slave; then the slave has the very same bytes, and its readers see them."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+        slave = await members.slave(master)
+
+        assert await send(master, "a", "b", "c") == [0, 0, 0]
+        assert slave.store.wrote == master.store.wrote == master.replication.acks.acked()
+        await copied(master, slave)
+        assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c"]
+
+
+async def test_without_a_slave_a_synchronous_master_says_so_at_once(tmp_path: Path) -> None:
+    """Code 11, and consumers see nothing of it before a slave has it; then it is theirs."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+
+        assert await send(master, "a") == [ResponseCode.SLAVE_NOT_AVAILABLE]
+        assert await bodies(master) == []
+        slave = await members.slave(master)
+        await copied(master, slave)
+        assert await bodies(master) == await bodies(slave) == [b"a"]
+        assert await send(master, "b") == [0]
+
+
+async def test_a_slave_that_is_silent_costs_code_12_and_no_more(tmp_path: Path) -> None:
+    """What too few slaves have in time is "stored, not promised"; when they have it, consumers see it."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC, slaveTimeout="200")
+        slave = await members.slave(master)
+        stream = next(iter(master.replication.server.streams))  # type: ignore[union-attr]
+        stream.pause_writing()
+
+        assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
+        assert await bodies(master) == []
+        stream.resume_writing()
+        await copied(master, slave)
+        assert await bodies(master) == [b"a"]
+
+
+async def test_a_degrade_policy_goes_on_alone_and_shows_it(tmp_path: Path) -> None:
+    """With haDegrade=ASYNC no slave means code 0, and consumers see all; the next slave is waited for again."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC, haDegrade="ASYNC")
+
+        assert await send(master, "a") == [0]
+        assert master.replication.is_degraded
+        assert await bodies(master) == [b"a"]
+        await members.slave(master)
+        assert await send(master, "b") == [0]
+        assert not master.replication.is_degraded
+        assert master.replication.acks.acked() == master.store.wrote
+
+
+@pytest.mark.parametrize("pool", ["", "anonymous", "tmpfs"])
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_every_combination_of_flush_and_buffer_replicates(tmp_path: Path, flush: str, pool: str) -> None:
+    """The three switches are independent: a slave is fed from the buffer, and nobody waits for a commit tick."""
+    conf = {"flushDiskType": flush}
+    if pool:
+        conf |= {"transientStorePoolEnable": "true", "transientStorePoolSize": "2", "commitIntervalCommitLog": "60000"}
+        conf |= {"commitCommitLogLeastPages": "1000"}
+    async with group(tmp_path) as members:
+        paths = {}
+        for name in ("master", "slave-1"):
+            paths[name] = {"transientStorePoolPath": f"/dev/shm/{tmp_path.name}-{name}"} if pool == "tmpfs" else {}
+            for path in paths[name].values():
+                Path(path).mkdir()
+        try:
+            master = await members.start("master", **SYNC, **conf, **paths["master"])
+            slave = await members.slave(master, **conf, **paths["slave-1"])
+
+            assert await send(master, "a", "b", "c") == [0, 0, 0]
+            await copied(master, slave)
+            assert await bodies(slave) == [b"a", b"b", b"c"]
+        finally:
+            await members.close()
+            for folder in paths.values():
+                for path in folder.values():
+                    for file in Path(path).iterdir():
+                        file.unlink()
+                    Path(path).rmdir()
+
+
+async def test_a_slave_refuses_what_is_a_masters(tmp_path: Path) -> None:
+    """Sends, topics, groups and locks are answered 14, which clients try elsewhere; reads are served."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+        slave = await members.slave(master)
+        await send(master, "a")
+        await copied(master, slave)
+
+        async with dialogue(slave) as peer:
+            answers = [
+                await peer.send(b"x"),
+                await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "T"}),
+                await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": "0", "group": "G", "delayLevel": "0"}),
+                await peer.ask(RequestCode.LOCK_BATCH_MQ),
+            ]
+            assert [answer.code for answer in answers] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 4
+            assert (await peer.pull(0)).code == ResponseCode.SUCCESS
+
+
+async def test_tables_follow_the_master(tmp_path: Path) -> None:
+    """Topics, groups and consumer offsets are on the slave as on the master, deletions included; also those from before."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+        async with dialogue(master) as peer:
+            await make_topic(peer, "Before")
+            slave = await members.slave(master)
+            await wait_until(lambda: slave.core.topics.find("Before") is not None)
+            await make_topic(peer, "After")
+            await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset_ext("Before", 7))
+            await wait_until(lambda: slave.core.topics.find("After") is not None)
+            await wait_until(lambda: slave.core.offsets.find("GroupA", "Before", 0) == 7)
+            assert "GroupA" in slave.core.groups.all
+            await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Before"})
+            await wait_until(lambda: slave.core.topics.find("Before") is None)
+
+    assert loads((tmp_path / "slave-1/config/topics.json").read_text())["topicConfigTable"]["After"]
+
+
+async def make_topic(peer: Dialogue, topic: str) -> None:
+    ext = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "defaultTopic": "TBW102"}
+    ext |= {"topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    assert (await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
+
+
+def offset_ext(topic: str, offset: int) -> dict[str, str]:
+    return {"consumerGroup": "GroupA", "topic": topic, "queueId": "0", "commitOffset": str(offset)}
+
+
+async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
+    """A drained switchover: nothing is lost, offsets stay, the old master follows, and its old epoch is over."""
+    async with group(tmp_path) as members:
+        first = await members.start("one", **SYNC, **MOVED, brokerId="1")
+        second = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        assert (await first.roles.promote(1 << 8, [2], False)).role is HaRole.MASTER
+        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await follows(first, 2)
+        assert await send(first, "a", "b") == [0, 0]
+        async with dialogue(first) as peer:
+            await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset_ext(TOPIC, 1))
+            await wait_until(lambda: second.core.offsets.find("GroupA", TOPIC, 0) == 1)
+
+            assert (await first.roles.drain(5_000)).is_draining
+            assert (await peer.send(b"late")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            promised = await second.roles.promise(300, "test")
+            assert (promised.end, promised.granted_ms) == (first.store.wrote, 0)
+            status = await second.roles.promote(300, [1], False)
+            assert (status.role, status.epoch, status.electable) == (HaRole.MASTER, 300, [1])
+            await first.roles.follow(300, second.settings.ha_address)
+            await wait_until(lambda: not peer.channel.is_open)
+        await follows(second, 1)
+        assert await send(second, "c") == [0]
+        await copied(second, first)
+        assert await bodies(first) == await bodies(second) == [b"a", b"b", b"c"]
+        assert first.store.identity.epochs == second.store.identity.epochs
+        with pytest.raises(OrderRefused, match="epoch"):
+            await first.roles.promote(300, [2], False)
+
+
+async def test_an_unassigned_broker_answers_14_and_promises_once(tmp_path: Path) -> None:
+    """Before an order nothing is served; a promise is kept over a restart, and no older order is taken."""
+    async with group(tmp_path) as members:
+        broker = await members.start("one", **SYNC, **MOVED, brokerId="1")
+        assert await send(broker, "a") == [ResponseCode.SERVICE_NOT_AVAILABLE]
+        await broker.roles.promise(7, "test")
+        await broker.close()
+        broker = await members.start("one")
+
+        with pytest.raises(OrderRefused, match="7"):
+            await broker.roles.promise(6, "somebody else")
+        with pytest.raises(OrderRefused, match="7"):
+            await broker.roles.promote(6, [], False)
+        with pytest.raises(OrderRefused, match="7"):
+            await broker.roles.follow(6, "127.0.0.1:1")
+        assert (await broker.roles.status()).promised_epoch == 7
+
+
+async def test_a_fenced_master_closes_its_clients_and_answers_nobody(tmp_path: Path) -> None:
+    """Who has promised a newer epoch is no master any more, from that moment."""
+    async with group(tmp_path) as members:
+        broker = await members.start("one", **MOVED, brokerId="1")
+        await broker.roles.promote(5, [], False)
+        async with dialogue(broker) as peer:
+            assert (await peer.send(b"a")).code == 0
+            await broker.roles.promise(6, "test")
+            await wait_until(lambda: not peer.channel.is_open)
+        assert await send(broker, "b") == [ResponseCode.SERVICE_NOT_AVAILABLE]
+        assert (await broker.roles.status()).role is HaRole.UNASSIGNED
+
+
+async def test_a_tail_that_was_never_confirmed_is_cut_when_its_master_follows(tmp_path: Path) -> None:
+    """The old master's extra messages are gone for good, and nobody had seen them."""
+    async with group(tmp_path) as members:
+        old = await members.start("one", **SYNC, **MOVED, brokerId="1", slaveTimeout="100")
+        new = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        await old.roles.promote(10, [2], False)
+        await new.roles.follow(10, old.settings.ha_address)
+        await follows(old, 2)
+        assert await send(old, "a") == [0]
+        await new.roles.promise(11, "test")
+        assert set(await send(old, "lost-1", "lost-2")) <= {ResponseCode.SLAVE_NOT_AVAILABLE}
+        assert await bodies(old) == [b"a"]
+
+        await new.roles.promote(11, [1], False)
+        await old.roles.follow(11, new.settings.ha_address)
+        await follows(new, 1)
+        assert await send(new, "b") == [0]
+        await copied(new, old)
+        assert await bodies(old) == await bodies(new) == [b"a", b"b"]
+
+
+async def test_a_start_that_may_have_lost_bytes_asks_the_slaves_first(tmp_path: Path) -> None:
+    """Nothing is appended before as many slaves were compared with as could hold what is lost; their rest is fetched."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+        slave = await members.slave(master)
+        assert await send(master, "a") == [0]
+        before = master.store.wrote
+        assert await send(master, "b", "c") == [0, 0]
+        whole = master.store.wrote
+        await copied(master, slave)
+        await slave.close()
+        await master.close()
+        lose_tail(tmp_path / "master", before)
+
+        master = await members.start("master")
+        assert (await master.roles.status()).role is HaRole.COMPARING
+        assert await send(master, "x") == [ResponseCode.SERVICE_NOT_AVAILABLE]
+        slave = await members.start("slave-1")
+        await wait_until(lambda: master.roles.role is HaRole.MASTER)
+        await follows(master, 1)
+        assert master.store.identity.epochs[-1].start == whole
+        assert await send(master, "d") == [0]
+        await copied(master, slave)
+        assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c", b"d"]
+
+
+def lose_tail(store: Path, end: int) -> None:
+    """As a power cut does: the log ends before what was answered, and the stop was not clean."""
+    log = store / "commitlog" / f"{0:020d}"
+    with log.open("r+b") as file:
+        size = file.seek(0, 2)
+        file.seek(end)
+        file.write(bytes(size - end))
+    (store / "recovery-point.json").unlink()
+    (store / "abort").touch()
+
+
+async def test_grants_end_an_asynchronous_master_that_hears_nothing(tmp_path: Path) -> None:
+    """With an electable slave that may have been promoted nothing is acknowledged; with its grant, or a Lease, it is."""
+    async with group(tmp_path) as members:
+        master = await members.start("one", **MOVED, brokerId="1", slaveTimeout="200", haGrant="1000")
+        slave = await members.start("two", **MOVED, brokerId="2", haGrant="1000")
+        await master.roles.promote(3, [2], False)
+
+        assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
+        assert "2" in (await master.roles.status()).trouble
+        await slave.roles.follow(3, master.settings.ha_address)
+        await wait_until(master.replication.may_acknowledge)
+        assert await send(master, "b") == [0]
+
+        promised = await slave.roles.promise(4, "test")
+        assert promised.granted_ms <= 1000
+        await wait_until(lambda: not master.replication.may_acknowledge())
+        assert await send(master, "c") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
+        await master.roles.lease(master.replication.clock_ms(), 60_000)
+        assert await send(master, "d") == [0]
+
+
+@pytest.mark.parametrize(
+    ("electable", "acks", "needed"),
+    [([], 1, 1), ([1, 2], 1, 2), ([1, 2], 2, 1), ([1], 0, 1), ([], 0, 0), ([1, 2, 3], 2, 2)],
+)
+def test_as_many_are_compared_with_as_hold_everything(electable: list[int], acks: int, needed: int) -> None:
+    """Any so many slaves include one that has what was acknowledged."""
+    assert compared_needed(electable, acks) == needed
+
+
+async def test_what_slaves_lack_is_hidden_again_after_a_restart(tmp_path: Path) -> None:
+    """Recovery shows no more than was confirmed: a tail that only this disk has may be cut by the next master."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+        slave = await members.slave(master)
+        assert await send(master, "a") == [0]
+        await copied(master, slave)
+        await slave.close()
+        await wait_until(lambda: len(master.replication.acks) == 0)
+        assert await send(master, "hidden") == [ResponseCode.SLAVE_NOT_AVAILABLE]
+        await master.close()
+
+        master = await members.start("master")
+        assert await bodies(master) == [b"a"]
+        slave = await members.start("slave-1")
+        await follows(master, 1)
+        await copied(master, slave)
+        assert await bodies(master) == [b"a", b"hidden"]
+
+
+async def test_orders_are_idempotent(tmp_path: Path) -> None:
+    """Whoever gets no answer sends the same order again, and nothing happens twice."""
+    async with group(tmp_path) as members:
+        master = await members.start("one", **SYNC, **MOVED, brokerId="1")
+        slave = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        for _ in range(2):
+            await master.roles.promote(3, [2], False)
+            await slave.roles.follow(3, master.settings.ha_address)
+        await follows(master, 2)
+        follower = slave.replication.follower
+        await slave.roles.follow(3, master.settings.ha_address)
+        assert slave.replication.follower is follower
+        epochs = list(master.store.identity.epochs)
+        await master.roles.drain(5_000)
+        await master.roles.promote(3, [2], False)
+        assert await send(master, "a") == [0]
+        assert list(master.store.identity.epochs) == epochs
+        for _ in range(2):
+            assert (await master.roles.fence(4)).role is HaRole.UNASSIGNED
+    await asyncio.sleep(0)
