@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import final
 
 import pytest
@@ -30,7 +31,6 @@ class Group:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._confs: dict[str, dict[str, str]] = {}
-        self._stack = AsyncExitStack()
         self._opened: list[Broker] = []
 
     async def start(self, name: str, **conf: str) -> Broker:
@@ -128,12 +128,16 @@ async def test_a_degrade_policy_goes_on_alone_and_shows_it(tmp_path: Path) -> No
         master = await members.start("master", **SYNC, haDegrade="ASYNC")
 
         assert await send(master, "a") == [0]
-        assert master.replication.is_degraded
+        assert is_degraded(master)
         assert await bodies(master) == [b"a"]
         await members.slave(master)
         assert await send(master, "b") == [0]
-        assert not master.replication.is_degraded
+        assert not is_degraded(master)
         assert master.replication.acks.acked() == master.store.wrote
+
+
+def is_degraded(broker: Broker) -> bool:
+    return broker.replication.is_degraded
 
 
 @pytest.mark.parametrize("pool", ["", "anonymous", "tmpfs"])
@@ -144,26 +148,24 @@ async def test_every_combination_of_flush_and_buffer_replicates(tmp_path: Path, 
     if pool:
         conf |= {"transientStorePoolEnable": "true", "transientStorePoolSize": "2", "commitIntervalCommitLog": "60000"}
         conf |= {"commitCommitLogLeastPages": "1000"}
-    async with group(tmp_path) as members:
-        paths = {}
-        for name in ("master", "slave-1"):
-            paths[name] = {"transientStorePoolPath": f"/dev/shm/{tmp_path.name}-{name}"} if pool == "tmpfs" else {}
-            for path in paths[name].values():
-                Path(path).mkdir()
-        try:
-            master = await members.start("master", **SYNC, **conf, **paths["master"])
-            slave = await members.slave(master, **conf, **paths["slave-1"])
+    with memory_folders(pool == "tmpfs") as (first, second):
+        async with group(tmp_path) as members:
+            master = await members.start("master", **SYNC, **conf, transientStorePoolPath=first)
+            slave = await members.slave(master, 1, **conf, transientStorePoolPath=second)
 
             assert await send(master, "a", "b", "c") == [0, 0, 0]
             await copied(master, slave)
             assert await bodies(slave) == [b"a", b"b", b"c"]
-        finally:
-            await members.close()
-            for folder in paths.values():
-                for path in folder.values():
-                    for file in Path(path).iterdir():
-                        file.unlink()
-                    Path(path).rmdir()
+
+
+@contextmanager
+def memory_folders(is_wanted: bool) -> Iterator[tuple[str, str]]:
+    """Two on a tmpfs, or none."""
+    if not is_wanted:
+        yield "", ""
+        return
+    with TemporaryDirectory(dir="/dev/shm") as first, TemporaryDirectory(dir="/dev/shm") as second:
+        yield first, second
 
 
 async def test_a_slave_refuses_what_is_a_masters(tmp_path: Path) -> None:
@@ -186,7 +188,7 @@ async def test_a_slave_refuses_what_is_a_masters(tmp_path: Path) -> None:
 
 
 async def test_tables_follow_the_master(tmp_path: Path) -> None:
-    """Topics, groups and consumer offsets are on the slave as on the master, deletions included; also those from before."""
+    """Topics, groups and consumer offsets are on the slave as on the master, deletions included."""
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         async with dialogue(master) as peer:
@@ -297,7 +299,7 @@ async def test_a_tail_that_was_never_confirmed_is_cut_when_its_master_follows(tm
 
 
 async def test_a_start_that_may_have_lost_bytes_asks_the_slaves_first(tmp_path: Path) -> None:
-    """Nothing is appended before as many slaves were compared with as could hold what is lost; their rest is fetched."""
+    """Nothing is appended before slaves were compared with that could hold what is lost; their rest is fetched."""
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         slave = await members.slave(master)
@@ -334,7 +336,7 @@ def lose_tail(store: Path, end: int) -> None:
 
 
 async def test_grants_end_an_asynchronous_master_that_hears_nothing(tmp_path: Path) -> None:
-    """With an electable slave that may have been promoted nothing is acknowledged; with its grant, or a Lease, it is."""
+    """While a slave may have been promoted nothing is acknowledged; with its grant, or a Lease, it is."""
     async with group(tmp_path) as members:
         master = await members.start("one", **MOVED, brokerId="1", slaveTimeout="200", haGrant="1000")
         slave = await members.start("two", **MOVED, brokerId="2", haGrant="1000")

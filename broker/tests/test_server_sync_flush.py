@@ -173,7 +173,7 @@ async def test_a_send_is_answered_when_it_is_on_the_disk() -> None:
 
         assert [message.body for message in await client.read(0)] == [b"first"]
         assert not any(send.done() for send in sends)
-        assert broker.parked is not None and broker.parked.count == 4
+        assert broker.parked.count == 4
 
         disk.sync_gate.set()
         assert [(await send).code for send in sends] == [0, 0, 0, 0]
@@ -235,7 +235,7 @@ async def test_a_disk_that_hangs_fills_no_memory() -> None:
         await client.send_ok(b"first")
         disk.sync_gate.clear()
         waiting = [asyncio.ensure_future(client.send(b"x")) for _ in range(10)]
-        await wait_until(lambda: broker.parked is not None and broker.parked.count == 10)
+        await wait_until(lambda: broker.parked.count == 10)
         refused = await client.send(b"too many")
 
         assert (refused.code, "[OVERLOAD]" in (refused.remark or "")) == (2, True)
