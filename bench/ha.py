@@ -132,7 +132,7 @@ def measure(names: Sequence[PartName], scale: HaScale, console: Console, *, with
     "--only", "names", multiple=True, type=click.Choice(get_args(PartName)), default=get_args(PartName),
     show_default=True, help="Part to run; may be given several times.",
 )  # fmt: skip
-@click.option("--quick", is_flag=True, help="A minute or two, to see that it runs; the figures mean nothing.")
+@click.option("--quick", is_flag=True, help="Minutes, to see that it runs; the figures mean nothing.")
 @click.option("--without-apache", "is_alone", is_flag=True, help="Ours alone: no Java, a third of the time.")
 @click.option("--publish", "is_publishing", is_flag=True, help="Replace the tables in docs/benchmarks.md.")
 @click.option("--assert-goals", is_flag=True, help="Exit with 1 when a goal is missed.")
