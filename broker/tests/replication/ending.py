@@ -19,23 +19,32 @@ from gantry_histories.final import Final as End
 from gantry_histories.findings import Finding, Mode
 from gantry_histories.load import Load
 from replication.group import QUEUES, TOPIC, Group
-from replication.supervisor import Supervisor
+from replication.supervisor import PATIENCE_S, Supervisor
 
 from gantry_remoting import Channel
 
 PIECE_BYTES: Final = 64 << 10
 
 
-async def judge(group: Group, supervisor: Supervisor, load: Load, mode: Mode) -> list[Finding]:
-    """Everything that is wrong. The members are stopped by it; what master and files hold must be the same."""
-    await supervisor.wait_whole()
+async def judge(
+    group: Group, supervisor: Supervisor, load: Load, mode: Mode, patience_s: float = PATIENCE_S
+) -> list[Finding]:
+    """Everything that is wrong. The members are stopped by it; what master and files hold must be the same.
+
+    Raises TimeoutError if some member does not come to have what the master has, and nothing else is wrong.
+    """
     master = supervisor.master
+    late: TimeoutError | None = None
+    try:
+        await supervisor.wait_whole(patience_s)
+    except TimeoutError as error:
+        late = error
     standing = await load.finish(master.address)
     channel = await Channel.connect(master.address)
     queues = {queue: await read_queue(channel, queue) for queue in QUEUES}
     await channel.close()
     statuses = {member.number: await member.status() for member in group.members if member.is_up}
-    confirmed = min(min(status.confirmed, status.wrote) for status in statuses.values())
+    confirmed = min(statuses[master.number].confirmed, *(status.wrote for status in statuses.values()))
     await group.stop()
     assert stored_in(master.store) == queues, "the log of the master holds something else than its queues"
     logs = [
@@ -44,7 +53,10 @@ async def judge(group: Group, supervisor: Supervisor, load: Load, mode: Mode) ->
         if member.number in statuses
     ]
     end = End(queues, epochs_of(master.store), logs, standing)
-    return check(load.journal.history, end, mode)
+    findings = check(load.journal.history, end, mode)
+    if late is not None and not findings:
+        raise late
+    return findings
 
 
 def stored_in(store: Path) -> dict[Queue, list[Stored]]:

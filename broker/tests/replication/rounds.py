@@ -18,7 +18,7 @@ from replication.ending import judge
 from replication.group import MEMBERS, QUEUES, Group
 from replication.network import Network
 from replication.plans import Plan
-from replication.supervisor import Supervisor
+from replication.supervisor import PATIENCE_S, Supervisor
 
 
 @dataclass
@@ -56,10 +56,10 @@ class Scene:
     def history(self) -> History:
         return self.load.journal.history
 
-    async def judge(self) -> list[Finding]:
+    async def judge(self, patience_s: float = PATIENCE_S) -> list[Finding]:
         """End the load, then the group, and say what was wrong. Nothing more can be done with the scene."""
         await self.load.stop()
-        return await judge(self.group, self.supervisor, self.load, self.mode)
+        return await judge(self.group, self.supervisor, self.load, self.mode, patience_s)
 
 
 @asynccontextmanager

@@ -150,10 +150,10 @@ class Supervisor:
                     return status
                 await asyncio.sleep(POLL_S)
 
-    async def wait_whole(self) -> None:
+    async def wait_whole(self, patience_s: float = PATIENCE_S) -> None:
         """Until every member that runs follows the master, and has what it has."""
         followers = {member.number for member in self._group.others(self.master) if member.is_up}
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             while True:
                 status = await self.wait_for(self.master, HaRole.MASTER)
                 near = {slave.broker_id for slave in status.slaves if slave.received >= status.wrote}
