@@ -6,11 +6,15 @@
 
 Slaves are counted by identity, never by connection: a peer that connects twice, or claims another's name, is one voice
 or none. Who is gone keeps nothing: an ack is a promise of somebody who is here.
+
+Two kinds of acks prove nothing, because an election would not see them. Those of slaves that are never asked for a
+promise; and those that end before the master's epoch begins: such a slave's log still ends in an older epoch, and would
+lose against another one's of an epoch in between, though that lacks what was acknowledged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -39,6 +43,12 @@ class AckSet:
         self.acks_needed: Final = acks_needed
         self.is_flushed_wanted: Final = is_flushed_wanted
         self._slaves: dict[str, SlaveProgress] = {}
+        self._electable: frozenset[int] = frozenset()
+        self._epoch_start = 0
+
+    def begin_epoch(self, start: int, electable: Collection[int]) -> None:
+        """From now on count for an epoch that begins at ``start``. With nobody electable there is no election."""
+        self._epoch_start, self._electable = start, frozenset(electable)
 
     def __len__(self) -> int:
         return len(self._slaves)
@@ -59,13 +69,16 @@ class AckSet:
             del self._slaves[slave.identity]
 
     def acked(self) -> int:
-        """Up to where as many slaves as are needed have the log; -1 if there are too few of them."""
-        levels = sorted(
-            (slave.level(is_flushed_wanted=self.is_flushed_wanted) for slave in self._slaves.values()), reverse=True
-        )
-        return levels[self.acks_needed - 1] if 0 < self.acks_needed <= len(levels) else -1
+        """Up to where as many slaves as are needed have the log; -1 if too few of them prove anything."""
+        levels = sorted((one.level(is_flushed_wanted=self.is_flushed_wanted) for one in self._voices()), reverse=True)
+        end = levels[self.acks_needed - 1] if 0 < self.acks_needed <= len(levels) else -1
+        return end if end >= self._epoch_start else -1
+
+    def _voices(self) -> Iterator[SlaveProgress]:
+        """Who counts."""
+        return (one for one in self._slaves.values() if not self._electable or one.broker_id in self._electable)
 
     def has_enough(self, wrote: int, gap_bytes_max: int) -> bool:
         """Whether enough slaves are here and near: others are copied to, but nobody need wait for them."""
-        near = sum(wrote - slave.received <= gap_bytes_max for slave in self._slaves.values() if slave.received >= 0)
+        near = sum(wrote - slave.received <= gap_bytes_max for slave in self._voices() if slave.received >= 0)
         return near >= self.acks_needed

@@ -47,10 +47,13 @@ class Follower:
         on_table: Callable[[Table], None] = lambda table: None,
         on_copied: Callable[[], None] = lambda: None,
         on_grant: Callable[[], None] = lambda: None,
+        on_welcome: Callable[[Welcome], Awaitable[None]] | None = None,
         tls: ssl.SSLContext | None = None,
         standstill: Callable[[Callable[[], None]], Awaitable[None]] = asyncio.to_thread,
     ) -> None:
         """``on_copied`` is called when data or what is confirmed has moved, ``on_grant`` before a grant is sent.
+
+        ``on_welcome`` is awaited before anything of that master is copied or acknowledged.
 
         ``standstill`` runs what waits for the disk, while nobody else uses the store.
         """
@@ -63,6 +66,7 @@ class Follower:
         self._on_table: Final = on_table
         self._on_copied: Final = on_copied
         self._on_grant: Final = on_grant
+        self._on_welcome: Final = on_welcome
         self._tls: Final = tls
         self._standstill: Final = standstill
         self._stream: SlaveStream | None = None
@@ -117,6 +121,8 @@ class Follower:
             log.warning("the log is changed to follow the master", extra=facts)
         if not self._store.is_prepared(welcome):
             await self._standstill(lambda: self._store.prepare(welcome))
+        if self._on_welcome is not None:
+            await self._on_welcome(welcome)
 
     def _copied(self) -> None:
         self._on_copied()

@@ -124,6 +124,12 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     grant_ms: int = 0
     """For how long a grant is wanted with each ack; 0 for none."""
 
+    electable: list[int] = []
+    """The slaves that may be promoted after this master, by their numbers, ..."""
+
+    master_id: int = -1
+    """... and its own: what whoever elects asks the slaves when the master is gone."""
+
     proof: str = ""
 
 

@@ -89,6 +89,9 @@ class MasterFacts(NamedTuple):
     is_classic_counted: bool = True
     """Whether an ack of a slave of RocketMQ's may be waited for."""
 
+    electable: tuple[int, ...] = ()
+    broker_id: int = -1
+
 
 class Phase(Enum):
     """Where the stream is."""
@@ -258,6 +261,8 @@ class MasterSession:
             is_restart=verdict.verdict in (Verdict.RESTART, Verdict.COPY),
             cut_to=verdict.start if verdict.verdict is Verdict.CUT else None,
             grant_ms=facts.grant_ms,
+            electable=list(facts.electable),
+            master_id=facts.broker_id,
             proof=proof_of(facts.secret, "master", self.hello.nonce, self._nonce),
         )
 

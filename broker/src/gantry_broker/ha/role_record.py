@@ -31,6 +31,9 @@ class RoleRecord(msgspec.Struct, frozen=True):
     master: str = ""
     """The replication port of the master, for its slaves."""
 
+    master_id: int = -1
+    """Its number, for its slaves."""
+
 
 @final
 class RoleFile:

@@ -17,7 +17,7 @@ from typing import Final, final
 from gantry_broker.ha.ack_set import AckSet
 from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.follower import Follower
-from gantry_broker.ha.frames import Table
+from gantry_broker.ha.frames import Table, Welcome
 from gantry_broker.ha.grants import Grants
 from gantry_broker.ha.master_session import MasterFacts, MasterSession
 from gantry_broker.ha.server import BEAT_INTERVAL_S, ReplicationServer
@@ -70,6 +70,9 @@ class Replication:
 
         self.on_refused: Callable[[MasterSession], None] = lambda session: None
         """Told of a slave that was sent away."""
+
+        self.on_welcome: Callable[[Welcome], Awaitable[None]] | None = None
+        """Told of a master that has taken us, before anything of it is copied."""
 
         self.promised_epoch = 0
         """Nobody below it is followed."""
@@ -159,12 +162,15 @@ class Replication:
     def lead(self, epoch: int, electable: list[int], *, is_comparing: bool = False) -> None:
         """Be a master from now on: slaves may come. The store is a master's, or is going to be after comparing."""
         settings, ha = self._settings, self._ha
+        electable = [number for number in electable if number != settings.broker_id]
         self.grants = Grants([str(number) for number in electable])
+        self.acks.begin_epoch(self._log.identity.epochs[-1].start, electable)
         grant_ms = ha.grant_ms if electable and not ha.acks_needed else 0
         self.facts = MasterFacts(
             cluster=settings.cluster_name, broker_name=settings.broker_name,
             file_bytes=settings.store.mapped_file_size_commit_log, epoch=epoch, grant_ms=grant_ms,
             secret=self.secret, is_comparing=is_comparing, is_classic_counted=not (ha.acks_needed and electable),
+            electable=tuple(electable), broker_id=settings.broker_id,
         )  # fmt: skip
         if not is_comparing:
             self._judge()
@@ -313,6 +319,7 @@ class Replication:
             on_table=self._tables.take,
             on_copied=self._copied,
             on_grant=self._granted,
+            on_welcome=self.on_welcome,
             tls=self._tls[1],
             standstill=self._standstill,
         )

@@ -29,6 +29,8 @@ def status_of(roles: Roles) -> HaStatus:
     trouble = roles.trouble
     if not trouble and follower is not None and not follower.is_streaming:
         trouble = f"the master is not followed: {follower.trouble or 'it is being asked'}"
+    master_id = settings.broker_id if record.is_master else record.master_id
+    electable = record.electable if record.epoch else settings.ha.electable
     missing = "" if replication.may_acknowledge() or not replication.is_leading else replication.missing()
     return HaStatus(
         role=roles.role,
@@ -47,10 +49,11 @@ def status_of(roles: Roles) -> HaStatus:
         acked=UNKNOWN if store.acked is None else store.acked,
         confirmed=follower.confirmed if follower is not None else store.confirmed,
         last_epoch=replication.store.history.epoch,
-        electable=list(record.electable),
+        electable=[number for number in electable if number != master_id],
         acks_needed=settings.ha.acks_needed,
         slaves=_slaves(roles) if roles.role is HaRole.MASTER else [],
         master=record.master if roles.role is HaRole.SLAVE else "",
+        master_id=master_id,
         trouble=trouble or missing,
         is_draining=roles.is_draining,
         may_acknowledge=roles.role is HaRole.MASTER and replication.may_acknowledge(),

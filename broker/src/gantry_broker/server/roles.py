@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from gantry_broker.errors import BrokerError
+from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.promise import PromiseFile, PromiseRefused
 from gantry_broker.ha.role_record import RoleFile, RoleRecord
@@ -91,6 +92,7 @@ class Roles:
         self._compared: set[int] = set()
         self._waiting: asyncio.Task[None] | None = None
         replication.on_refused = self._slave_refused
+        replication.on_welcome = self._welcomed
 
     def __repr__(self) -> str:
         return f"<Roles {self.role} epoch={self.epoch}>"
@@ -331,7 +333,9 @@ class Roles:
         """The log is ``master``'s copy from now on; where it is may be known later."""
         await self.replication.stop_following()
         self._gate.close("this broker becomes a slave")
-        record = RoleRecord(epoch, is_master=False, electable=self.records.record.electable, master=master)
+        last = self.records.record
+        known = last if last.epoch == epoch and not last.is_master else RoleRecord()
+        record = RoleRecord(epoch, electable=known.electable, master=master, master_id=known.master_id)
 
         def change() -> None:
             self.records.write(record)
@@ -345,6 +349,16 @@ class Roles:
             self.replication.follow(master)
         self._host.register(self.settings.broker_id)
         log.info("this broker is a slave", extra={"epoch": epoch, "master": master or "not known yet"})
+
+    async def _welcomed(self, welcome: Welcome) -> None:
+        """Know durably who else is in this epoch, before any ack in it: an election asks those who acknowledge."""
+        last = self.records.record
+        record = RoleRecord(
+            welcome.epoch, electable=sorted(welcome.electable), master=last.master, master_id=welcome.master_id
+        )
+        if record != last:
+            await self._host.standstill(lambda: self.records.write(record))
+        self.epoch = max(self.epoch, welcome.epoch)
 
     def master_found(self, address: str) -> None:
         """A name server says where the master is."""
