@@ -20,6 +20,8 @@ from gantry_status.orders import Follow
 MEANWHILE_S: Final = 1.0
 """How long clients stay in a bad situation: long enough for what must not happen."""
 UNKNOWN_SOME: Final = 8
+STRANGER: Final = "f" * 32
+STRANGERS_NUMBER: Final = 9
 ASYNC: Final = {"brokerRole": "ASYNC_MASTER", "haGrant": "1000"}
 
 
@@ -35,15 +37,25 @@ async def promise_and_stay(scene: Scene) -> None:
 
 
 async def claim_to_be_two(scene: Scene) -> None:
-    """Both slaves hang, and somebody who calls itself one of them takes everything and keeps nothing."""
+    """Somebody calls itself one of the slaves."""
+    slave = scene.group.others(scene.supervisor.master)[0]
+    await take_all_and_keep_nothing(scene, (await slave.status()).identity, slave.number)
+
+
+async def come_from_nowhere(scene: Scene) -> None:
+    """Somebody has a name and a number of its own, which nobody has heard of."""
+    await take_all_and_keep_nothing(scene, STRANGER, STRANGERS_NUMBER)
+
+
+async def take_all_and_keep_nothing(scene: Scene, identity: str, number: int) -> None:
+    """Both slaves hang, somebody acknowledges what it does not keep, and the master dies."""
     supervisor, group = scene.supervisor, scene.group
     old = supervisor.master
     slaves = group.others(old)
     await scene.drama.some()
-    status = await slaves[0].status()
     for slave in slaves:
         slave.pause()
-    async with Rogue(old.host, old.ha_port, identity=status.identity, number=slaves[0].number):
+    async with Rogue(old.host, old.ha_port, identity=identity, number=number):
         await asyncio.sleep(MEANWHILE_S)
         await old.kill()
     for slave in slaves:
@@ -146,6 +158,7 @@ def _sync(play: Callable[[Scene], Awaitable[None]], *kinds: Kind) -> Hardship:
 HARDSHIPS: Final = {
     "promises": _sync(promise_and_stay, Kind.LOST),
     "identity": _sync(claim_to_be_two, Kind.LOST),
+    "electable": _sync(come_from_nowhere, Kind.LOST),
     "grants": Hardship(outlive_the_grants, Plan(1, False, ASYNC, ()), frozenset({Kind.STALE})),
     "confirmed": _sync(read_what_nobody_else_has, Kind.VANISHED),
     "durable-cut": _sync(rise_again, Kind.DIVERGED),

@@ -50,6 +50,13 @@ def count_connections() -> None:
     replace(AckSet, "join", join)
 
 
+def count_whoever_comes() -> None:
+    """Acks of slaves count that no election would ask."""
+    from gantry_broker.ha.ack_set import AckSet
+
+    replace(AckSet, "_voices", lambda slaves: iter(slaves))
+
+
 def acknowledge_without_grants() -> None:
     """A master of an asynchronous group always takes itself for the only one."""
     from gantry_broker.ha.grants import Grants
@@ -87,6 +94,7 @@ def follow_anybody() -> None:
 GUARDS: Final[dict[str, Callable[[], None]]] = {
     "promises": promise_and_go_on,
     "identity": count_connections,
+    "electable": count_whoever_comes,
     "grants": acknowledge_without_grants,
     "confirmed": show_what_is_not_confirmed,
     "durable-cut": cut_in_memory_only,
