@@ -263,15 +263,17 @@ def test_the_next_epoch_is_greater_than_all_that_anybody_has_recorded() -> None:
 
 
 def test_the_master_itself_may_be_named() -> None:
-    """Then nothing moves, and a drain that somebody began ends."""
+    """Then nothing moves; a drain that somebody began ends, and whoever has no role is gathered."""
     group = group_of(2)
     group.members[1].is_draining = True
+    group.members[2].role = HaRole.UNASSIGNED
 
     moved = move(group, to=1)
 
     assert (moved.epoch, moved.number) == (1, 1)
     assert not group.members[1].is_draining
-    assert orders(group) == [["promote 1"], []]
+    assert orders(group) == [["promote 1"], ["follow 1 127.0.0.1:20001"]]
+    assert group.members[2].role is HaRole.SLAVE
 
 
 def test_a_group_that_never_had_a_master_gets_one() -> None:

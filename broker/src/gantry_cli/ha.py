@@ -154,6 +154,8 @@ def promote(
     every acknowledged message. With too few of them the command refuses before it changes anything. In an asynchronous
     group (k = 0) one promise is enough, but what only the old master has is lost, and that is said.
 
+    Where the member that --to names is the master already, whoever does not follow it is told to: after a repair, say.
+
     --force promotes with too few promises. It prints what may be lost, and asks. Use it only when the missing members
     are gone for good: one that still runs as the master could go on acknowledging.
 

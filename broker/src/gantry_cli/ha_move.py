@@ -66,19 +66,11 @@ class Move:
     # -- the master answers --------------------------------------------------------------------------------------------
 
     async def _stay(self, group: Group, master: Reached) -> Moved:
-        """It is the master already. The order ends a drain that somebody has begun."""
+        """It is the master already. The order ends a drain that somebody has begun; the others are gathered."""
         async with self._steps.step("promote", master, "is the master already"):
-            await self._clients[master.path].call(
-                Promote(epoch=group.epoch, electable=sorted(group.electable - {master.number}))
-            )
-        return Moved(
-            epoch=group.epoch,
-            master=master.name,
-            number=master.number,
-            loss="",
-            is_complete=True,
-            steps=self._steps.all,
-        )
+            electable = sorted(group.electable - {master.number})
+            await self._clients[master.path].call(Promote(epoch=group.epoch, electable=electable))
+        return await self._followed(group, master, group.epoch, "")
 
     async def _hand_over(self, group: Group, master: Reached) -> Moved:
         target = self._successor(group, master)
@@ -242,6 +234,9 @@ class Move:
 
     async def _finish(self, group: Group, target: Reached, epoch: int, loss: str) -> Moved:
         await self._promote(group, target, epoch, "", is_forced=self._wish.is_forced)
+        return await self._followed(group, target, epoch, loss)
+
+    async def _followed(self, group: Group, target: Reached, epoch: int, loss: str) -> Moved:
         is_complete = await self._follow(group, target, epoch)
         return Moved(
             epoch=epoch,

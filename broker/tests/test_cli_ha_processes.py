@@ -1,0 +1,205 @@
+"""`gantry ha` orders brokers that are processes: the role moves, and what was acknowledged is where it went."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, final
+
+import pytest
+
+from gantry_broker.testing.local import Dialogue, local_conf
+
+TIMEOUT_S: Final = 60.0
+
+
+@final
+class Member:
+    """One broker of a group, started without a role, with as many lives as a test wants."""
+
+    def __init__(self, directory: Path, number: int, role: str) -> None:
+        self.number = number
+        self._conf = local_conf(
+            directory / str(number), brokerId=str(number), brokerRole=role, roleAtStart="UNASSIGNED", haGrant="1000"
+        )
+        self._log = directory / f"{number}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> Path:
+        return Path(self._conf["storePathRootDir"]) / "control.sock"
+
+    @property
+    def option(self) -> list[str]:
+        return ["--socket", str(self.socket)]
+
+    def start(self) -> None:
+        """Until it takes orders."""
+        options = [part for key, value in self._conf.items() for part in ("-o", f"{key}={value}")]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen([sys.executable, "-m", "gantry_broker", *options], stdout=log, stderr=log)
+        deadline = time.monotonic() + TIMEOUT_S
+        while subprocess.run(gantry("ha", "flush", *self.option), capture_output=True, check=False).returncode:
+            assert self._process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """As nobody expects it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def send(self, *bodies: str) -> list[int]:
+        """The codes of the answers; -1 where there is none."""
+
+        async def talk() -> list[int]:
+            peer = await Dialogue.open(f"127.0.0.1:{self._conf['listenPort']}")
+            codes = [(await peer.send(body.encode())).code for body in bodies]
+            await peer.close()
+            return codes
+
+        return asyncio.run(talk())
+
+    def read(self) -> list[str]:
+        """All that a consumer sees in the first queue."""
+
+        async def talk() -> list[str]:
+            peer = await Dialogue.open(f"127.0.0.1:{self._conf['listenPort']}")
+            bodies = [message.body.decode() for message in await peer.read()]
+            await peer.close()
+            return bodies
+
+        return asyncio.run(talk())
+
+
+def gantry(*words: str) -> list[str]:
+    return [sys.executable, "-m", "gantry_cli", *words]
+
+
+@final
+class Group:
+    """Members, and `gantry ha` for all of them."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self.members = members
+
+    def __getitem__(self, number: int) -> Member:
+        return self.members[number - 1]
+
+    def ha(self, *words: str, code: int = 0) -> str:
+        """Run one command to its end, which must be ``code``; its standard output."""
+        options = [word for member in self.members for word in member.option]
+        result = subprocess.run(
+            gantry("ha", *words, *options), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert result.returncode == code, f"{words}\n{result.stdout}\n{result.stderr}"
+        return result.stdout + result.stderr
+
+    def statuses(self) -> list[dict[str, object] | None]:
+        """As `gantry ha status --json` shows them."""
+        options = [word for member in self.members for word in member.option]
+        result = subprocess.run(gantry("ha", "status", *options, "--json"), capture_output=True, text=True, check=False)
+        return [one["status"] for one in json.loads(result.stdout)["members"]]
+
+    def roles(self) -> list[object]:
+        return [None if status is None else status["role"] for status in self.statuses()]
+
+    def until_joined(self, followers: int) -> None:
+        """Until so many slaves are streaming."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not any(status and len(status["slaves"]) >= followers for status in self.statuses()):  # type: ignore[arg-type]
+            assert time.monotonic() < deadline, self.statuses()
+            time.sleep(0.05)
+
+
+def group_of(directory: Path, count: int, role: str) -> Iterator[Group]:
+    members = [Member(directory, number, role) for number in range(1, count + 1)]
+    try:
+        for member in members:
+            member.start()
+        yield Group(members)
+    finally:
+        for member in members:
+            member.kill()
+
+
+@pytest.fixture
+def sync_group(tmp_path: Path) -> Iterator[Group]:
+    """Three members; code 0 needs one ack."""
+    yield from group_of(tmp_path, 3, "SYNC_MASTER")
+
+
+@pytest.fixture
+def async_group(tmp_path: Path) -> Iterator[Group]:
+    """Two members; code 0 needs nobody."""
+    yield from group_of(tmp_path, 2, "ASYNC_MASTER")
+
+
+EVERYBODY: Final = ("--electable", "1", "--electable", "2", "--electable", "3")
+
+
+def test_a_synchronous_group_is_begun_moved_and_survives_its_master(sync_group: Group) -> None:
+    """Begun by hand, handed over, and after kill -9 of the master with nothing but what the slaves have recorded."""
+    group = sync_group
+    assert group.roles() == ["UNASSIGNED"] * 3
+    group.ha("promote", *EVERYBODY)
+    assert group.roles() == ["MASTER", "SLAVE", "SLAVE"]
+    group.until_joined(2)
+    assert group[1].send("a", "b") == [0, 0]
+
+    moved = group.ha("promote", "--to", "2")
+    assert "test-broker/2 is the master in epoch 2002" in moved
+    assert group.roles() == ["SLAVE", "MASTER", "SLAVE"]
+    group.until_joined(2)
+    assert group[2].send("c") == [0]
+
+    group[2].kill()
+    took = group.ha("promote")
+    assert "lost, perhaps" not in took, took
+    winner = group.roles().index("MASTER") + 1
+    group.until_joined(1)
+    assert group[winner].send("d") == [0]
+    assert group[winner].read() == ["a", "b", "c", "d"]
+
+    group[2].start()
+    assert group.roles()[1] == "UNASSIGNED"
+    group.ha("promote", "--to", str(winner))
+    group.until_joined(2)
+    assert group.roles()[1] == "SLAVE"
+
+
+def test_a_group_with_too_few_members_left_is_refused(sync_group: Group) -> None:
+    """Nobody is asked for a promise in vain: the slave that is left goes on as it was."""
+    group = sync_group
+    group.ha("promote", *EVERYBODY)
+    group.until_joined(2)
+    group[1].kill()
+    group[3].kill()
+
+    refused = group.ha("promote", code=1)
+    statuses = group.statuses()
+
+    assert "2 of the slaves [2, 3] must promise, and [3] do not answer" in refused
+    assert statuses[1] is not None and statuses[1]["promised_epoch"] == statuses[1]["epoch"] == 1001
+
+
+def test_an_asynchronous_group_moves_once_grants_have_ended(async_group: Group) -> None:
+    """The old master is dead, but what it was granted counts until it runs out."""
+    group = async_group
+    group.ha("promote", "--to", "1", "--electable", "1", "--electable", "2")
+    group.until_joined(1)
+    assert group[1].send("a") == [0]
+    group[1].kill()
+
+    took = group.ha("promote")
+
+    assert "wait" in took and "for the end of the old master's grants" in took
+    assert "in an asynchronous group nobody else has that" in took
+    assert group.roles() == [None, "MASTER"]
