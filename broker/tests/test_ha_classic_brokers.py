@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,19 @@ async def test_a_sync_master_answers_when_a_classic_slave_has_the_message(tmp_pa
         assert await fill(master, 1) == [11]
 
 
+async def test_a_classic_slave_is_not_waited_for_where_the_role_may_move(tmp_path: Path) -> None:
+    """A promotion asks the electable slaves for promises; an ack of somebody else would be nobody's."""
+    conf = master_conf(brokerRole="SYNC_MASTER", haElectable="2")
+    async with AsyncExitStack() as stack:
+        master = await stack.enter_async_context(broker(tmp_path / "master", conf))
+        slave = await stack.enter_async_context(broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])))
+        assert await fill(master, 1) == [11]
+        await wait_until(lambda: slave.store.wrote == master.store.wrote)
+
+        assert await fill(master, 1) == [11]
+        assert len(master.replication.acks) == 0
+
+
 async def test_a_slave_that_was_a_master_itself_is_not_mixed_with_another(tmp_path: Path) -> None:
     """Its log stays as it was, and its status says why it does not follow."""
     conf = master_conf()
@@ -109,6 +122,7 @@ async def test_a_slave_that_was_a_master_itself_is_not_mixed_with_another(tmp_pa
             await wait_until(lambda: "another one than the master's" in status_of(slave.roles).trouble)
 
             assert log_of(slave) == before
+            assert slave.replication.follower is not None and slave.replication.follower.confirmed == -1
             assert len(before) > 0 and len(master.replication.acks) <= 1
 
 
@@ -212,12 +226,17 @@ async def test_older_masters_send_a_table_whole() -> None:
     lambda command: command.reply(body=b"[1]"),
     lambda command: command.reply(body=b'{"topicConfigTable":[]}'),
     lambda command: command.reply(ext={"totalTopicNum": "many"}, body=b'{"topicConfigTable":{}}'),
-    lambda command: page(command, ["a"][int(command.ext["topicSeq"]) :], 1, 2),
 ])  # fmt: skip
 async def test_an_answer_that_makes_no_sense_is_named(answer: Answer) -> None:
     """And taken for nothing else."""
     with pytest.raises(BadAnswer, match=r"it answers|its answer|it says"):
         await ask_topics(answer)
+
+
+async def test_half_a_table_is_none() -> None:
+    """What it lacks would be taken for deleted."""
+    with pytest.raises(BadAnswer, match="ends after 1 of 2 entries"):
+        await ask_topics(lambda command: page(command, ["a"][int(command.ext["topicSeq"]) :], 1, 2))
 
 
 @pytest.mark.parametrize(("table", "says"), [

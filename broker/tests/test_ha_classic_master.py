@@ -13,8 +13,10 @@ from gantry_broker.ha.ack_set import AckSet
 from gantry_broker.ha.classic.chunks import CHUNK_BYTES_MAX
 from gantry_broker.ha.classic.master_session import ClassicMasterSession
 from gantry_broker.ha.frames import StreamBroken
+from gantry_broker.ha.history import History
 from gantry_broker.ha.master_session import MasterFacts
 from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.store.identity import Epoch
 from gantry_broker.store.settings import PoolSettings
 from gantry_broker.testing.faulty_disk import FaultyDisk
 from gantry_broker.testing.store_world import TINY, StoreWorld
@@ -258,6 +260,49 @@ def test_a_quiet_stream_is_kept_alive() -> None:
     wire.fill(2_000)
     wire.settle(slave)
     assert slave.log == wire.log(0)
+
+
+def test_an_empty_slave_that_waits_says_nothing_new() -> None:
+    """A Java slave reports every five seconds, also that it has nothing yet: that is no step back."""
+    wire, slave = Wire(), JavaSlave()
+    wire.fill(FILE_BYTES)
+    begin = wire.world.store.wrote - wire.world.store.wrote % FILE_BYTES
+    wire.session.receive(bytes(8), 0.0)
+
+    wire.session.receive(bytes(16), 5.0)
+
+    assert [(one.received, one.acked_at) for one in wire.slaves] == [(begin, 5.0)]
+    wire.settle(slave)
+    assert slave.log == wire.log(begin)
+    with pytest.raises(StreamBroken):
+        wire.session.receive(bytes(8), 6.0)
+
+
+class OnePieceLog:
+    """A log whose files lie in one piece of memory."""
+
+    history = History([Epoch(1, 0)], 0, 3 * FILE_BYTES)
+    wrote = flushed = confirmed = 3 * FILE_BYTES
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        return bytes(min(bytes_max, self.wrote - offset))
+
+    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+        raise AssertionError("Java takes bytes")
+
+    def append_tail(self, data: bytes, offset: int) -> None:
+        raise AssertionError("Java gives nothing back")
+
+
+def test_a_chunk_never_reaches_over_the_end_of_a_file() -> None:
+    """A Java slave would drop what lies behind it, and never say so; wherever the bytes come from."""
+    facts = MasterFacts("c", "b", FILE_BYTES, 1)
+    session = ClassicMasterSession("peer", facts, OnePieceLog(), AckSet(acks_needed=0, is_flushed_wanted=False))
+    session.receive(struct.pack(">q", 100), 0.0)
+
+    heads = [struct.unpack(">qi", part) for part in session.pump(1 << 20)[::2]]
+
+    assert heads == [(100, FILE_BYTES - 100), (FILE_BYTES, FILE_BYTES), (2 * FILE_BYTES, FILE_BYTES)]
 
 
 def test_a_chunk_is_never_larger_than_a_java_slave_can_hold() -> None:
