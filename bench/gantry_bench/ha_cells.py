@@ -22,6 +22,7 @@ When = Literal["async", "sync"]
 
 BUSY_CODE: Final = "2"
 """The answer of a broker that rejects what it has no time for."""
+TROUBLE_MAX: Final = 160
 WRONG: Final = "wrong"
 """Answers that belonged to no request, counted with the codes."""
 
@@ -97,6 +98,11 @@ class HaCell(msgspec.Struct, frozen=True):
         """For a table: each code and how often, code 2 left out."""
         rest = {code: count for code, count in sorted(self.failures.items()) if code != BUSY_CODE}
         return ", ".join(f"{code}: {count:,}" for code, count in rest.items()) or "0"
+
+
+def one_line(error: Exception) -> str:
+    """The reason of a run that is none, fit for a cell of a table: its first line, not too long, without a bar."""
+    return str(error).partition("\n")[0].replace("|", "/")[:TROUBLE_MAX]
 
 
 def failures_of(run: Run) -> Counter[str]:

@@ -71,6 +71,7 @@ class HaParts:
         apache = "." if self._without else ", Apache RocketMQ's 5.3.3 in direct memory; its brokers have -Xmx1g."
         conditions = [
             f"{self._conditions(self._scale.repetitions, 'both systems')} A slave is attached in every cell. "
+            f"Before the first run each master gets {self._scale.first_load_ms / 1000:g} s of load. "
             f"{self._buffers()}{apache} Synchronous replication is `inSyncReplicas=2`. {_others(cells)}",
             *self._missing(),
         ]

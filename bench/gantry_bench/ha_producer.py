@@ -59,7 +59,7 @@ def read_producer(text: str, *, system: System, setup: Setup, threads: int) -> P
     reports = _REPORT.findall(text)
     if not reports:
         lines = text.strip().splitlines()
-        said = lines[-1][:100] if lines else "nothing"
+        said = lines[-1][:100].replace("|", "/") if lines else "nothing"
         trouble = f"the producer reported no rate; it said: {said}"
         return ProducerRun(
             system=system, setup=setup, threads=threads, messages_per_second=0, mean_ms=0, failed=0, trouble=trouble

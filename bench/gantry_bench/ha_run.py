@@ -17,7 +17,7 @@ import msgspec
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.ha_apache import run_producer, start_apache_pair
-from gantry_bench.ha_cells import SYNC_BUFFERED, HaRun, Setup, System
+from gantry_bench.ha_cells import SYNC_BUFFERED, HaRun, Setup, System, one_line
 from gantry_bench.ha_groups import MemoryGroup, memory_group
 from gantry_bench.ha_memory import OWN_BYTES, GroupName, MemoryRun, limit_bytes
 from gantry_bench.ha_pair import BODY_BYTES, Pair, PairPlan, attach, load_of, room_needed, settle, start_pair
@@ -25,13 +25,14 @@ from gantry_bench.ha_producer import ProducerPlan, ProducerRun
 from gantry_bench.ha_pulls import PullLoop
 from gantry_bench.ha_scale import HaScale
 from gantry_bench.ha_slow import ACK_DELAY_MS, SYNC_DELAY_MS, SlowRun
-from gantry_bench.loadgen import LoadGenerator, Run, Target
+from gantry_bench.loadgen import LoadGenerator, Run, Target, Timing
 from gantry_bench.media import pool_media
 from gantry_bench.parts import ROOM_FOR_HEADERS_BYTES
 from gantry_bench.processes import start_relay
 from gantry_bench.tail import Medium
 
 SLOW_PROGRAM: Final = ("gantry_broker.testing.slow_broker", "--sync-delay-ms", str(SYNC_DELAY_MS), "--")
+FIRST_LEVEL: Final = 64
 SLOW_DISK: Final = Setup(flush="sync", replication="sync", has_buffer=False)
 MEDIA: Final[tuple[Medium, ...]] = ("hugetlbfs", "tmpfs")
 """Where buffers are, by preference: both outlive their process."""
@@ -83,13 +84,13 @@ class Runner:
         """Ours, and Apache's if there is one and it comes up; if not, ``troubles`` has a cell for each level."""
         plan = self._plan(setup, stack)
         pairs = [stack.enter_context(start_pair(plan, self._folder / name))]
-        attach(pairs[0], self._load)
+        self._make_ready(pairs[0])
         if self._has_apache:
             try:
                 pairs.append(self._apache(stack, plan, name))
             except BenchmarkFailed as error:
                 troubles += [
-                    HaRun(system="Apache", setup=setup, level=level, run=None, trouble=str(error))
+                    HaRun(system="Apache", setup=setup, level=level, run=None, trouble=one_line(error))
                     for level in self._scale.levels
                 ]
         return pairs
@@ -97,9 +98,15 @@ class Runner:
     def _apache(self, stack: ExitStack, plan: PairPlan, name: str) -> Pair:
         with ExitStack() as own:
             pair = own.enter_context(start_apache_pair(plan, self._folder / f"{name}-apache"))
-            attach(pair, self._load)
+            self._make_ready(pair)
             stack.enter_context(own.pop_all())
         return pair
+
+    def _make_ready(self, pair: Pair) -> None:
+        """Its slave attached, and whatever is slow the first time done."""
+        attach(pair, self._load)
+        timing = Timing(warm_up_ms=0, duration_ms=self._scale.first_load_ms)
+        self._load.run(load_of(FIRST_LEVEL), BODY_BYTES, header="json", target=pair.master, timing=timing)
 
     def _plan(self, setup: Setup, stack: ExitStack) -> PairPlan:
         plan = PairPlan(
@@ -135,7 +142,7 @@ class Runner:
         except BenchmarkFailed as error:
             if pair.system == "Gantry":
                 raise
-            return HaRun(system=pair.system, setup=pair.setup, level=level, run=None, trouble=str(error))
+            return HaRun(system=pair.system, setup=pair.setup, level=level, run=None, trouble=one_line(error))
         return HaRun(system=pair.system, setup=pair.setup, level=level, run=run)
 
     def _send(self, target: Target, level: int) -> Run:
@@ -168,7 +175,7 @@ class Runner:
         except BenchmarkFailed as error:
             if pair.system == "Gantry":
                 raise
-            return _no_run(pair.system, pair.setup, threads, str(error))
+            return _no_run(pair.system, pair.setup, threads, one_line(error))
 
     # -- little memory -------------------------------------------------------------------------------------------------
 

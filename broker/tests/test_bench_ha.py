@@ -5,6 +5,8 @@ Pure parts only; the runs themselves are in test_bench_ha_run.py.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import ha
@@ -22,9 +24,11 @@ from gantry_bench import (
     ha_slow,
     ha_table,
     loadgen,
+    machine,
     measurement,
 )
 from gantry_bench.ha_cells import PLAIN, SYNC_BUFFERED, SYNC_PLAIN, Setup, System
+from rich.console import Console
 
 REFUSED = {"2": 3, "12": 1}
 
@@ -322,6 +326,40 @@ def test_the_page_has_a_place_for_every_table() -> None:
     ]  # fmt: skip
 
     assert figures.publish(ha.PAGE.read_text(), tables, benchmark=ha.BENCHMARK)
+
+
+def test_a_reason_cannot_break_a_table() -> None:
+    """What a Java program says may have lines and bars in it."""
+    error = errors.BenchmarkFailed("no answer | for 5 s; see the log:\nat java.lang.Thread" + "x" * 1000)
+
+    assert ha_cells.one_line(error) == "no answer / for 5 s; see the log:"
+    assert len(ha_cells.one_line(errors.BenchmarkFailed("x" * 1000))) == ha_cells.TROUBLE_MAX
+
+
+def test_a_whole_run_replaces_what_the_page_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each table goes between its own markers, and the rest of the page stays."""
+    page = tmp_path / "benchmarks.md"
+    page.write_text(ha.PAGE.read_text())
+    monkeypatch.setattr(ha, "PAGE", page)
+    monkeypatch.setattr(ha, "ROOT", tmp_path)
+    monkeypatch.setattr(ha, "RESULTS", tmp_path)
+    found = cells(("Gantry", PLAIN, 64, 4321), ("Gantry", SYNC_BUFFERED, 64, 3456))
+    outcome = ha_parts.HaOutcome(
+        [ha_table.table_figures(found, ["Conditions."])], ha_table.table_goals(found, []), list[ha_cells.HaRun]()
+    )
+    results = ha.Results(
+        started_at="2026-01-01T00:00:00Z", machine=machine.describe_machine(), scale=ha_scale.QUICK, without_apache="",
+        outcomes={"table": outcome},
+    )  # fmt: skip
+
+    ha.report(Console(quiet=True), results, is_publishing=True)
+
+    text = page.read_text()
+    between = text.partition("<!-- bench-ha: replication -->")[2].partition("<!-- end: replication -->")[0]
+    assert "| async | sync | on | 64 | 3,456 |" in between
+    assert "Conditions." in between
+    assert "## Replication (`make bench-ha`)" in text
+    assert json.loads((tmp_path / "ha-20260101T000000Z.json").read_text())["scale"]["name"] == "quick"
 
 
 def test_every_part_can_be_run_alone() -> None:
