@@ -279,6 +279,16 @@ def test_a_late_answer_of_an_earlier_reign_begins_no_epoch() -> None:
     assert case.kinds() == []
 
 
+def test_what_has_expired_is_not_missed() -> None:
+    """A log may begin later than it did; what was before that is nobody's loss."""
+    case = Case()
+    del case.queues[Q][:2]
+    final = Final(case.queues, case.epochs, case.logs, case.committed, begin=200)
+
+    assert check(case.history, final, SYNC) == []
+    assert Kind.LOST in case.kinds()
+
+
 def test_codes_that_promise_nothing_are_unknown() -> None:
     """10, 11 and 12 are stored or not; 0 is a promise; whatever else is a refusal."""
     assert [outcome_of(code) for code in (0, 10, 11, 12, 14, 2)] == [

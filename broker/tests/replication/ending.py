@@ -52,7 +52,8 @@ async def judge(
         for member in group.members
         if member.number in statuses
     ]
-    end = End(queues, epochs_of(master.store), logs, standing)
+    begin = statuses[master.number].begin
+    end = End(queues, epochs_of(master.store), logs, standing, begin)
     findings = check(load.journal.history, end, mode)
     if late is not None and not findings:
         raise late

@@ -13,8 +13,6 @@ directory, or a disk of its own whose power can be cut. Nothing here judges.
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +23,7 @@ from typing import Final, final
 
 from crash.processes import ServerProcess, free_port
 from faults.loop_disk import LoopDisk, loop_disk
+from faults.modes import buffer_directory, lose_buffers
 from faults.power import halt
 from gantry_histories.events import Queue
 from replication.network import CLIENTS, Network
@@ -151,8 +150,7 @@ class Member:
         await self.kill()
         buffers = self._settings.get("transientStorePoolPath")
         if buffers is not None:
-            shutil.rmtree(buffers, ignore_errors=True)
-            os.makedirs(buffers)
+            lose_buffers(Path(buffers))
         self.disk.restore()
 
 
@@ -163,6 +161,7 @@ class Group:
     def __init__(
         self, directory: Path, network: Network, *, members: int = MEMBERS,
         settings: Mapping[str, str] | None = None, without: Sequence[str] = (), has_disks: bool = False,
+        has_buffers: bool = False,
     ) -> None:  # fmt: skip
         self.directory: Final = directory
         self.network: Final = network
@@ -172,6 +171,7 @@ class Group:
         self._settings: Final = SETTINGS | {"namesrvAddr": self.name_server_address} | dict(settings or {})
         self._count: Final = members
         self._has_disks: Final = has_disks
+        self._has_buffers: Final = has_buffers
         self._stack: Final = ExitStack()
         self._name_server = ServerProcess(
             "nameserver",
@@ -196,7 +196,10 @@ class Group:
                 place.mkdir()
                 disk = self._stack.enter_context(loop_disk(place, size_mib=DISK_MIB))
             member = Member(number, self.network, self.directory, disk)
-            member.configure(self._settings, self.without)
+            buffers = {}
+            if self._has_buffers:
+                buffers["transientStorePoolPath"] = str(self._stack.enter_context(buffer_directory()))
+            member.configure(self._settings | buffers, self.without)
             self.members.append(member)
         return self
 
@@ -214,6 +217,11 @@ class Group:
         """Name server and members run; nobody has a role."""
         await self._name_server.start()
         await asyncio.gather(*(member.process.start() for member in self.members))
+
+    def settings_of(self, member: Member) -> dict[str, str]:
+        """What it was last configured with, as it was written."""
+        lines = (self.directory / f"broker-{member.number}.conf").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines)
 
     async def create_topic(self, master: Member) -> None:
         """The topic of the load, and until the name server knows it."""

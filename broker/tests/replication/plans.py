@@ -53,6 +53,9 @@ class Plan(NamedTuple):
     has_lease: bool = False
     """Whether the master of an asynchronous group holds a Lease, besides its slaves' grants."""
 
+    has_buffers: bool = False
+    """Whether write buffers outlive their process."""
+
     @property
     def mode(self) -> Mode:
         return Mode(Loss.NOTHING if self.is_sync else Loss.SUFFIX)
@@ -67,6 +70,7 @@ class Plan(NamedTuple):
 
     def __str__(self) -> str:
         kind = "sync" if self.is_sync else "async with a Lease" if self.has_lease else "async"
+        kind += ", buffers that outlive their process" if self.has_buffers else ""
         told = " ".join(f"{key}={value}" for key, value in self.settings.items())
         return f"seed {self.seed}: {kind}, {', '.join(self.faults)}; {told}"
 
@@ -78,12 +82,14 @@ def plan_for(seed: int, *, is_root: bool = True) -> Plan:
     settings = {
         "brokerRole": "SYNC_MASTER" if is_sync else "ASYNC_MASTER",
         "flushDiskType": chance.choice(["ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"]),
-        "transientStorePoolEnable": chance.choice(["false", "true"]),
+        "transientStorePoolEnable": chance.choice(["false", "true", "true"]),
     }
+    has_buffers = settings["transientStorePoolEnable"] == "true" and chance.random() < 0.5
     if is_sync and chance.random() < 0.3:
         settings["haAckLevel"] = "FLUSHED"
     if not is_sync:
         settings["haGrant"] = "1000"
     choice = [fault for fault in Fault if is_root or fault not in CUTS | POWER]
     faults = tuple(chance.choice(choice) for _ in range(chance.randint(1, FAULTS_MAX)))
-    return Plan(seed, is_sync, settings, faults, has_lease=not is_sync and chance.random() < 0.5)
+    has_lease = not is_sync and chance.random() < 0.5
+    return Plan(seed, is_sync, settings, faults, has_lease=has_lease, has_buffers=has_buffers)

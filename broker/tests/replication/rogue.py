@@ -35,6 +35,9 @@ class Nothing:
     def read(self, offset: int, bytes_max: int) -> bytes:
         return b""
 
+    def whole_records(self, offset: int, bytes_max: int) -> bytes:
+        return b""
+
     def append(self, data: bytes, offset: int) -> None:
         self.received = offset + len(data)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from gantry_histories.events import History, Journal, Outcome
 from gantry_histories.findings import Finding, Mode
 from gantry_histories.load import Load
+from gantry_histories.producer import BODY_BYTES
 from replication.drama import Drama
 from replication.ending import judge
 from replication.group import MEMBERS, QUEUES, Group
@@ -64,7 +65,14 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    plan: Plan, directory: Path, *, is_root: bool, without: Sequence[str] = (), members: int = MEMBERS
+    plan: Plan,
+    directory: Path,
+    *,
+    is_root: bool,
+    without: Sequence[str] = (),
+    members: int = MEMBERS,
+    has_disks: bool = False,
+    body_bytes: Sequence[int] = BODY_BYTES,
 ) -> AsyncIterator[Scene]:
     """The group of a plan, and nothing has gone wrong yet. The history is in ``directory`` afterwards."""
     async with AsyncExitStack() as stack:
@@ -72,7 +80,13 @@ async def scene(
         journal = Journal(stack.enter_context((directory / "history.jsonl").open("wb")))
         group = await stack.enter_async_context(
             Group(
-                directory, network, members=members, settings=plan.settings, without=without, has_disks=plan.loses_power
+                directory,
+                network,
+                members=members,
+                settings=plan.settings,
+                without=without,
+                has_disks=plan.loses_power or has_disks,
+                has_buffers=plan.has_buffers,
             )
         )
         await group.start()
@@ -81,7 +95,9 @@ async def scene(
         )
         await supervisor.begin()
         await group.create_topic(supervisor.master)
-        load = await stack.enter_async_context(Load(group.name_server_address, QUEUES, journal, plan.seed))
+        load = await stack.enter_async_context(
+            Load(group.name_server_address, QUEUES, journal, plan.seed, body_bytes=body_bytes)
+        )
         chance = random.Random(f"{plan.seed}/drama")
         yield Scene(group, supervisor, load, Drama(group, supervisor, load, chance), plan.mode)
 

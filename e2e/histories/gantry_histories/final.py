@@ -58,3 +58,6 @@ class Final:
     logs: Sequence[LogSums] = ()
     committed: Mapping[tuple[str, Queue], int] = field(default_factory=dict)
     """Where each consumer stands, as the last master says."""
+
+    begin: int = 0
+    """Where the log begins: what was before it has expired, and nobody misses it."""

@@ -14,7 +14,7 @@ from typing import Final, final
 
 from gantry_histories.consumer import Consumer
 from gantry_histories.events import Journal, Queue
-from gantry_histories.producer import Producer
+from gantry_histories.producer import BODY_BYTES, Producer
 from gantry_histories.routes import Routes
 
 POLL_S: Final = 0.02
@@ -26,13 +26,13 @@ class Load:
 
     def __init__(
         self, name_server: str, queues: Sequence[Queue], journal: Journal, seed: int,
-        *, producers: int = 4, consumers: int = 2,
+        *, producers: int = 4, consumers: int = 2, body_bytes: Sequence[int] = BODY_BYTES,
     ) -> None:  # fmt: skip
         self.journal: Final = journal
         routes = self._routes = Routes(name_server, queues[0].topic)
         self._stop: Final = asyncio.Event()
         self.producers: Final = [
-            Producer(f"p{number}", journal, routes, queues, seed, is_stubborn=number % 2 == 1)
+            Producer(f"p{number}", journal, routes, queues, seed, is_stubborn=number % 2 == 1, body_bytes=body_bytes)
             for number in range(producers)
         ]
         self.consumers: Final = [

@@ -28,6 +28,7 @@ PAUSE_S: Final = 0.05
 """After a refusal, or without a master: clients take a breath."""
 SENDS_PER_S: Final = 150
 BODY_BYTES: Final = (0, 10, 100, 100, 1_000, 3_000)
+"""What goes behind the key; keys have one size, so that one size here makes records of one size."""
 
 
 @final
@@ -35,8 +36,9 @@ class Producer:
     """Owned by one loop."""
 
     def __init__(
-        self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, is_stubborn: bool
-    ) -> None:
+        self, name: str, journal: Journal, routes: Routes, queues: Sequence[Queue], seed: int, *, is_stubborn: bool,
+        body_bytes: Sequence[int] = BODY_BYTES,
+    ) -> None:  # fmt: skip
         self.name: Final = name
         self.acknowledged = 0
         self._journal: Final = journal
@@ -44,6 +46,7 @@ class Producer:
         self._queues: Final = queues
         self._chance: Final = random.Random(f"{seed}/{name}")
         self._is_stubborn: Final = is_stubborn
+        self._body_bytes: Final = body_bytes
         self._sequence = 0
         self._stream = 0
         self._under_way: set[asyncio.Task[bool]] = set()
@@ -95,9 +98,9 @@ class Producer:
     def _start(self, channel: Channel) -> asyncio.Task[bool]:
         """The next message, on its way."""
         self._sequence += 1
-        key = f"{self.name}-{self._sequence}"
+        key = f"{self.name}-{self._sequence:07}"
         queue = self._chance.choice(self._queues)
-        body = make_body(key, self._chance.randbytes(self._chance.choice(BODY_BYTES)))
+        body = make_body(key, self._chance.randbytes(self._chance.choice(self._body_bytes)))
         sent = Sent(
             client=self.name, stream=self._stream, key=key, queue=queue, digest=digest_of(body), at=time.monotonic_ns()
         )

@@ -32,7 +32,7 @@ def find_vanished(history: History, final: Final, mode: Mode, reigns: Reigns) ->
     for shown in history.shown:
         if _is_there(shown, places) or (shown.queue, shown.queue_offset, shown.key) in told:
             continue
-        if _may_vanish(shown, final, mode, reigns):
+        if shown.physical_offset < final.begin or _may_vanish(shown, final, mode, reigns):
             continue
         told.add((shown.queue, shown.queue_offset, shown.key))
         instead = places.get((shown.queue, shown.queue_offset))

@@ -62,7 +62,7 @@ def find_lost(history: History, final: Final, mode: Mode, reigns: Reigns) -> Ite
         for message in messages
     }  # fmt: skip
     for sent, answer in history.acknowledged():
-        if sent.key in keys:
+        if sent.key in keys or answer.physical_offset < final.begin:
             continue
         if mode.loss is Loss.SUFFIX and is_in_lost_tail(final, reigns.oldest_of(sent, answer), answer.physical_offset):
             continue
