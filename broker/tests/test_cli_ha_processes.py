@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -22,21 +24,25 @@ TIMEOUT_S: Final = 60.0
 class Member:
     """One broker of a group, started without a role, with as many lives as a test wants."""
 
-    def __init__(self, directory: Path, number: int, role: str) -> None:
+    def __init__(self, directory: Path, number: int, role: str, grant_ms: int) -> None:
         self.number = number
         self._conf = local_conf(
-            directory / str(number), brokerId=str(number), brokerRole=role, roleAtStart="UNASSIGNED", haGrant="1000"
+            directory / str(number),
+            brokerId=str(number),
+            brokerRole=role,
+            roleAtStart="UNASSIGNED",
+            haGrant=str(grant_ms),
         )
         self._log = directory / f"{number}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def socket(self) -> Path:
+    def control(self) -> Path:
         return Path(self._conf["storePathRootDir"]) / "control.sock"
 
     @property
     def option(self) -> list[str]:
-        return ["--socket", str(self.socket)]
+        return ["--socket", str(self.control)]
 
     def start(self) -> None:
         """Until it takes orders."""
@@ -44,10 +50,15 @@ class Member:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([sys.executable, "-m", "gantry_broker", *options], stdout=log, stderr=log)
         deadline = time.monotonic() + TIMEOUT_S
-        while subprocess.run(gantry("ha", "flush", *self.option), capture_output=True, check=False).returncode:
+        while not self.control.is_socket() or self._process.pid != holder_of(self.control):
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < deadline, self._log.read_text()
             time.sleep(0.05)
+
+    def order(self, *words: str) -> str:
+        """One order to this member alone, as JSON."""
+        command = gantry("ha", *words, *self.option, "--json")
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True).stdout
 
     def kill(self) -> None:
         """As nobody expects it."""
@@ -77,6 +88,17 @@ class Member:
             return bodies
 
         return asyncio.run(talk())
+
+
+def holder_of(path: Path) -> int:
+    """The process that listens there; -1 if the last one that did is gone."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        try:
+            peer.connect(str(path))
+        except ConnectionRefusedError:
+            return -1
+        pid: int = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        return pid
 
 
 def gantry(*words: str) -> list[str]:
@@ -119,8 +141,8 @@ class Group:
             time.sleep(0.05)
 
 
-def group_of(directory: Path, count: int, role: str) -> Iterator[Group]:
-    members = [Member(directory, number, role) for number in range(1, count + 1)]
+def group_of(directory: Path, count: int, role: str, grant_ms: int = 1_000) -> Iterator[Group]:
+    members = [Member(directory, number, role, grant_ms) for number in range(1, count + 1)]
     try:
         for member in members:
             member.start()
@@ -140,6 +162,12 @@ def sync_group(tmp_path: Path) -> Iterator[Group]:
 def async_group(tmp_path: Path) -> Iterator[Group]:
     """Two members; code 0 needs nobody."""
     yield from group_of(tmp_path, 2, "ASYNC_MASTER")
+
+
+@pytest.fixture
+def patient_group(tmp_path: Path) -> Iterator[Group]:
+    """The same, with grants that no slow machine outlives."""
+    yield from group_of(tmp_path, 2, "ASYNC_MASTER", 60_000)
 
 
 EVERYBODY: Final = ("--electable", "1", "--electable", "2", "--electable", "3")
@@ -203,3 +231,17 @@ def test_an_asynchronous_group_moves_once_grants_have_ended(async_group: Group) 
     assert "wait" in took and "for the end of the old master's grants" in took
     assert "in an asynchronous group nobody else has that" in took
     assert group.roles() == [None, "MASTER"]
+
+
+def test_a_slave_that_was_started_again_still_knows_what_it_granted(patient_group: Group) -> None:
+    """Its last process may have granted a moment ago, so a promotion waits all the same; its disk says for how long."""
+    group = patient_group
+    group.ha("promote", "--to", "1", "--electable", "1", "--electable", "2")
+    group.until_joined(1)
+    group[1].kill()
+    group[2].kill()
+    group[2].start()
+
+    promised = json.loads(group[2].order("promise", "--epoch", "5000"))
+
+    assert 0 < promised["granted_ms"] <= 60_000

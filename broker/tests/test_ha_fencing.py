@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_broker.ha.grants import Grants
+from gantry_broker.ha.grants import GivenGrants, Grants
 
 
 def test_a_master_acknowledges_while_it_holds_one_of_its_keys() -> None:
@@ -55,3 +55,31 @@ def test_the_master_always_stops_before_its_slave_is_free(seed: int) -> None:
             acks.remove(ack)
             grants.granted("a", ack[1], grant_ms)
         assert grants.until_ms <= bound_until
+
+
+def test_a_slave_that_was_started_again_has_granted_a_moment_ago() -> None:
+    """It cannot know better, and a promotion that does not wait would make a second master that acknowledges."""
+    given = GivenGrants()
+    assert given.rest_ms(1_000) == 0
+    given.welcomed(3_000)
+    given.given(1_000)
+    assert (given.rest_ms(1_500), given.rest_ms(5_000)) == (2_500, 0)
+
+    again = GivenGrants()
+    again.started(3_000, 1_500)
+    assert again.rest_ms(2_000) == 2_500
+
+    never = GivenGrants()
+    never.started(0, 1_500)
+    assert never.rest_ms(1_500) == 0
+
+
+def test_a_shorter_grant_does_not_end_a_longer_one_that_was_given() -> None:
+    """Another master may want less; the first one has what it has."""
+    given = GivenGrants()
+    given.welcomed(60_000)
+    given.given(0)
+    given.welcomed(1_000)
+    given.given(10)
+
+    assert given.rest_ms(1_010) == 58_990

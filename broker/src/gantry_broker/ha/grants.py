@@ -57,3 +57,35 @@ class Grants:
     def missing(self, now_ms: int) -> list[str]:
         """Whose grants are over, for the status."""
         return sorted(identity for identity in self.electable if self._until_ms.get(identity, -1) <= now_ms)
+
+
+@final
+class GivenGrants:
+    """The other side: until when what a slave has granted may count, on its own boot-time clock, in milliseconds.
+
+    Whoever promotes somebody waits for that. A slave that was started again does not know when its last process granted
+    last: a moment ago, as far as it can tell. So how long a master wants its grants is on the slave's disk before the
+    first of them is given.
+    """
+
+    def __init__(self) -> None:
+        self._grant_ms = 0
+        self._until_ms = -1
+
+    def started(self, grant_ms: int, now_ms: int) -> None:
+        """This process begins; the last one may have granted for so long until now."""
+        self._grant_ms = grant_ms
+        self.given(now_ms)
+
+    def welcomed(self, grant_ms: int) -> None:
+        """A master wants grants of so long from now on; 0 for none."""
+        self._grant_ms = grant_ms
+
+    def given(self, now_ms: int) -> None:
+        """One is given, or just was."""
+        if self._grant_ms > 0:
+            self._until_ms = max(self._until_ms, now_ms + self._grant_ms)
+
+    def rest_ms(self, now_ms: int) -> int:
+        """For how much longer one may count."""
+        return max(0, self._until_ms - now_ms)

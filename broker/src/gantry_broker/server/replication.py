@@ -18,7 +18,7 @@ from gantry_broker.ha.ack_set import AckSet
 from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.follower import Follower
 from gantry_broker.ha.frames import Table, Welcome
-from gantry_broker.ha.grants import Grants
+from gantry_broker.ha.grants import GivenGrants, Grants
 from gantry_broker.ha.master_session import MasterFacts, MasterSession
 from gantry_broker.ha.server import BEAT_INTERVAL_S, ReplicationServer
 from gantry_broker.ha.settings import AckLevel, Degrade
@@ -62,6 +62,7 @@ class Replication:
         self.store: Final = SlaveStore(store)
         self.acks: Final = AckSet(acks_needed=ha.acks_needed, is_flushed_wanted=ha.ack_level is AckLevel.FLUSHED)
         self.grants = Grants(())
+        self.given: Final = GivenGrants()
         self.facts: MasterFacts | None = None
         """Who we are as a master; None for anybody else."""
 
@@ -91,7 +92,6 @@ class Replication:
         self._loop = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
         self._ticks: asyncio.Task[None] | None = None
-        self._granted_at_ms = -1
         self._move = asyncio.Event()
         self._is_show_scheduled = False
         self._is_table_scheduled = False
@@ -354,10 +354,10 @@ class Replication:
     @property
     def granted_ms(self) -> int:
         """For how much longer a grant that was given may count for its master."""
-        return max(0, self._granted_at_ms + self._ha.grant_ms - self.clock_ms()) if self._granted_at_ms >= 0 else 0
+        return self.given.rest_ms(self.clock_ms())
 
     def _granted(self) -> None:
-        self._granted_at_ms = self.clock_ms()
+        self.given.given(self.clock_ms())
 
     def _slave_facts(self) -> SlaveFacts:
         settings, store = self._settings, self._log

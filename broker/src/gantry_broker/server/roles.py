@@ -104,6 +104,7 @@ class Roles:
         self.promises.load()
         self.records.load()
         self.replication.promised_epoch = self.promises.promise.epoch
+        self.replication.given.started(self.records.record.grant_ms, self.replication.clock_ms())
 
     async def begin(self, report: RecoveryReport) -> None:
         """Take the role that the configuration gives, if it gives one."""
@@ -335,7 +336,9 @@ class Roles:
         self._gate.close("this broker becomes a slave")
         last = self.records.record
         known = last if last.epoch == epoch and not last.is_master else RoleRecord()
-        record = RoleRecord(epoch, electable=known.electable, master=master, master_id=known.master_id)
+        record = RoleRecord(
+            epoch, electable=known.electable, master=master, master_id=known.master_id, grant_ms=last.grant_ms
+        )
 
         def change() -> None:
             self.records.write(record)
@@ -354,8 +357,13 @@ class Roles:
         """Know durably who else is in this epoch, before any ack in it: an election asks those who acknowledge."""
         last = self.records.record
         record = RoleRecord(
-            welcome.epoch, electable=sorted(welcome.electable), master=last.master, master_id=welcome.master_id
+            welcome.epoch,
+            electable=sorted(welcome.electable),
+            master=last.master,
+            master_id=welcome.master_id,
+            grant_ms=welcome.grant_ms,
         )
+        self.replication.given.welcomed(welcome.grant_ms)
         if record != last:
             await self._host.standstill(lambda: self.records.write(record))
         self.epoch = max(self.epoch, welcome.epoch)
