@@ -64,9 +64,9 @@ def without_groups() -> str:
         return "only root can make a control group"
     if V1.is_dir():
         return ""
-    controllers = ROOT / "cgroup.controllers"
-    if not controllers.is_file() or "memory" not in controllers.read_text().split():
-        return "no memory controller is mounted in /sys/fs/cgroup"
+    given = ROOT / "cgroup.subtree_control"
+    if not given.is_file() or "memory" not in given.read_text().split():
+        return "no memory controller in /sys/fs/cgroup that may be used"
     return ""
 
 

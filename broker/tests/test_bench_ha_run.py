@@ -153,11 +153,9 @@ def test_an_end_that_goes_takes_the_other_along(tmp_path: Path, end: str) -> Non
 # -- control groups ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.needs_root
+@pytest.mark.needs_memory_group
 def test_a_broker_starts_inside_its_group_and_the_group_goes_with_it(tmp_path: Path) -> None:
     """What a process has before it moves into a group is counted elsewhere, so it must begin there."""
-    if reason := ha_groups.without_groups():
-        pytest.skip(reason)
     with ha_groups.memory_group("test", 64 << 20) as group:
         grown = "import sys; data = bytearray(20 << 20); data[::4096] = b'x' * 5120; print('ready', flush=True)"
         command = [
@@ -242,4 +240,23 @@ def test_every_part_runs_with_brokers_of_ours_and_leaves_only_its_figures(
     outcome = json.loads(kept.read_text())["outcomes"][part]
     assert outcome["errors"] == 0
     assert outcome["runs"] or "Not measured" in result.output
+    assert [path.name for path in (tmp_path / "results").iterdir()] == [kept.name]
     assert not list(Path("/sys/fs/cgroup/memory").glob(f"gantry-bench-{os.getpid()}-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.needs_go
+@pytest.mark.needs_java
+@pytest.mark.usefixtures("quick_ha")
+def test_apaches_brokers_are_measured_beside_ours(tmp_path: Path) -> None:
+    """Both systems have a cell for each setup and level, and Apache's own producer reaches both."""
+    result = CliRunner().invoke(ha.main, ["--quick", "--only", "table", "--only", "producer"])
+
+    assert result.exit_code == 0, result.output
+    [kept] = (tmp_path / "results").iterdir()
+    outcomes = json.loads(kept.read_text())["outcomes"]
+    keys = [(run["system"], run["level"]) for run in outcomes["table"]["runs"]]
+    assert keys == [("Gantry", 1), ("Apache", 1), ("Gantry", 64), ("Apache", 64)] * 2
+    assert all(run["run"]["report"]["messages"] > 0 for run in outcomes["table"]["runs"])
+    assert [run["system"] for run in outcomes["producer"]["runs"]] == ["Gantry", "Apache"]
+    assert all(run["messages_per_second"] > 0 for run in outcomes["producer"]["runs"])
