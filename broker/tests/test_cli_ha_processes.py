@@ -160,8 +160,8 @@ def sync_group(tmp_path: Path) -> Iterator[Group]:
 
 @pytest.fixture
 def async_group(tmp_path: Path) -> Iterator[Group]:
-    """Two members; code 0 needs nobody."""
-    yield from group_of(tmp_path, 2, "ASYNC_MASTER")
+    """Two members; code 0 needs nobody, and a grant outlives the start of a command on a busy machine."""
+    yield from group_of(tmp_path, 2, "ASYNC_MASTER", 8_000)
 
 
 @pytest.fixture
