@@ -475,9 +475,9 @@ class Broker:
     def _look_at_waiting(self) -> None:
         """Positions have moved: consumers and senders are looked at."""
         if self._is_store_owned:
+            self.parked.release()  # first: a producer's next message waits for this answer
             if not self.store.advance():
                 self._loop.call_later(ADVANCE_RETRY_S, self._advance)
-            self.parked.release()
 
     def _fatal(self, error: Exception) -> None:
         """The store cannot go on. May be called from its threads."""

@@ -1,7 +1,7 @@
 """The master's replication port: streams to slaves, fed by the append itself.
 
-    append -> ``appended`` -> (once per turn of the loop) -> pump every stream that has room
-    ack    -> the set of acks has moved -> ``on_acks``, once per turn
+    append -> ``appended`` -> pump every stream that has room
+    ack    -> the set of acks has moved -> ``on_acks``
 
 Nothing polls, and nobody waits for anybody: a stream that the kernel takes no more bytes of is left alone for so long,
 and holds at most what its transport holds. A slave 10 GB behind costs a position.
@@ -67,8 +67,6 @@ class ReplicationServer:
         self._on_acks: Final = on_acks
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
-        self._is_pump_scheduled = False
-        self._is_ack_scheduled = False
         self._is_beat_scheduled = False
         self._beats: asyncio.Task[None] | None = None
 
@@ -101,15 +99,10 @@ class ReplicationServer:
     # -- feeding -------------------------------------------------------------------------------------------------------
 
     def appended(self) -> None:
-        """The log has grown."""
-        if self.streams and not self._is_pump_scheduled:
-            self._is_pump_scheduled = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._is_pump_scheduled = False
-        for stream in tuple(self.streams):
-            stream.pump()
+        """The log has grown: once per turn of the loop, as sends are gathered. A later moment would be a slower answer."""
+        if self.streams:
+            for stream in tuple(self.streams):
+                stream.pump()
 
     def confirmed_moved(self) -> None:
         """Consumers may see more, and slaves serve consumers, too. Data says it as well, so this may wait a moment."""
@@ -136,12 +129,6 @@ class ReplicationServer:
 
     def acks_moved(self) -> None:
         """Some slave is further, or gone."""
-        if not self._is_ack_scheduled:
-            self._is_ack_scheduled = True
-            self._loop.call_soon(self._tell_acks)
-
-    def _tell_acks(self) -> None:
-        self._is_ack_scheduled = False
         self._on_acks()
 
 
@@ -233,6 +220,10 @@ class MasterStream(asyncio.Protocol):
             parts = session.pump(PUMP_BYTES)
         except StreamBroken as exc:
             self.end(str(exc))
+            return
+        except Exception:  # the firewall between a slave and those whose message was just appended
+            log.exception("a replication stream fails", extra={"peer": self.peer})
+            self.end("it cannot be read for")
             return
         if parts:
             transport.writelines(parts)

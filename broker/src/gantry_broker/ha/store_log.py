@@ -64,6 +64,9 @@ class StoreLog:
 
 def whole_records(store: MessageStore, offset: int, bytes_max: int) -> bytes:
     """As many whole records as fit, at least one, of those that lie in one file. Empty at the log's end."""
+    newest = store.newest(offset)
+    if newest and len(newest) <= bytes_max:
+        return newest
     view = store.log_view(offset)
     if len(view) <= bytes_max:
         # Memory ends where a file, a buffer or the log does, and there a record does, too.

@@ -195,6 +195,10 @@ class LogCopier:
 
     def _extents(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
         """(begin, bytes from there on, end) of the parts of ``[start, end)`` that lie in one piece of memory."""
+        newest = self._log.newest(start)
+        if newest and start + len(newest) == end:
+            yield start, memoryview(newest), end
+            return
         while start < end:
             extent = self._log.at(start)
             assert extent is not None, (start, end, self._log)

@@ -375,6 +375,10 @@ class MessageStore:
         end = min(extent.end_offset, self._log.wrote)
         return extent.view[offset - extent.base_offset : end - extent.base_offset]
 
+    def newest(self, offset: int) -> bytes:
+        """Everything from ``offset`` to the log's end, if that was appended last, in one piece; empty otherwise."""
+        return self._log.newest(offset)
+
     def message_at(self, physical_offset: int) -> bytes | None:
         """The whole record at ``physical_offset``, checked, or None."""
         extent = self._log.at(physical_offset)
