@@ -78,7 +78,11 @@ async def test_a_slave_has_log_and_tables_of_a_classic_master_and_goes_on_as_one
                 assert (await one.send()).code == 14
             assert [(one.broker_id, one.received) for one in master.replication.acks] == [(-1, master.store.wrote)]
 
+            async with dialogue(master) as one:
+                fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "8"}
+                await one.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
             await slave.roles.promote(9, [], False)
+            assert slave.core.offsets.find(GROUP, TOPIC, 0) == 8
             assert slave.roles.role is HaRole.MASTER
             assert await fill(slave, 3) == [0, 0, 0]
             assert [epoch.is_ours for epoch in slave.store.identity.epochs] == [False, True]

@@ -337,6 +337,12 @@ class Replication:
             standstill=self._standstill,
         )
 
+    async def finish_following(self) -> None:
+        """Follow nobody, to become the master: what only a master of RocketMQ's knows is asked a last time."""
+        if isinstance(self.follower, ClassicFollower):
+            await self.follower.finish()
+        await self.stop_following()
+
     async def stop_following(self) -> None:
         """Follow nobody. The log stands still when this returns."""
         task, self._following = self._following, None

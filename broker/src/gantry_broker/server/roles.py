@@ -217,7 +217,7 @@ class Roles:
             if self.role is HaRole.COMPARING and not force:
                 raise OrderRefused(f"{self.trouble}; force takes its log as it is")
             await self._give(epoch, "itself")
-            await self.replication.stop_following()
+            await self.replication.finish_following()
             if self.role in (HaRole.MASTER, HaRole.COMPARING):
                 self._stop_leading("it becomes the master of another epoch")
             await self._be_master(epoch, [number for number in electable if number != self.settings.broker_id])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, cast, final
 
 from gantry_broker.errors import StoreError
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Between one connection and the next; the last one for ever."""
 CONNECT_S: Final = 5.0
+FINISH_S: Final = 5.0
+"""How long a promotion waits for the last tables of a master that may have gone this very moment."""
 
 
 class ClassicMaster(NamedTuple):
@@ -85,6 +88,21 @@ class ClassicFollower:
         if not self.is_streaming:
             return -1
         return min(self._store.received, self._store.flushed) if self._is_flushed_wanted else self._store.received
+
+    @property
+    def master_wrote(self) -> int:
+        """Where the master's log ends, as it said when it was last asked; -1 before."""
+        return self.tables.master_end
+
+    async def finish(self) -> None:
+        """Take the tables over as they are now, if the master is there: this broker is going to be the master itself.
+
+        They are asked for every few seconds only, and consumers commit all the time.
+        """
+        if self.is_streaming:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FINISH_S):
+                    await self.tables.fetch()
 
     async def run(self) -> None:
         """Follow."""

@@ -37,6 +37,9 @@ class ClassicTables:
         self.trouble: str | None = None
         """What of the last round went wrong."""
 
+        self.master_end = -1
+        """Where the master's log ends, as far as it was asked; -1 before."""
+
         self._address: Final = broker_address
         self._on_table: Final = on_table
         self._known: dict[str, bytes] = {}
@@ -56,7 +59,8 @@ class ClassicTables:
                 for name in NAMES:
                     try:
                         document = await self._ask(questions, name)
-                        self._take(name, document, (await questions.range()).end)
+                        self.master_end = (await questions.range()).end
+                        self._take(name, document)
                     except BadAnswer as exc:
                         troubles.append(str(exc))
                 await self._look_at_modes(questions)
@@ -79,15 +83,15 @@ class ClassicTables:
             case _:
                 return questions.document(RequestCode.GET_ALL_DELAY_OFFSET)
 
-    def _take(self, name: str, document: Document, end: int) -> None:
-        """Hand it on, if it says anything new: it is what held when the log ended at ``end``, or before."""
+    def _take(self, name: str, document: Document) -> None:
+        """Hand it on, if it says anything new: it is what held when the log ended where it does now, or before."""
         kept = {key: document[key] for key in _KEPT if document.get(key) is not None}
         if set(kept) <= {"dataVersion"}:
             return
         data = fastjson.dumps(kept)
         if self._known.get(name) != data:
             self._known[name] = data
-            self._on_table(Table(end, name, data))
+            self._on_table(Table(self.master_end, name, data))
 
     async def _look_at_modes(self, questions: Questions) -> None:
         """Groups that consume by pop are not served here: whoever migrates should read that before, not afterwards."""
