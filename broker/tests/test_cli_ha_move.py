@@ -200,6 +200,20 @@ def test_a_forced_promotion_asks_first_and_says_what_may_be_lost() -> None:
     assert moved.loss == "whatever was acknowledged beyond 1 by members that do not answer"
 
 
+def test_a_master_that_waits_for_slaves_that_are_gone_is_forced_to_go_on() -> None:
+    """It compares with somebody before it appends anything; nobody comes, and a person takes its log as it is."""
+    group = FakeGroup([0], acks_needed=1)
+    group.begin(0)
+    group.members[0].role = HaRole.COMPARING
+
+    with pytest.raises(CannotMove, match="nobody has recorded who may be promoted"):
+        move(group)
+    moved = move(group, is_forced=True, yes=True)
+
+    assert (moved.epoch, moved.number) == (1000, 0)
+    assert group.members[0].role is HaRole.MASTER
+
+
 def test_nobody_who_has_less_is_promoted_by_name() -> None:
     """Unless it is forced, and then the bytes are counted."""
     group = group_of(3)
@@ -280,7 +294,7 @@ def test_a_group_that_never_had_a_master_gets_one() -> None:
     """Then everybody who may be the master is named, and enough of them have to promise."""
     group = FakeGroup([1, 2], acks_needed=1)
 
-    with pytest.raises(CannotMove, match="nobody has recorded who may be promoted -- name all"):
+    with pytest.raises(CannotMove, match="nobody has recorded who may be promoted -- name all slaves that there are"):
         move(group)
     moved = move(group, named=frozenset({1, 2}))
 

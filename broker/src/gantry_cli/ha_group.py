@@ -130,10 +130,16 @@ class Group:
         raise CannotMove(f"no member with number {number} answers", f"these do: {here}")
 
 
-def group_of(members: Sequence[Member], named: Collection[int] = (), old_master: int | None = None) -> Group:
+def group_of(
+    members: Sequence[Member],
+    named: Collection[int] = (),
+    old_master: int | None = None,
+    *,
+    is_forced: bool = False,
+) -> Group:
     """Put together what they say. ``named`` is M, and ``old_master`` who it was, if a person says so.
 
-    Raises ``CannotMove``.
+    Raises ``CannotMove``; not for want of anybody electable if a promotion is going to be forced.
     """
     reached = tuple(Reached(one.path, one.status) for one in members if one.status is not None)
     silent = tuple(one for one in members if one.status is None)
@@ -153,8 +159,9 @@ def group_of(members: Sequence[Member], named: Collection[int] = (), old_master:
         leaders = {old_master}
     recorded = frozenset(number for one in said for number in one.status.electable)
     electable = recorded - leaders or frozenset(named) - leaders
-    if not electable:
-        raise CannotMove("nobody has recorded who may be promoted", "name all that may be the master: --electable")
+    if not electable and not is_forced:
+        remedy = "name all slaves that there are, and the master: --electable NUMBER for each"
+        raise CannotMove("nobody has recorded who may be promoted", remedy)
     # More slaves than there are, or fewer acks than are needed, ask for more promises, never for fewer.
     acks_needed = min((one.status.acks_needed for one in said if one.status.acks_needed > 0), default=0)
     everybody = frozenset(named) or electable | leaders

@@ -56,7 +56,8 @@ class Move:
     async def run(self) -> Moved:
         """Move the role. Raises ``CannotMove``, or what an order raises that had to be done."""
         members = await look(tuple(self._clients.values()))
-        group = group_of(members, self._wish.named, self._wish.old_master)
+        wish = self._wish
+        group = group_of(members, wish.named, wish.old_master, is_forced=wish.is_forced)
         if group.master is not None and self._wish.to == group.master.number:
             return await self._stay(group, group.master)
         if group.master is not None:
@@ -153,6 +154,8 @@ class Move:
             return
         away = sorted(group.electable - {one.number for one in group.voters})
         reason = f"{group.needed} of the slaves {sorted(group.electable)} must promise, and {away} do not answer"
+        if not group.electable:
+            reason = "nobody has recorded which slaves may be promoted"
         if not self._wish.is_forced:
             raise CannotMove(reason, "start one of them; --force gives up what only they may have")
         if not any(one.number in group.members for one in group.reached):
