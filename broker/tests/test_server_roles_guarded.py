@@ -1,0 +1,101 @@
+"""Who may follow: a shared secret, certificates, and what becomes of everybody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trustme
+
+from gantry_broker.app import Broker
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.settings import broker_settings
+from gantry_broker.testing.local import dialogue, local_conf, wait_until
+from gantry_wire import ResponseCode
+
+
+async def started(path: Path, **conf: str) -> Broker:
+    broker = Broker(broker_settings(local_conf(path, **conf)), disk=RealDisk(), clock=SystemClock())
+    await broker.start()
+    return broker
+
+
+async def pair(tmp_path: Path, master_conf: dict[str, str], slave_conf: dict[str, str]) -> tuple[Broker, Broker]:
+    master = await started(tmp_path / "master", brokerRole="SYNC_MASTER", **master_conf)
+    role = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": master.settings.ha_address}
+    return master, await started(tmp_path / "slave", **role, **slave_conf)
+
+
+def trouble_of(slave: Broker) -> str:
+    follower = slave.replication.follower
+    return (follower.trouble or "") if follower is not None else ""
+
+
+async def test_both_know_the_secret_or_nobody_follows(tmp_path: Path) -> None:
+    """With the same secret a pair works; with another, or none, the slave is refused, with the reason on its side."""
+    for name, text in (("right", "s3cret\n"), ("wrong", "other")):
+        (tmp_path / name).write_text(text)
+    right, wrong = {"haSecretPath": str(tmp_path / "right")}, {"haSecretPath": str(tmp_path / "wrong")}
+    for number, (slave_conf, is_welcome) in enumerate(((right, True), (wrong, False), ({}, False))):
+        master, slave = await pair(tmp_path / str(number), right, slave_conf)
+        try:
+            if is_welcome:
+                await wait_until(lambda one=master: len(one.replication.acks) == 1)  # type: ignore[misc]
+            else:
+                await wait_until(lambda one=slave: "secret" in trouble_of(one))  # type: ignore[misc]
+                async with dialogue(master) as peer:
+                    assert (await peer.send(b"a")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+        finally:
+            await slave.close()
+            await master.close()
+
+
+async def test_a_master_without_the_secret_is_not_followed(tmp_path: Path) -> None:
+    """A slave that knows a secret gives its log to nobody who does not."""
+    (tmp_path / "secret").write_text("s3cret")
+    master, slave = await pair(tmp_path, {}, {"haSecretPath": str(tmp_path / "secret")})
+    try:
+        await wait_until(lambda: "secret" in trouble_of(slave))
+        assert len(master.replication.acks) == 0
+    finally:
+        await slave.close()
+        await master.close()
+
+
+def certificate(folder: Path, authority: trustme.CA, trusted: trustme.CA | None) -> dict[str, str]:
+    folder.mkdir()
+    issued = authority.issue_cert("127.0.0.1")
+    (folder / "chain.pem").write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    (folder / "key.pem").write_bytes(issued.private_key_pem.bytes())
+    conf = {"haTlsCertPath": str(folder / "chain.pem"), "haTlsKeyPath": str(folder / "key.pem")}
+    if trusted is not None:
+        trusted.cert_pem.write_to_path(str(folder / "authority.pem"))
+        conf["haTlsTrustCertPath"] = str(folder / "authority.pem")
+    return conf
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "a stranger's"])
+async def test_certificates_are_asked_for_on_both_sides(tmp_path: Path, is_ours: bool) -> None:
+    """A pair of one authority works; a slave with another's certificate never follows."""
+    ours, theirs = trustme.CA(), trustme.CA()
+    master_conf = certificate(tmp_path / "of-master", ours, ours)
+    slave_conf = certificate(tmp_path / "of-slave", ours if is_ours else theirs, ours)
+    master, slave = await pair(tmp_path, master_conf, slave_conf)
+    try:
+        if is_ours:
+            await wait_until(lambda: len(master.replication.acks) == 1)
+            async with dialogue(master) as peer:
+                assert (await peer.send(b"a")).code == 0
+        else:
+            await wait_until(lambda: trouble_of(slave) != "")
+            assert len(master.replication.acks) == 0
+    finally:
+        await slave.close()
+        await master.close()
+
+
+async def test_a_secret_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
+    """A group that asks for a secret must not run without one."""
+    with pytest.raises(OSError, match="nowhere"):
+        await started(tmp_path, haSecretPath="/nowhere/secret")
+    assert not (tmp_path / "abort").exists(), "what was opened is closed again"
