@@ -229,6 +229,18 @@ def test_nobody_who_has_less_is_promoted_by_name() -> None:
     assert group.members[3].role is HaRole.MASTER
 
 
+def test_a_member_with_all_that_was_acknowledged_may_be_named_though_another_has_more() -> None:
+    """The old master was fenced, for its disk perhaps; what it alone has was promised to nobody."""
+    group = group_of(3)
+    group.members[1].send()
+    group.members[1].role = HaRole.UNASSIGNED
+
+    moved = move(group, to=2)
+
+    assert moved.number == 2
+    assert moved.loss == "1 bytes, from 1 on, that another member has; none of them was acknowledged"
+
+
 def test_an_asynchronous_group_says_that_nobody_knows_what_is_lost() -> None:
     """One promise is enough there, and what only the old master has is gone."""
     group = group_of(2, acks_needed=0)

@@ -8,14 +8,17 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
 import pytest
 
 from gantry_broker.testing.local import Dialogue, local_conf
+from gantry_remoting import RemotingError
 
 TIMEOUT_S: Final = 60.0
 
@@ -67,11 +70,15 @@ class Member:
             self._process.wait(10)
             self._process = None
 
+    async def connect(self) -> Dialogue:
+        """As a client."""
+        return await Dialogue.open(f"127.0.0.1:{self._conf['listenPort']}")
+
     def send(self, *bodies: str) -> list[int]:
-        """The codes of the answers; -1 where there is none."""
+        """The codes of the answers."""
 
         async def talk() -> list[int]:
-            peer = await Dialogue.open(f"127.0.0.1:{self._conf['listenPort']}")
+            peer = await self.connect()
             codes = [(await peer.send(body.encode())).code for body in bodies]
             await peer.close()
             return codes
@@ -82,8 +89,10 @@ class Member:
         """All that a consumer sees in the first queue."""
 
         async def talk() -> list[str]:
-            peer = await Dialogue.open(f"127.0.0.1:{self._conf['listenPort']}")
-            bodies = [message.body.decode() for message in await peer.read()]
+            peer = await self.connect()
+            bodies: list[str] = []
+            while messages := await peer.read(len(bodies)):
+                bodies += [message.body.decode() for message in messages]
             await peer.close()
             return bodies
 
@@ -245,3 +254,72 @@ def test_a_slave_that_was_started_again_still_knows_what_it_granted(patient_grou
     promised = json.loads(group[2].order("promise", "--epoch", "5000"))
 
     assert 0 < promised["granted_ms"] <= 60_000
+
+
+def test_nothing_acknowledged_is_lost_by_moves_under_load(sync_group: Group) -> None:
+    """A producer never stops, two masters hand over and one is killed; what was answered 0 is where it ended."""
+    group = sync_group
+    group.ha("promote", *EVERYBODY)
+    group.until_joined(2)
+    load = Load(group)
+    load.start()
+
+    load.until_acknowledged(20)
+    group.ha("promote", "--to", "2")
+    load.until_acknowledged(20)
+    group.until_joined(2)
+    group.ha("promote", "--to", "3")
+    load.until_acknowledged(20)
+    group.until_joined(2)
+    group[3].kill()
+    group.ha("promote")
+    load.until_acknowledged(20)
+    load.stop()
+
+    master = group[group.roles().index("MASTER") + 1]
+    stored = master.read()
+    assert [body for body in load.acknowledged if body not in set(stored)] == []
+    assert len(load.acknowledged) >= 80
+
+
+@final
+class Load(threading.Thread):
+    """A producer that tries one member after the other, and a new message each time."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(name="load")
+        self.acknowledged: list[str] = []
+        self._group = group
+        self._is_stopping = False
+        self._sent = 0
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self.join(TIMEOUT_S)
+
+    def until_acknowledged(self, more: int) -> None:
+        """Until so many more messages were answered 0."""
+        count, deadline = len(self.acknowledged) + more, time.monotonic() + TIMEOUT_S
+        while len(self.acknowledged) < count:
+            assert time.monotonic() < deadline, f"{self._sent} sent, {len(self.acknowledged)} acknowledged"
+            time.sleep(0.02)
+
+    def run(self) -> None:
+        member = 0
+        while not self._is_stopping:
+            member = member % len(self._group.members) + 1
+            with suppress(OSError, RemotingError):
+                asyncio.run(self._talk(member))
+
+    async def _talk(self, member: int) -> None:
+        """To one member, for as long as it answers 0."""
+        peer = await self._group[member].connect()
+        try:
+            while not self._is_stopping:
+                self._sent += 1
+                body = f"m{self._sent}"
+                if (await peer.send(body.encode())).code != 0:
+                    return
+                self.acknowledged.append(body)
+        finally:
+            await peer.close()

@@ -182,13 +182,15 @@ class Move:
             raise CannotMove(f"nobody is elected in epoch {epoch}: {election.reason}", AGAIN)
         if not promises:
             raise CannotMove("nobody has promised anything", AGAIN)
-        furthest = max(promises, key=lambda one: (one.last_epoch, one.end, -one.broker_id))
+        furthest = max(promises, key=lambda one: (_place(one), -one.broker_id))
         if self._wish.to is None:
             return furthest
         wanted = next((one for one in promises if one.broker_id == self._wish.to), None)
         if wanted is None:
             raise CannotMove(f"member {self._wish.to} has not promised", AGAIN)
-        if (wanted.last_epoch, wanted.end) < (furthest.last_epoch, furthest.end) and not self._wish.is_forced:
+        # With acks, whoever is as far as the elected one has all that was acknowledged; without, only the furthest has.
+        bar = furthest if group.acks_needed == 0 or election.winner is None else election.winner
+        if _place(wanted) < _place(bar) and not self._wish.is_forced:
             reason = f"member {wanted.broker_id} ends at {wanted.end} of epoch {wanted.last_epoch}"
             further = f"member {furthest.broker_id} at {furthest.end} of epoch {furthest.last_epoch}"
             raise CannotMove(f"{reason}, {further}", f"promote --to {furthest.broker_id} first, then move on")
@@ -200,7 +202,8 @@ class Move:
         if winner.last_epoch < epoch:
             return f"what another member has of epoch {epoch}: the winner has only epoch {winner.last_epoch}"
         if winner.end < end:
-            return f"{end - winner.end} bytes, from {winner.end} on, that another member has"
+            known = "" if self._wish.is_forced or group.acks_needed == 0 else "; none of them was acknowledged"
+            return f"{end - winner.end} bytes, from {winner.end} on, that another member has{known}"
         if len(group.voters) < group.needed:
             return f"whatever was acknowledged beyond {winner.end} by members that do not answer"
         if group.acks_needed == 0 and group.members - {one.number for one in group.reached}:
@@ -271,6 +274,10 @@ class Move:
 
         others = [one for one in group.reached if one != target]
         return all(await asyncio.gather(*map(one, others)))
+
+
+def _place(one: Promised | Candidate) -> tuple[int, int]:
+    return (one.epoch if isinstance(one, Candidate) else one.last_epoch), one.end
 
 
 def _candidate(promised: Promised) -> Candidate:
