@@ -22,79 +22,11 @@ from gantry_broker.store.copying import CopyRefused
 from gantry_broker.store.identity import Epoch
 from gantry_broker.store.settings import PoolSettings
 from gantry_broker.testing.faulty_disk import FaultyDisk
-from gantry_broker.testing.store_world import STORE_HOST, TINY, StoreWorld
-from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD, StoredMessage, encode_record
+from gantry_broker.testing.java_master import FILE_BYTES, JavaMaster
+from gantry_broker.testing.store_world import TINY, StoreWorld
+from gantry_wire.message import BLANK_MAGIC, BLANK_RECORD
 
-FILE_BYTES = TINY.mapped_file_size_commit_log
 POOL = PoolSettings(is_enabled=True, buffers_count=4, path="/buffers")
-
-
-class JavaMaster:
-    """A log as RocketMQ writes it, without seals, and the stream of it as RocketMQ's master sends it."""
-
-    def __init__(self, begin: int = 0) -> None:
-        self.begin = begin
-        self.log = b""
-        self.starts: list[int] = []
-        self.acks: list[int] = []
-        self._requested = -1
-        self._sent = -1
-        self._reports = b""
-
-    @property
-    def end(self) -> int:
-        return self.begin + len(self.log)
-
-    @property
-    def range(self) -> MasterRange:
-        return MasterRange(self.begin, self.end)
-
-    def send(self, count: int = 1, topic: str = "orders") -> None:
-        for _ in range(count):
-            number = len(self.starts)
-            message = StoredMessage(
-                topic=topic, queue_id=0, queue_offset=number, physical_offset=self.end,
-                body=b"java %d" % number + bytes(number % 300), store_timestamp_ms=1_700_000_000_000 + number,
-                store_host=STORE_HOST, properties_bytes=b"KEYS\x01k%d\x02" % number,
-            )  # fmt: skip
-            room = FILE_BYTES - self.end % FILE_BYTES
-            if len(encode_record(message)) + 8 > room:
-                # Only eight bytes are the blank's; the rest of the file is whatever lay there.
-                self.log += BLANK_RECORD.pack(room, BLANK_MAGIC) + b"\xda" * (room - 8)
-                message = dataclasses.replace(message, physical_offset=self.end)
-            self.starts.append(self.end)
-            self.log += encode_record(message)
-
-    def fill(self, end: int) -> None:
-        while self.end < end:
-            self.send()
-
-    def connected(self) -> None:
-        self._requested = self._sent = -1
-        self._reports = b""
-
-    def receive(self, data: bytes) -> None:
-        self._reports += data
-        while len(self._reports) >= 8:
-            (offset,) = struct.unpack_from(">q", self._reports)
-            self._reports = self._reports[8:]
-            self.acks.append(offset)
-            if self._requested < 0:
-                self._requested = offset
-                self._sent = offset or self.end - self.end % FILE_BYTES
-
-    def beat(self) -> bytes:
-        return struct.pack(">qi", self._sent, 0)
-
-    def pump(self, batch_bytes: int = 4_096) -> bytes:
-        """Everything that there is, in chunks that end at a file's end or anywhere."""
-        out = b""
-        while self._requested >= 0 and self._sent < self.end:
-            size = min(batch_bytes, self.end - self._sent, FILE_BYTES - self._sent % FILE_BYTES)
-            place = self._sent - self.begin
-            out += struct.pack(">qi", self._sent, size) + self.log[place : place + size]
-            self._sent += size
-        return out
 
 
 class Slave:
@@ -139,10 +71,6 @@ class Slave:
         return data
 
 
-def bodies(master: JavaMaster) -> list[bytes]:
-    return [b"java %d" % number + bytes(number % 300) for number in range(len(master.starts))]
-
-
 @settings(max_examples=40)
 @given(st.data(), st.booleans())
 def test_our_slave_is_a_prefix_of_a_java_master_wherever_the_stream_is_cut(
@@ -166,7 +94,7 @@ def test_our_slave_is_a_prefix_of_a_java_master_wherever_the_stream_is_cut(
     follow_with_few_buffers(slave, master)
 
     assert slave.log() == master.log
-    assert slave.world.bodies() == bodies(master)
+    assert slave.world.bodies() == master.bodies()
 
 
 def follow_with_few_buffers(slave: Slave, master: JavaMaster) -> None:
@@ -203,7 +131,7 @@ def test_an_empty_disk_gets_the_whole_log() -> None:
 
     assert master.acks[0] == 1
     assert slave.log() == master.log
-    assert slave.world.bodies() == bodies(master)
+    assert slave.world.bodies() == master.bodies()
 
 
 def test_a_log_that_begins_later_is_copied_from_there() -> None:
@@ -259,7 +187,7 @@ def test_a_promoted_slave_begins_an_epoch_of_ours_behind_what_java_wrote() -> No
 
     identity = slave.world.store.identity
     assert [identity.is_ours(offset) for offset in (0, end - 1, end)] == [False, False, True]
-    assert slave.world.bodies() == bodies(master) + slave.world.sent_bodies()
+    assert slave.world.bodies() == master.bodies() + slave.world.sent_bodies()
 
 
 def test_starts_without_a_message_leave_no_epochs() -> None:
@@ -397,7 +325,7 @@ def test_whatever_is_changed_on_the_way_nothing_wrong_is_kept(data: st.DataObjec
         return
     place = next(place for place, pair in enumerate(zip(master.log, kept, strict=False)) if pair[0] != pair[1])
     number, start = max((number, start) for number, start in enumerate(master.starts) if start <= place)
-    assert not start + 88 <= place < start + 88 + len(bodies(master)[number])
+    assert not start + 88 <= place < start + 88 + len(master.bodies()[number])
     with pytest.raises(CannotFollow):
         slave.follow(master)
 

@@ -567,8 +567,8 @@ def _check_roles(settings: BrokerSettings) -> None:
     if ha.is_classic_allowed and (ha.secret_path or ha.tls_certificate):
         key = "haSecretPath" if ha.secret_path else "haTlsCertPath"
         raise SettingsError(f"haClassicPeers=true and {key}: slaves of RocketMQ's show nothing, and so nobody need")
-    if ha.is_master_classic and (ha.role is not BrokerRole.SLAVE or ha.role_at_start is not RoleAtStart.CONFIGURED):
-        raise SettingsError("haMasterIsClassic=true needs brokerRole=SLAVE: such a master is followed from the start")
+    if ha.is_master_classic and ha.role is not BrokerRole.SLAVE and ha.role_at_start is RoleAtStart.CONFIGURED:
+        raise SettingsError(f"haMasterIsClassic=true and {role}: it says whom a slave follows")
     if ha.classic_broker_address and not ha.is_master_classic:
         raise SettingsError("haMasterBrokerAddress is asked only with haMasterIsClassic=true: set both or neither")
     if bool(ha.tls_certificate) != bool(ha.tls_key):

@@ -18,7 +18,7 @@ from gantry_broker.errors import StoreError
 from gantry_broker.ha.classic.chunks import REPORT_INTERVAL_S, SILENCE_S
 from gantry_broker.ha.classic.questions import BadAnswer, Questions
 from gantry_broker.ha.classic.slave_session import ClassicSlaveSession
-from gantry_broker.ha.classic.start import CannotFollow, Start, plan_start
+from gantry_broker.ha.classic.start import CannotFollow, MasterRange, Start, plan_start
 from gantry_broker.ha.classic.tables import ClassicTables
 from gantry_broker.ha.follower import Address
 from gantry_broker.ha.frames import StreamBroken, Table, Welcome
@@ -66,7 +66,7 @@ class ClassicFollower:
         received, or only what is flushed if that is wanted: the master says nothing of it.
         """
         self.address: Final = master.address
-        self.tables: Final = ClassicTables(master.broker_address, on_table)
+        self.tables: Final = ClassicTables(master.broker_address, on_table, self._ranged)
         self.trouble: str | None = None
         """Why there is no stream, if there is none."""
 
@@ -77,6 +77,7 @@ class ClassicFollower:
         self._on_copied: Final = on_copied
         self._standstill: Final = standstill
         self._stream: ClassicSlaveStream | None = None
+        self._wrote_before = -1
 
     @property
     def is_streaming(self) -> bool:
@@ -158,6 +159,14 @@ class ClassicFollower:
         if not self._store.is_prepared(welcome):
             await self._standstill(lambda: self._store.prepare(welcome))
 
+    def _ranged(self, master: MasterRange) -> None:
+        """A master whose log has lost what comes next sends nothing any more, and says that it lives."""
+        wrote = self._store.history.end
+        before, self._wrote_before = self._wrote_before, wrote
+        if self._stream is not None and wrote < master.begin and wrote == before:
+            text = f"what lies at {wrote} has expired: the master's log begins at {master.begin}"
+            self._stream.end(StreamBroken(text))
+
     def _copied(self) -> None:
         self.trouble = None
         self._on_copied()
@@ -204,13 +213,13 @@ class ClassicSlaveStream(asyncio.Protocol):
         if self._ended.done():
             return
         if self._session is None:
-            self._fail(StreamBroken("it sends before it was asked"))
+            self.end(StreamBroken("it sends before it was asked"))
             return
         self._heard_at = self._loop.time()
         try:
             answer = self._session.receive(data)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the stream is over, and whoever runs it hears why
-            self._fail(exc)
+            self.end(exc)
             return
         self._write(answer)
         if self._session.is_streaming:
@@ -245,7 +254,8 @@ class ClassicSlaveStream(asyncio.Protocol):
         if self._ended.done():
             self._ended.exception()
 
-    def _fail(self, reason: Exception) -> None:
+    def end(self, reason: Exception) -> None:
+        """It leads nowhere any more."""
         if not self._ended.done():
             self._ended.set_exception(reason)
         self.abort()

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 from gantry_broker.ha.classic.questions import BadAnswer, Document, Questions
+from gantry_broker.ha.classic.start import MasterRange
 from gantry_broker.ha.frames import Table
 from gantry_remoting import RemotingError
 from gantry_wire import RequestCode, fastjson
@@ -33,7 +34,13 @@ _KEPT: Final = ("dataVersion", "topicConfigTable", "offsetTable", "subscriptionG
 class ClassicTables:
     """Owned by the loop."""
 
-    def __init__(self, broker_address: str, on_table: Callable[[Table], None]) -> None:
+    def __init__(
+        self,
+        broker_address: str,
+        on_table: Callable[[Table], None],
+        on_range: Callable[[MasterRange], None] = lambda master: None,
+    ) -> None:
+        """``on_range`` hears once in a round where the master's log lies."""
         self.trouble: str | None = None
         """What of the last round went wrong."""
 
@@ -42,6 +49,7 @@ class ClassicTables:
 
         self._address: Final = broker_address
         self._on_table: Final = on_table
+        self._on_range: Final = on_range
         self._known: dict[str, bytes] = {}
         self._is_mode_said = False
 
@@ -64,7 +72,8 @@ class ClassicTables:
                     except BadAnswer as exc:
                         troubles.append(str(exc))
                 await self._look_at_modes(questions)
-        except RemotingError as exc:
+                self._on_range(await questions.range())
+        except (RemotingError, BadAnswer) as exc:
             troubles.append(str(exc))
         trouble = "; ".join(troubles) or None
         if trouble is not None and trouble != self.trouble:
