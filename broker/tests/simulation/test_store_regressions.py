@@ -115,6 +115,25 @@ def names_of_the_head_come_back_after_a_start_has_cut_the_queues(life: Life) -> 
     life.reopen(Mode(), is_twice=True)
 
 
+def queue_half_built_that_begins_with_nothing(life: Life) -> None:
+    """A queue as long as the recovery point says, whose head a power loss has taken while it was built again."""
+    for _ in range(29):
+        life.append(EQUAL)
+    life.die("mid-truncation", 2, Fault.POWER_TORN, 1922)
+    life.reopen(Mode(Medium.MOVED, is_sync=True, is_ahead=True))
+    life.reopen(Mode(Medium.CRASH_SAFE, is_sync=True), before=["queues"], is_twice=True)
+
+
+def queue_half_built_with_a_hole_in_its_middle(life: Life) -> None:
+    """The recovery point vouches for no queue that is being built: its ends may be right, and its middle missing."""
+    for _ in range(39):
+        life.append(EQUAL)
+    life.flush()
+    life.reopen(Mode())
+    life.die("mid-truncation", 1, Fault.POWER_TORN, 55)
+    life.reopen(Mode(), before=["queues"])
+
+
 @pytest.mark.parametrize(
     "history",
     [
@@ -126,6 +145,8 @@ def names_of_the_head_come_back_after_a_start_has_cut_the_queues(life: Life) -> 
         removal_cut_off_between_the_files_of_a_queue,
         emptied_queue_that_could_not_be_synced,
         names_of_the_head_come_back_after_a_start_has_cut_the_queues,
+        queue_half_built_that_begins_with_nothing,
+        queue_half_built_with_a_hole_in_its_middle,
     ],
     ids=lambda history: history.__name__,
 )

@@ -3,11 +3,19 @@
 Queues are trusted as far as the recovery point says that they were durable, and only if their first and last units lead
 to messages of theirs; the index as far as its header was. Whatever is missing, damaged or in doubt is thrown away, and
 comes from the log: that costs time and never a message.
+
+    in doubt -> the point says so, durably -> thrown away -> built again -> synced -> a new point
+
+The second step is what makes a crash in the fourth one harmless. It may leave any part of what was built: a queue as
+long as the old point calls durable, with holes in it. So the point must not vouch for it any more by then.
 """
 
 from __future__ import annotations
 
+import errno
 from typing import Final, final
+
+import msgspec
 
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.commit_log import CommitLog
@@ -16,7 +24,7 @@ from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.queue_table import QueueTable
 from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.record_taker import RecordTaker
-from gantry_broker.store.recovery_point import RecoveryPoint
+from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_wire.message import check_record
 
 
@@ -32,7 +40,14 @@ class DerivedFiles:
         index: KeyIndex | None,
         taker: RecordTaker,
         delay_levels_ms: tuple[int, ...],
+        point_file: RecoveryPointFile,
     ) -> None:
+        self.rebuilt: set[ConsumeQueue] = set()
+        """Queues that are built again from the beginning of the log."""
+
+        self.is_index_usable = True
+        """Whether the index need not be."""
+
         self.is_index_rebuilt = False
         self._disk: Final = disk
         self._log: Final = commit_log
@@ -40,9 +55,21 @@ class DerivedFiles:
         self._index: Final = index
         self._taker: Final = taker
         self._delay_levels_ms: Final = delay_levels_ms
+        self._point_file: Final = point_file
 
-    def load_queues(self, before: int, point: RecoveryPoint | None, *, is_clean: bool) -> set[ConsumeQueue]:
-        """Open the queues as far as they can be trusted; those that must be built from the beginning of the log."""
+    def load(self, before: int, point: RecoveryPoint | None, *, is_clean: bool) -> None:
+        """Open them as far as they can be trusted, and make room for what is built again."""
+        self.rebuilt = self._load_queues(before, point, is_clean=is_clean)
+        point = self._doubt(point)
+        self._throw_away()
+        self.is_index_usable = self._load_index(point, is_clean=is_clean)
+        self._doubt(point)
+        self._throw_away()
+        if self._index is not None:
+            self._taker.index_end = self._index.end_physical
+
+    def _load_queues(self, before: int, point: RecoveryPoint | None, *, is_clean: bool) -> set[ConsumeQueue]:
+        """Open the queues; those that must be built again."""
         min_physical = self._log.min_physical
         for queue in self._queues.discover():
             queue.load(before=before, min_physical=min_physical, is_clean=is_clean)
@@ -56,19 +83,41 @@ class DerivedFiles:
                 queue.reset(self._disk)
         if point is None:
             return set()
-        rebuilt: set[ConsumeQueue] = set()
-        damaged = set(point.damaged)
+        found = (self._queues.get(topic, queue_id) for topic, queue_id in point.damaged)
+        rebuilt = {queue for queue in found if queue is not None}
         for topic, ends in point.queues.items():
             for queue_id, end in ends.items():
                 queue = self._queues.get_or_create(topic, int(queue_id))
-                if queue.end < end or (topic, queue.queue_id) in damaged:
+                if queue.end < end:
                     rebuilt.add(queue)
         for queue in self._queues:
             if queue not in rebuilt and not self._is_plausible(queue):
                 rebuilt.add(queue)
-        for queue in rebuilt:
-            queue.reset(self._disk)
         return rebuilt
+
+    def _doubt(self, point: RecoveryPoint | None) -> RecoveryPoint | None:
+        """Let the recovery point, durably, not vouch for what is going to be built again; the point as it is then."""
+        if point is None:
+            return None
+        damaged = {*point.damaged, *((queue.topic, queue.queue_id) for queue in self.rebuilt)}
+        is_indexed = point.is_indexed and self.is_index_usable
+        if (damaged, is_indexed) == (set(point.damaged), point.is_indexed):
+            return point
+        doubted = msgspec.structs.replace(point, damaged=sorted(damaged), is_indexed=is_indexed)
+        try:
+            self._point_file.write(doubted)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._throw_away()  # which makes room
+            self._point_file.write(doubted)
+        return doubted
+
+    def _throw_away(self) -> None:
+        for queue in self.rebuilt:
+            queue.reset(self._disk)
+        if self._index is not None and not self.is_index_usable:
+            self._index.remove_all()
 
     def _is_plausible(self, queue: ConsumeQueue) -> bool:
         """Whether the first and the last unit of a queue lead to messages of that queue."""
@@ -80,15 +129,18 @@ class DerivedFiles:
             if unit is None or file is None or unit[0] + unit[1] > file.end_offset:
                 return False
             position = unit[0] - file.base_offset
-            if not check_record(file.view, position, physical_offset=unit[0], verify_crc=False).is_good:
+            check = check_record(file.view, position, physical_offset=unit[0], verify_crc=False)
+            if not check.is_good:
                 # The log itself is damaged there; that is not the queue's fault, and reading it will say so.
                 continue
+            if check.size != unit[1]:
+                return False  # such as a unit of zeros, which leads to the first message of all
             facts = record_facts(file.view, position, unit[1], self._delay_levels_ms)
             if (facts.topic, facts.queue_id, facts.queue_offset) != (queue.topic, queue.queue_id, offset):
                 return False
         return True
 
-    def load_index(self, point: RecoveryPoint | None, *, is_clean: bool) -> bool:
+    def _load_index(self, point: RecoveryPoint | None, *, is_clean: bool) -> bool:
         """Open the index. False if it has to be built from the beginning of the log."""
         index = self._index
         if index is None:
@@ -106,8 +158,6 @@ class DerivedFiles:
         index.is_directory_dirty = is_usable and not is_clean
         if not is_usable:
             self.is_index_rebuilt = self._disk.exists(index.directory) or point is not None
-            index.remove_all()
-        self._taker.index_end = index.end_physical
         return is_usable
 
     def restore_ends(self, point: RecoveryPoint | None) -> None:

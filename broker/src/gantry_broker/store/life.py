@@ -158,7 +158,7 @@ class StoreLife:
             expected=self.pools.expected(identity, is_clean=is_clean),
             seals=seals_of(identity, others_from),
         )
-        recovery = Recovery(self._disk, self.settings, self.log, self.queues, self.index)
+        recovery = Recovery(self._disk, self.settings, self.log, self.queues, self.index, self._point_file)
         report = self._run(recovery, found, progress)
         self._begin(identity or new_identity(report.end), report, others_from)
         self.dispatcher.index = self.index

@@ -18,7 +18,6 @@ from typing import Final, final
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store import points
 from gantry_broker.store.commit_log import CommitLog
-from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.derived import DerivedFiles
 from gantry_broker.store.key_index import KeyIndex
 from gantry_broker.store.mapped_file import MappedFile
@@ -35,7 +34,7 @@ from gantry_broker.store.recovery import (
     plan_start,
     scan_log,
 )
-from gantry_broker.store.recovery_point import RecoveryPoint
+from gantry_broker.store.recovery_point import RecoveryPoint, RecoveryPointFile
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.replay import Expected, FoundBuffer, plan_replay
 from gantry_broker.store.replay_execute import execute_step, set_aside
@@ -67,12 +66,15 @@ class Recovery:
     """One recovery of one store. Used once, by the thread that opens."""
 
     def __init__(
-        self, disk: Disk, settings: StoreSettings, commit_log: CommitLog, queues: QueueTable, index: KeyIndex | None
-    ) -> None:
+        self, disk: Disk, settings: StoreSettings, commit_log: CommitLog, queues: QueueTable, index: KeyIndex | None,
+        point_file: RecoveryPointFile,
+    ) -> None:  # fmt: skip
         self._disk: Final = disk
         self._log: Final = commit_log
         self._taker: Final = RecordTaker(disk, commit_log, queues, index, settings.delay_levels_ms)
-        self._derived: Final = DerivedFiles(disk, commit_log, queues, index, self._taker, settings.delay_levels_ms)
+        self._derived: Final = DerivedFiles(
+            disk, commit_log, queues, index, self._taker, settings.delay_levels_ms, point_file
+        )
         self._report = RecoveryReport(is_clean=True, start=0)
         self.durable_mark = 0
         """How far the log is durable, if this ends in the middle: the next start must not believe what lies behind."""
@@ -109,11 +111,10 @@ class Recovery:
         commit_log.last_timestamp_ms = trusted.timestamp_ms if trusted is not None else 0
         taker.tail = trusted.tail if trusted is not None else -1
 
-        rebuilt = self._derived.load_queues(plan.start, trusted, is_clean=is_clean)
-        report.queues_rebuilt = sorted((queue.topic, queue.queue_id) for queue in rebuilt)
-        is_index_usable = self._derived.load_index(trusted, is_clean=is_clean)
+        self._derived.load(plan.start, trusted, is_clean=is_clean)
+        report.queues_rebuilt = sorted((queue.topic, queue.queue_id) for queue in self._derived.rebuilt)
         report.is_index_rebuilt = self._derived.is_index_rebuilt
-        self._read_before(plan, found, rebuilt, is_index_usable=is_index_usable)
+        self._read_before(plan, found)
         result = self._scan(commit_log.files.files, plan.start, plan.durable_mark, found)
         report.damaged += result.damaged
         if found.buffers and found.expected is not None:
@@ -147,11 +148,10 @@ class Recovery:
         taker = self._taker
         return scan_log(files, start, durable_mark, taker.found, found_plain=taker.found_plain, seals=found.seals)
 
-    def _read_before(
-        self, plan: StartPlan, found: FoundStore, rebuilt: set[ConsumeQueue], *, is_index_usable: bool
-    ) -> None:
+    def _read_before(self, plan: StartPlan, found: FoundStore) -> None:
         """Read what lies before the start, for queues and an index that are not there."""
-        if plan.is_full or (not rebuilt and is_index_usable):
+        rebuilt = self._derived.rebuilt
+        if plan.is_full or (not rebuilt and self._derived.is_index_usable):
             return
         self._taker.restrict(rebuilt)
         files = tuple(_Before(file, plan.start) for file in self._log.files.files if file.base_offset < plan.start)

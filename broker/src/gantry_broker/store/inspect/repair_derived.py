@@ -77,6 +77,8 @@ class DerivedPlanner:
             found = self._reader.record_at(physical, verify_crc=False)
             if found is None or not found.check.is_good:
                 continue
+            if found.check.size != size:
+                return False
             record = record_facts(found.data, 0, found.check.size, _DELAY_LEVELS_MS)
             wanted = (queue.place.topic, queue.place.queue_id, offset)
             if (record.topic, record.queue_id, record.queue_offset) != wanted:
