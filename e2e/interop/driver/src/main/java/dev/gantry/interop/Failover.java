@@ -1,0 +1,131 @@
+package dev.gantry.interop;
+
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * One producer and one consumer that live through whatever is done to the brokers, and write down what they saw.
+ *
+ * <p>They are as an application makes them: nothing is set that the story does not need, and nothing is ever restarted.
+ * Every attempt to send carries a number of its own, never sent again, so that a message that vanished cannot come back
+ * under the same number. A sender whose attempt failed waits for a moment and sends the next number. Nothing is judged
+ * here but bodies: whoever breaks the brokers reads the ledger.
+ */
+final class Failover {
+    private static final int FAILURE_PAUSE_MILLIS = 50;
+    private static final int NUMBERS_MAX = Integer.MAX_VALUE;
+
+    private final Stage stage;
+    private final Content content;
+    private final Ledger ledger;
+    private final Orders orders;
+    private final AtomicInteger next = new AtomicInteger();
+    private final AtomicInteger acknowledged = new AtomicInteger();
+    private final AtomicInteger received = new AtomicInteger();
+    private final AtomicInteger altered = new AtomicInteger();
+
+    private Failover(Stage stage, Ledger ledger, Orders orders) {
+        this.stage = stage;
+        this.content = stage.content();
+        this.ledger = ledger;
+        this.orders = orders;
+    }
+
+    static void play(Stage stage) throws Exception {
+        Path directory = Path.of(stage.options.directory());
+        try (Ledger ledger = new Ledger(directory.resolve("ledger.txt")); Orders orders = new Orders(directory)) {
+            new Failover(stage, ledger, orders).run();
+        }
+    }
+
+    private void run() throws Exception {
+        DefaultMQProducer producer = producer();
+        stage.createTopic(producer, stage.options.queues());
+        DefaultMQPushConsumer consumer = consumer();
+        List<Thread> threads = new ArrayList<>();
+        for (int number = 0; number < stage.options.threads(); number++) {
+            Thread thread = new Thread(() -> send(producer), "sender-" + number);
+            thread.start();
+            threads.add(thread);
+        }
+        Senders.finish(threads);
+        ledger.write("sent", next.get());
+        orders.awaitEnd();
+        consumer.shutdown();
+        producer.shutdown();
+        stage.outcome.sent = acknowledged.get();
+        stage.outcome.received = received.get();
+        stage.outcome.altered = altered.get();
+        stage.outcome.detail("attempts", next.get());
+    }
+
+    private DefaultMQProducer producer() throws MQClientException {
+        DefaultMQProducer producer = new DefaultMQProducer("producers_of_" + stage.group);
+        producer.setNamesrvAddr(stage.options.nameServer());
+        producer.setInstanceName("producer-" + stage.options.run());
+        if (stage.options.pollMillis() > 0) {
+            producer.setPollNameServerInterval(stage.options.pollMillis());
+        }
+        producer.start();
+        return producer;
+    }
+
+    private DefaultMQPushConsumer consumer() throws MQClientException {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(stage.group);
+        consumer.setNamesrvAddr(stage.options.nameServer());
+        consumer.setInstanceName("consumer-" + stage.options.run());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        if (stage.options.pollMillis() > 0) {
+            consumer.setPollNameServerInterval(stage.options.pollMillis());
+        }
+        consumer.subscribe(stage.topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(this::take);
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        return consumer;
+    }
+
+    private void take(MessageExt message) {
+        int number = content.verify(message, NUMBERS_MAX);
+        if (number < 0) {
+            altered.incrementAndGet();
+        }
+        received.incrementAndGet();
+        ledger.write("seen", number, message.getQueueId(), message.getQueueOffset(), Ledger.now());
+    }
+
+    private void send(DefaultMQProducer producer) {
+        while (orders.maySend()) {
+            int number = next.getAndIncrement();
+            long began = Ledger.now();
+            String failure;
+            try {
+                SendResult result = producer.send(content.make(number));
+                if (result.getSendStatus() == SendStatus.SEND_OK) {
+                    acknowledged.incrementAndGet();
+                    ledger.write("ok", number, result.getMessageQueue().getQueueId(), result.getQueueOffset(), began,
+                        Ledger.now());
+                    continue;
+                }
+                failure = result.getSendStatus().toString();
+            } catch (Exception refused) {
+                failure = refused.getClass().getSimpleName();
+            }
+            ledger.write("unknown", number, failure, began, Ledger.now());
+            Orders.sleep(FAILURE_PAUSE_MILLIS);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+package dev.gantry.interop;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+
+/**
+ * What a scenario is told while it runs, by files that appear in its directory: `pause` stops the senders until it goes
+ * away, `stop` ends them, `end` ends the scenario. Files need no port and can be made by hand.
+ */
+final class Orders implements AutoCloseable {
+    private static final int POLL_MILLIS = 10;
+
+    private final Path directory;
+    private final Thread watcher;
+    private volatile boolean isPaused;
+    private volatile boolean isStopped;
+    private volatile boolean isEnded;
+
+    Orders(Path directory) {
+        this.directory = directory;
+        this.watcher = new Thread(this::watch, "orders");
+        watcher.setDaemon(true);
+        watcher.start();
+    }
+
+    private void watch() {
+        while (!isEnded) {
+            isPaused = Files.exists(directory.resolve("pause"));
+            isStopped |= Files.exists(directory.resolve("stop"));
+            isEnded = Files.exists(directory.resolve("end"));
+            sleep(POLL_MILLIS);
+        }
+    }
+
+    /** Waits while the senders are paused; false when they shall end. */
+    boolean maySend() {
+        while (isPaused && !isStopped) {
+            sleep(POLL_MILLIS);
+        }
+        return !isStopped;
+    }
+
+    void awaitEnd() {
+        while (!isEnded) {
+            sleep(POLL_MILLIS);
+        }
+    }
+
+    static void sleep(long millis) {
+        try {
+            Thread.sleep(millis);
+        } catch (InterruptedException stopped) {
+            throw new IllegalStateException(stopped);
+        }
+    }
+
+    @Override
+    public void close() {
+        isEnded = true;
+    }
+}
