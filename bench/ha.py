@@ -42,6 +42,7 @@ RESULTS: Final = ROOT / "bench" / "results"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"
 BENCHMARK: Final = "bench-ha"
 QUIET_SECONDS: Final = 2.0
+APACHE_PARTS: Final[frozenset[PartName]] = frozenset({"table", "producer"})
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -112,9 +113,11 @@ def report(console: Console, results: Results, *, is_publishing: bool) -> None:
         console.print(f"published in {PAGE.relative_to(ROOT)}", highlight=False)
 
 
-def measure(names: Sequence[PartName], scale: HaScale, console: Console, *, without: str) -> dict[PartName, HaOutcome]:
-    """Run the parts."""
-    if without:
+def measure(
+    names: Sequence[PartName], scale: HaScale, console: Console, *, without: str, outcomes: dict[PartName, HaOutcome]
+) -> None:
+    """Run the parts; what is done is in ``outcomes`` even if a later part fails."""
+    if without and APACHE_PARTS & set(names):
         console.print(f"without Apache RocketMQ: {without}", style="yellow", highlight=False)
     warn_if_busy(console)
     load = LoadGenerator(build(), core=None)
@@ -124,7 +127,8 @@ def measure(names: Sequence[PartName], scale: HaScale, console: Console, *, with
             told=lambda text: console.print(f"  {time.strftime('%H:%M:%S')} {text} ...", style="dim", highlight=False),
         )  # fmt: skip
         parts = HaParts(scale, runner, without=without)
-        return {name: parts.by_name[name]() for name in names}
+        for name in names:
+            outcomes[name] = parts.by_name[name]()
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -144,17 +148,24 @@ def main(names: Sequence[PartName], *, quick: bool, is_alone: bool, is_publishin
     console = Console(width=None if sys.stdout.isatty() else 200)
     scale = QUICK if quick else FULL
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    outcomes: dict[PartName, HaOutcome] = {}
+    failure: BenchmarkFailed | None = None
+    needs_apache = not is_alone and bool(APACHE_PARTS & set(names))
     try:
+        without = without_apache() if needs_apache else "it was not asked for"
+        if is_publishing and without:
+            raise click.ClickException(f"a page without Apache RocketMQ is not published: {without}")
         with stopped_in_order():
-            needs_apache = not is_alone and bool({"table", "producer"} & set(names))
-            without = without_apache() if needs_apache else "it was not asked for"
-            outcomes = measure(names, scale, console, without=without)
-        results = Results(
-            started_at=started_at, machine=describe_machine(), scale=scale, without_apache=without, outcomes=outcomes
-        )
-        report(console, results, is_publishing=is_publishing)
+            measure(names, scale, console, without=without, outcomes=outcomes)
     except BenchmarkFailed as error:
-        raise click.ClickException(str(error)) from error
+        failure = error
+    results = Results(
+        started_at=started_at, machine=describe_machine(), scale=scale, without_apache=without, outcomes=outcomes
+    )
+    if outcomes:
+        report(console, results, is_publishing=is_publishing and failure is None)
+    if failure is not None:
+        raise click.ClickException(str(failure)) from failure
     is_missed = any(not goal.is_met for goal in results.goals)
     sys.exit(1 if results.errors or (assert_goals and is_missed) else 0)
 

@@ -8,6 +8,7 @@ missing, or something does not build, the benchmark goes on without and says why
 from __future__ import annotations
 
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ def without_apache() -> str:
     """Why there is no Apache to compare with; empty where there is. Builds it if need be, which may take minutes."""
     try:
         java.build()
-    except InteropError as error:
+    except (InteropError, OSError, subprocess.TimeoutExpired) as error:
         return str(error).partition("\n")[0]
     return ""
 
@@ -48,7 +49,7 @@ def start_apache_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
     try:
         with Nursery(folder / "logs") as nursery:
             yield _start(plan, folder, nursery)
-    except InteropError as error:
+    except (InteropError, OSError) as error:
         raise BenchmarkFailed(f"Apache's pair, {plan.setup.text}: {error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -123,7 +124,7 @@ def run_producer(pair: Pair, plan: ProducerPlan, folder: Path) -> ProducerRun:
             command = benchmark.PRODUCER.command(home, arguments)
             producer = nursery.start("producer", command, java.environment(home))
             text = _listen(producer, plan)
-    except InteropError as error:
+    except (InteropError, OSError) as error:
         raise BenchmarkFailed(f"Apache's producer against {pair.system}, {pair.setup.text}: {error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 import ha
 import pytest
 from click.testing import CliRunner, Result
-from gantry_bench import errors, ha_acks, ha_groups, ha_pair, ha_pulls, loadgen, machine, processes
+from gantry_bench import errors, ha_acks, ha_cells, ha_groups, ha_pair, ha_parts, ha_pulls, loadgen, machine, processes
 
 RunCommand = Callable[..., Result]
 TIMING = loadgen.Timing(warm_up_ms=20, duration_ms=100)
@@ -197,6 +197,8 @@ def quick_ha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
     monkeypatch.setattr(ha, "ROOT", tmp_path)
     monkeypatch.setattr(ha, "QUIET_SECONDS", 0.01)
 
+    (tmp_path / "results").mkdir()
+
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(ha.main, ["--quick", "--without-apache", *arguments])
 
@@ -224,6 +226,25 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(
         pass
 
     assert list((tmp_path / "results").iterdir()) == []
+
+
+def test_a_part_that_fails_does_not_take_the_earlier_ones_along(
+    quick_ha: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an hour what there is must be kept; the exit code and the last line say what is missing."""
+
+    def measure(*_: object, outcomes: dict[str, ha_parts.HaOutcome], **__: object) -> None:
+        outcomes["memory"] = ha_parts.HaOutcome([], [], list[ha_cells.HaRun]())
+        raise errors.BenchmarkFailed("the broker ended with code 1")
+
+    monkeypatch.setattr(ha, "measure", measure)
+
+    result = quick_ha("--only", "memory", "--only", "slow")
+
+    assert result.exit_code == 1
+    assert "the broker ended with code 1" in result.output
+    [kept] = (tmp_path / "results").iterdir()
+    assert list(json.loads(kept.read_text())["outcomes"]) == ["memory"]
 
 
 @pytest.mark.needs_go
