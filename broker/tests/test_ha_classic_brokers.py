@@ -16,6 +16,7 @@ from gantry_broker.ha.classic.questions import BadAnswer, Questions
 from gantry_broker.ha.classic.tables import ClassicTables
 from gantry_broker.ha.frames import Table
 from gantry_broker.server.role_status import status_of
+from gantry_broker.settings import SettingsError, broker_settings
 from gantry_broker.testing.local import GROUP, TOPIC, dialogue, free_ports, running_broker, wait_until
 from gantry_remoting import CommandService, Connection, Listener, ListenerSettings
 from gantry_status.orders import HaRole
@@ -155,6 +156,18 @@ async def test_slaves_of_rocketmqs_may_follow_only_where_that_is_said(tmp_path: 
         async with asyncio.timeout(10):
             assert await reader.read() == b""
         writer.close()
+
+
+@pytest.mark.parametrize(("conf", "says"), [
+    ({"haClassicPeers": "true", "haSecretPath": "/a"}, "haClassicPeers=true and haSecretPath"),
+    ({"haClassicPeers": "true", "haTlsCertPath": "/a", "haTlsKeyPath": "/b"}, "haClassicPeers=true and haTlsCertPath"),
+    ({"haMasterIsClassic": "true"}, "haMasterIsClassic=true and brokerRole=ASYNC_MASTER"),
+    ({"haMasterBrokerAddress": "a:1"}, "only with haMasterIsClassic=true"),
+])  # fmt: skip
+def test_settings_that_contradict_each_other_do_not_start(conf: dict[str, str], says: str) -> None:
+    """Both keys are named: a proof that somebody need not give is none, and a master is nobody's slave."""
+    with pytest.raises(SettingsError, match=says):
+        broker_settings(conf)
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------

@@ -100,3 +100,41 @@ async def test_a_java_sync_master_answers_as_soon_as_our_slave_has_the_message(t
                 await wait_until(lambda: slave.follower.confirmed > 0, PATIENT_S)
                 assert await fill(producer, 500, 3) == {SendStatus.SEND_OK}
             assert await fill(producer, 3, 503) == {SendStatus.FLUSH_SLAVE_TIMEOUT}
+
+
+@pytest.mark.slow
+async def test_a_java_master_that_is_killed_is_followed_on(tmp_path: Path) -> None:
+    """Under load, twice; our log stays a prefix of its log, and gets all of it when it is back."""
+    await asyncio.to_thread(java.build)
+    layout = peers.Layout(tmp_path / "java", settings={**ha_store.JAVA_SETTINGS, "brokerRole": "ASYNC_MASTER"})
+    with Nursery(tmp_path / "logs") as nursery:
+        peer = await asyncio.to_thread(peers.start, "apache", nursery, layout)
+        broker = peer.broker
+        async with Admin(peer.address) as admin:
+            await admin.topics.create(TOPIC, queues=2)
+        async with ha_store.our_slave(tmp_path / "ours", layout) as slave:
+            for _ in range(2):
+                before = slave.store.wrote
+                async with Producer(peer.address, "ha-p") as producer:
+                    sending = asyncio.ensure_future(fill(producer, 20_000))
+                    await wait_until(lambda: slave.store.wrote > before + FILE_BYTES, PATIENT_S)  # noqa: B023
+                    broker.kill()
+                    sending.cancel()
+                    await asyncio.wait([sending])
+                await wait_until(lambda: not slave.follower.is_streaming)
+                end = slave.store.wrote
+                ours, theirs = (ha_store.log_bytes(root, 0, end) for root in (tmp_path / "ours", layout.store))
+                assert ours == theirs
+                broker = await asyncio.to_thread(peers.start_broker, "apache", nursery, layout)
+                async with Producer(peer.address, "ha-p") as producer:
+                    assert await fill(producer, 200) == {SendStatus.SEND_OK}
+                await wait_until(lambda: slave.follower.is_streaming, PATIENT_S)
+            await wait_until(lambda: slave.store.wrote >= slave.follower.master_wrote > end, PATIENT_S)
+            await asyncio.to_thread(broker.stop, peers.ORDERLY_SECONDS_MAX)
+            await wait_until(lambda: not slave.follower.is_streaming)
+            end = slave.store.wrote
+
+    assert end > 2 * FILE_BYTES
+    assert ha_store.log_bytes(tmp_path / "ours", 0, end) == ha_store.log_bytes(layout.store, 0, end)
+    found = store_tool.read_store(layout.store, tmp_path, shape=store_tool.SMALL)
+    assert found.physical_offset_max == end
