@@ -323,3 +323,22 @@ class Load(threading.Thread):
                 self.acknowledged.append(body)
         finally:
             await peer.close()
+
+
+def test_slaves_say_what_their_master_waited_for(tmp_path: Path) -> None:
+    """Not what they would wait for themselves: fewer promises would be asked for than keep what was acknowledged."""
+    members = [Member(tmp_path, 1, "SYNC_MASTER", 1_000), Member(tmp_path, 2, "ASYNC_MASTER", 1_000)]
+    group = Group(members)
+    try:
+        for member in members:
+            member.start()
+        group.ha("promote", "--to", "1", "--electable", "1", "--electable", "2")
+        group.until_joined(1)
+        statuses = group.statuses()
+    finally:
+        for member in members:
+            member.kill()
+
+    for status in statuses:
+        assert status is not None
+        assert (status["epoch"], status["electable"], status["master_id"], status["acks_needed"]) == (1001, [2], 1, 1)

@@ -130,6 +130,9 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     master_id: int = -1
     """... and its own: what whoever elects asks the slaves when the master is gone."""
 
+    acks_needed: int = 0
+    """How many slaves it waits for. A slave may be told otherwise for the day on which it is a master itself."""
+
     proof: str = ""
 
 

@@ -91,6 +91,7 @@ class MasterFacts(NamedTuple):
 
     electable: tuple[int, ...] = ()
     broker_id: int = -1
+    acks_needed: int = 0
 
 
 class Phase(Enum):
@@ -263,6 +264,7 @@ class MasterSession:
             grant_ms=facts.grant_ms,
             electable=list(facts.electable),
             master_id=facts.broker_id,
+            acks_needed=facts.acks_needed,
             proof=proof_of(facts.secret, "master", self.hello.nonce, self._nonce),
         )
 

@@ -34,6 +34,9 @@ class RoleRecord(msgspec.Struct, frozen=True):
     master_id: int = -1
     """Its number, for its slaves."""
 
+    acks_needed: int = -1
+    """How many slaves it waits for; -1 if its slave has not heard from it."""
+
     grant_ms: int = 0
     """For how long its slave grants it to acknowledge, at a time."""
 

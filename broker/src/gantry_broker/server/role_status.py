@@ -50,7 +50,7 @@ def status_of(roles: Roles) -> HaStatus:
         confirmed=follower.confirmed if follower is not None else store.confirmed,
         last_epoch=replication.store.history.epoch,
         electable=[number for number in electable if number != master_id],
-        acks_needed=settings.ha.acks_needed,
+        acks_needed=settings.ha.acks_needed if record.is_master or record.acks_needed < 0 else record.acks_needed,
         slaves=_slaves(roles) if roles.role is HaRole.MASTER else [],
         master=record.master if roles.role is HaRole.SLAVE else "",
         master_id=master_id,

@@ -337,7 +337,12 @@ class Roles:
         last = self.records.record
         known = last if last.epoch == epoch and not last.is_master else RoleRecord()
         record = RoleRecord(
-            epoch, electable=known.electable, master=master, master_id=known.master_id, grant_ms=last.grant_ms
+            epoch,
+            electable=known.electable,
+            master=master,
+            master_id=known.master_id,
+            acks_needed=known.acks_needed,
+            grant_ms=last.grant_ms,
         )
 
         def change() -> None:
@@ -361,6 +366,7 @@ class Roles:
             electable=sorted(welcome.electable),
             master=last.master,
             master_id=welcome.master_id,
+            acks_needed=welcome.acks_needed,
             grant_ms=welcome.grant_ms,
         )
         self.replication.given.welcomed(welcome.grant_ms)
