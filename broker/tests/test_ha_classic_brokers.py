@@ -77,7 +77,7 @@ async def test_a_slave_has_log_and_tables_of_a_classic_master_and_goes_on_as_one
             async with dialogue(slave) as one:
                 assert len(await one.read(330)) == 10
                 assert (await one.send()).code == 14
-            assert [(one.broker_id, one.received) for one in master.replication.acks] == [(-1, master.store.wrote)]
+            assert [(one.broker_id, one.received) for one in master.replication.acks] == [(-2, master.store.wrote)]
 
             async with dialogue(master) as one:
                 fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "8"}

@@ -191,6 +191,29 @@ def test_an_ack_that_cannot_be_ends_the_stream(lie: int) -> None:
     assert wire.slaves.acked() == -1
 
 
+@settings(max_examples=200)
+@given(st.lists(st.binary(max_size=40), max_size=6))
+def test_a_rogue_peer_changes_nothing_for_others(said: list[bytes]) -> None:
+    """Whatever it says: it is closed, or follows as one that has what it asked for, and the voices of others stay."""
+    wire = Wire()
+    wire.fill(2_000)
+    friend = wire.slaves.join("ours", 1, 0.0)
+    assert friend is not None
+    friend.received = wrote = wire.world.store.wrote
+    session = wire.connect()
+    try:
+        for data in said:
+            session.receive(data, 1.0)
+            session.pump(1 << 20)
+            assert all(-1 <= slave.received <= max(session.sent, friend.received) for slave in wire.slaves)
+    except StreamBroken:
+        pass
+    session.close()
+
+    assert [slave.identity for slave in wire.slaves] == ["ours"]
+    assert (friend.received, wire.slaves.acked()) == (wrote, wrote)
+
+
 def test_java_slaves_are_one_voice_each() -> None:
     """Two of them satisfy a master that needs two acks, one does not, and none has the number of a slave of ours."""
     wire = Wire(acks_needed=2)
@@ -205,7 +228,7 @@ def test_java_slaves_are_one_voice_each() -> None:
 
     assert wire.slaves.acked() == wire.world.store.wrote
     assert sorted((slave.broker_id, slave.identity) for slave in wire.slaves) == [
-        (-2, "classic 10.0.0.8:1"), (-1, "classic 10.0.0.7:1"), (1, "ours"),
+        (-3, "classic 10.0.0.8:1"), (-2, "classic 10.0.0.7:1"), (1, "ours"),
     ]  # fmt: skip
     with pytest.raises(StreamBroken, match="is here"):
         wire.connect("10.0.0.8:1").receive(end, 0.0)

@@ -149,7 +149,7 @@ async def test_apaches_broker_is_a_slave_of_ours(tmp_path: Path) -> None:
         topics = theirs.store / "config" / "topics.json"
         await wait_until(lambda: topics.exists() and TOPIC in topics.read_text(), timeout_s=PATIENT_S)
         status = await status_of(ours.store)
-        assert status is not None and [one.broker_id for one in status.slaves] == [-1]
+        assert status is not None and [one.broker_id for one in status.slaves] == [-2]
         await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
         assert await fill(gantry.address, 4_000, 1) == {SendStatus.SLAVE_NOT_AVAILABLE}
         gantry.stop()

@@ -32,7 +32,7 @@ async def test_a_java_slave_has_our_log_byte_for_byte_and_goes_on_after_a_restar
             await wait_until(lambda: master.has_all, PATIENT_S)
             await master.send(3_500)
             await wait_until(lambda: master.has_all, PATIENT_S)
-            assert [one.broker_id for one in master.slaves] == [-1]
+            assert [one.broker_id for one in master.slaves] == [-2]
             await asyncio.to_thread(slave.stop, peers.ORDERLY_SECONDS_MAX)
             await wait_until(lambda: len(master.slaves) == 0)
             assert master.slaves.acked() == -1

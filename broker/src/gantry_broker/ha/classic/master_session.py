@@ -3,7 +3,7 @@
     first offset -> it may be continued from there -> raw bytes for ever;  further offsets are acks
 
 It has the face of ``ha.master_session``, as far as this stream can have it. The slave counts in the set of acks under
-the address it comes from, since it says nothing else of itself, and with a number below zero, which no slave of ours
+the address it comes from, since it says nothing else of itself, and with a number below -1, which no slave of ours
 has. It says how far it has the log, never how far that is flushed: where flushed acks are wanted it does not count. Nor
 does it where the master's role may move while acks are waited for: a promotion rests on the promises of those whose
 acks count, and this slave gives none.
@@ -20,6 +20,9 @@ from gantry_broker.ha.ack_set import AckSet, SlaveProgress
 from gantry_broker.ha.classic.chunks import CHUNK_BYTES_MAX, CHUNK_HEAD, REPORT, REPORT_INTERVAL_S
 from gantry_broker.ha.frames import Hello, Refusal, StreamBroken, Table
 from gantry_broker.ha.master_session import MasterFacts, MasterLog
+
+NOBODY: Final = -1
+"""Where a slave's number is not known. These have numbers of their own, below it."""
 
 
 @final
@@ -84,13 +87,13 @@ class ClassicMasterSession:
             raise StreamBroken(f"it asks for {offset}, and this log is {begin} to {wrote}")
         self._start = offset or self._start_of_empty(begin)
         identity = f"classic {self._peer}"
-        number = min((slave.broker_id for slave in self._slaves), default=0)
+        number = min([slave.broker_id for slave in self._slaves] + [NOBODY]) - 1
         if self._facts.is_classic_counted:
-            self.slave = self._slaves.join(identity, min(number, 0) - 1, now)
+            self.slave = self._slaves.join(identity, number, now)
             if self.slave is None:
                 raise StreamBroken("a slave of that address is here")
         else:
-            self.slave = SlaveProgress(identity, -1)
+            self.slave = SlaveProgress(identity, number)
         self.slave.received = self.sent = self._quiet_at = self._start
 
     def _start_of_empty(self, begin: int) -> int:
