@@ -1,0 +1,262 @@
+"""Kill the master under Java clients, promote a slave by `gantry ha promote`, bring the old one back, and judge.
+
+    begin -> load -> [pause, slaves level] -> kill -9 -> gantry ha promote -> first answer 0
+          -> the old master starts again, gantry ha follow -> load goes on -> stop -> every log is the same
+
+The clients are one unmodified producer and one unmodified consumer in one process that is never restarted and is told
+nothing of all this. Times are taken from the moment at which `gantry ha promote` is started as a command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from gantry_interop import drivers
+from gantry_interop.broker_group import BrokerGroup, Member
+from gantry_interop.errors import InteropError
+from gantry_interop.ledger import Judgement, Ledger, judge, places
+from gantry_interop.processes import Nursery, wait_until
+
+SENDERS = 8
+QUEUES = 4
+BODY_BYTES = 1024
+READY_SECONDS_MAX = 120.0
+RECOVERY_SECONDS_MAX = 120.0
+"""Clients ask name servers every 30 s by default."""
+
+CONSUMED_SECONDS_MAX = 120.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which failover."""
+
+    is_sync: bool
+    is_calm: bool = False
+    """Whether the senders pause until the slaves have everything, just before the kill."""
+
+    poll_ms: int = 0
+    """The client's pollNameServerInterval; 0 leaves it as it is, 30 s."""
+
+    client: str = "5.3.3"
+    load_seconds: float = 5.0
+    """Before the kill, and again when the old master is back."""
+
+    @property
+    def members(self) -> int:
+        """Code 0 needs one slave of two, or none of one."""
+        return 3 if self.is_sync else 2
+
+    @property
+    def may_lose_tail(self) -> bool:
+        return not self.is_sync and not self.is_calm
+
+    @property
+    def name(self) -> str:
+        kind = "sync, two slaves" if self.is_sync else "async, one slave"
+        return f"{kind}, {'slave level' if self.is_calm else 'full load'}"
+
+    @property
+    def poll_text(self) -> str:
+        return f"{self.poll_ms} ms" if self.poll_ms else "default"
+
+    def settings(self) -> dict[str, str]:
+        return {"brokerRole": "SYNC_MASTER" if self.is_sync else "ASYNC_MASTER"}
+
+
+@dataclass
+class FailoverReport:
+    """What one failover cost."""
+
+    plan: Plan
+    broken: list[str] = field(default_factory=list)
+    answered: int = 0
+    per_second: int = 0
+    """Answers of 0 a second, up to the kill."""
+
+    lost: int = 0
+    """Acknowledged, and gone with the old master's tail."""
+
+    vanished: int = 0
+    """Consumed, and gone with it."""
+
+    unseen: int = 0
+    redelivered: int = 0
+    unknown: dict[str, int] = field(default_factory=dict)
+    command_seconds: float = 0.0
+    """How long the command took, waiting for grants included."""
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    first_answer_seconds: float = 0.0
+    """From the order to the first new acknowledgement."""
+
+    first_delivery_seconds: float = 0.0
+    """From the order to the delivery of a message that was sent after it."""
+
+    tail_messages: int = 0
+    """What only the old master had, acknowledged or not."""
+
+    log_bytes: int = 0
+
+    @property
+    def kept(self) -> bool:
+        return not self.broken
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@final
+class _Play:
+    """One failover. Used once."""
+
+    def __init__(self, plan: Plan, nursery: Nursery, directory: Path) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._nursery = nursery
+        self._orders = directory / "orders"
+        self._orders.mkdir(parents=True)
+        self._group = BrokerGroup(nursery, directory, plan.members, plan.settings())
+        self._ledger = Ledger(self._orders / "ledger.txt")
+        self._report = FailoverReport(plan)
+
+    def run(self) -> FailoverReport:
+        """Raises ``InteropError`` if it cannot be played; what the brokers did wrong is in the report."""
+        self._group.start()
+        self._group.begin(1)
+        with ThreadPoolExecutor(1) as pool:
+            driver = pool.submit(self._drive)
+            try:
+                self._story(driver)
+            finally:
+                self._tell("stop")
+                self._tell("end")
+            verdict = driver.result()
+        self._report.broken += verdict.broken
+        self._compare_logs()
+        return self._report
+
+    def _drive(self) -> drivers.Verdict:
+        order = drivers.Order(
+            name_server=self._group.address, count=0, retry_count=0, seed=1, levels="1s", run="f",
+            scenario_seconds_max=1_200.0,
+            extra=(
+                *("--directory", str(self._orders), "--poll-ms", str(self._plan.poll_ms)),
+                *("--threads", str(SENDERS), "--queues", str(QUEUES), "--body-bytes", str(BODY_BYTES)),
+            ),
+        )  # fmt: skip
+        home = self._directory / "home"
+        return drivers.play(self._nursery, self._plan.client, ["failover"], order, home)[0]
+
+    @property
+    def _topic(self) -> str:
+        return f"interop_failover_{self._plan.client.replace('.', '_')}_f"
+
+    def _tell(self, order: str) -> None:
+        (self._orders / order).touch()
+
+    def _until(self, what: str, number_of: str, more: int, driver: Future[drivers.Verdict], seconds: float) -> None:
+        """Wait for so many more lines of a kind in the ledger."""
+        have = len(getattr(self._ledger.read(), number_of)) + more
+
+        def holds() -> bool:
+            if driver.done():
+                raise InteropError(f"the Java clients have ended before {what}: {driver.result().broken}")
+            return len(getattr(self._ledger.read(), number_of)) >= have
+
+        wait_until(what, holds, seconds)
+
+    def _story(self, driver: Future[drivers.Verdict]) -> None:
+        group, plan = self._group, self._plan
+        self._until("the first messages", "answered", 1, driver, READY_SECONDS_MAX)
+        self._until("the first deliveries", "seen", 1, driver, READY_SECONDS_MAX)
+        time.sleep(plan.load_seconds)
+        old = group[1]
+        if plan.is_calm:
+            self._tell("pause")
+            wait_until("the slaves to be level", lambda: self._are_level(plan.members - 1), READY_SECONDS_MAX)
+        killed = group.kill(old)
+        (self._orders / "pause").unlink(missing_ok=True)
+        ordered = time.time()
+        moved = group.promote()
+        self._report.command_seconds = time.time() - ordered
+        self._report.steps = moved["steps"]
+        ordered_us = int(ordered * 1e6)
+        wait_until(
+            "the first new acknowledgement",
+            lambda: self._ledger.read().first_answer(ordered_us) is not None,
+            RECOVERY_SECONDS_MAX,
+        )
+        new = group[moved["number"]]
+        tail = places(old.store, self._topic, _begin_of(new.store, moved["epoch"]))
+        self._bring_back(old, new, moved["epoch"])
+        self._until("new deliveries", "seen", 1, driver, RECOVERY_SECONDS_MAX)
+        time.sleep(plan.load_seconds)
+        self._settle(new)
+        final = places(new.store, self._topic)
+        judgement = judge(self._ledger, final, tail, killed_us=int(killed * 1e6), ordered_us=ordered_us)
+        self._take(judgement, killed, ordered, len(set(tail.values()) - set(final.values())))
+
+    def _are_level(self, slaves: int) -> bool:
+        status = self._group.master_status()
+        ends = [slave["flushed"] for slave in status["slaves"]]
+        return len(ends) == slaves and all(end == status["wrote"] for end in ends)
+
+    def _bring_back(self, old: Member, new: Member, epoch: int) -> None:
+        self._group.start_member(old)
+        self._group.follow(old, new, epoch)
+
+    def _settle(self, new: Member) -> None:
+        """Stop the load, and wait until slaves and consumer have everything."""
+        self._tell("stop")
+        wait_until("the end of the senders", lambda: self._ledger.read().attempts is not None, RECOVERY_SECONDS_MAX)
+        slaves = self._plan.members - 1
+        wait_until("the old master to have caught up", lambda: self._are_level(slaves), CONSUMED_SECONDS_MAX)
+        there = set(places(new.store, self._topic).values())
+        wanted = there & {one.number for one in self._ledger.answered}
+        deadline = time.monotonic() + CONSUMED_SECONDS_MAX
+        while not wanted <= {one.number for one in self._ledger.read().seen} and time.monotonic() < deadline:
+            time.sleep(0.5)
+
+    def _take(self, judgement: Judgement, killed: float, ordered: float, tail_messages: int) -> None:
+        report, ledger = self._report, self._ledger
+        report.broken += judgement.broken(may_lose_tail=self._plan.may_lose_tail)
+        report.answered = len(ledger.answered)
+        before = [one for one in ledger.answered if one.ended_us <= killed * 1e6]
+        seconds = (before[-1].ended_us - before[0].began_us) / 1e6
+        report.per_second = round(len(before) / seconds)
+        report.lost, report.vanished = len(judgement.lost), len(judgement.vanished)
+        report.unseen, report.redelivered = len(judgement.unseen), judgement.redelivered
+        report.unknown = dict(ledger.unknown)
+        report.tail_messages = tail_messages
+        answer, delivery = ledger.first_answer(int(ordered * 1e6)), ledger.first_delivery(int(ordered * 1e6))
+        assert answer is not None, "it was waited for"
+        report.first_answer_seconds = answer / 1e6 - ordered
+        report.first_delivery_seconds = -1.0 if delivery is None else delivery / 1e6 - ordered
+
+    def _compare_logs(self) -> None:
+        """When all have stopped in order, every member's log holds the same bytes."""
+        end = int(self._group.master_status()["wrote"])
+        self._group.stop()
+        sums = {member.number: hashlib.sha256(member.log(0, end)).hexdigest() for member in self._group.members}
+        self._report.log_bytes = end
+        if len(set(sums.values())) != 1:
+            self._report.broken.append(f"the logs are not the same up to {end}: {sums}")
+
+
+def _begin_of(store: Path, epoch: int) -> int:
+    """Where an epoch begins in the log, as its master has recorded."""
+    text = (store / "store.json").read_text()  # a checksum, then a document
+    epochs = json.loads(text[text.index("{") :])["epochs"]
+    return next(int(one["start"]) for one in epochs if one["epoch"] == epoch)
+
+
+def play(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport:
+    """Play one failover in a directory of its own."""
+    return _Play(plan, nursery, directory).run()

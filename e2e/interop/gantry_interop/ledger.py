@@ -1,0 +1,188 @@
+"""What Java clients saw of a failover, against what the logs hold: pure but for reading files.
+
+    ok         the broker answered 0: it must be in the new master's log at that place, and be consumed
+    unknown    any other end of an attempt: it may be there
+    seen       delivered to the listener
+
+    [...... both masters have it ......)[...... only the old master had it: its tail ......)
+                                        ^ where the new epoch begins
+
+In a synchronous group nothing that was answered 0 or seen is in the tail alone. In an asynchronous one it may be, and
+nowhere else may anything be missing: what a slave had received is never lost.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, final
+
+from gantry_interop.broker_group import LOG_FILE_BYTES
+from gantry_wire.message import RecordFault, StoredMessage, check_record, decode_record
+
+Place = tuple[int, int]
+"""Queue, and offset in it."""
+
+_NUMBER = struct.Struct(">8xi")
+"""In a body: the run, then the number."""
+
+
+class Answered(NamedTuple):
+    """One attempt that was answered 0."""
+
+    number: int
+    place: Place
+    began_us: int
+    ended_us: int
+
+
+class Seen(NamedTuple):
+    """One delivery."""
+
+    number: int
+    place: Place
+    at_us: int
+
+
+@final
+class Ledger:
+    """A ledger that grows while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+        self.answered: list[Answered] = []
+        self.seen: list[Seen] = []
+        self.unknown: dict[str, int] = {}
+        self.attempts: int | None = None
+        """How many there were, once no sender sends any more."""
+
+    def read(self) -> Ledger:
+        """Take in what has come."""
+        if not self._path.exists():
+            return self
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        for line in whole.decode().splitlines():
+            self._take(line.split())
+        return self
+
+    def _take(self, words: list[str]) -> None:
+        match words:
+            case ["ok", number, queue, offset, began, ended]:
+                self.answered.append(Answered(int(number), (int(queue), int(offset)), int(began), int(ended)))
+            case ["seen", number, queue, offset, at]:
+                self.seen.append(Seen(int(number), (int(queue), int(offset)), int(at)))
+            case ["unknown", _, why, _, _]:
+                self.unknown[why] = self.unknown.get(why, 0) + 1
+            case ["sent", attempts]:
+                self.attempts = int(attempts)
+            case _:
+                raise ValueError(f"no line of a ledger: {words}")
+
+    def first_answer(self, after_us: int) -> int | None:
+        """When the first send that began after this moment was answered 0."""
+        return min((one.ended_us for one in self.answered if one.began_us > after_us), default=None)
+
+    def first_delivery(self, after_us: int) -> int | None:
+        """When the first message whose send began after this moment was delivered."""
+        new = {one.number for one in self.answered if one.began_us > after_us}
+        return min((one.at_us for one in self.seen if one.number in new), default=None)
+
+
+def walk(store: Path, begin: int = 0) -> Iterator[StoredMessage]:
+    """Every record of a log from the offset of one on, until something else than a record is there."""
+    for path in sorted((store / "commitlog").iterdir()):
+        base = int(path.name)
+        if base + LOG_FILE_BYTES <= begin:
+            continue
+        data = path.read_bytes()
+        position = max(0, begin - base)
+        while True:
+            check = check_record(data, position, physical_offset=base + position)
+            if check.fault is RecordFault.BLANK:
+                break
+            if not check.is_good:
+                return
+            yield decode_record(data, position, verify_crc=False)
+            position += check.size
+
+
+def places(store: Path, topic: str, begin: int = 0) -> dict[Place, int]:
+    """Which message stands where, in the log from ``begin`` on."""
+    return {
+        (one.queue_id, one.queue_offset): _NUMBER.unpack_from(one.body)[0]
+        for one in walk(store, begin)
+        if one.topic == topic
+    }
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What became of every message; lists hold numbers of messages."""
+
+    lost: list[int]
+    """Answered 0, and not where the answer said."""
+
+    lost_elsewhere: list[int]
+    """Of these, what was not in the old master's tail: no mode allows that."""
+
+    unseen: list[int]
+    """Answered 0, in the log, and never delivered."""
+
+    vanished: list[int]
+    """Delivered, and not there any more."""
+
+    vanished_elsewhere: list[int]
+    strange: int
+    """Deliveries of what nobody sent."""
+
+    headless: list[int]
+    """Answered 0 between the end of the old master and the order to promote another."""
+
+    redelivered: int = 0
+
+    def broken(self, *, may_lose_tail: bool) -> list[str]:
+        """Every promise that was not kept, in words."""
+        claims = {
+            "acknowledged messages that a slave had are lost": self.lost_elsewhere,
+            "acknowledged messages are never consumed": self.unseen,
+            "consumed messages that a slave had have vanished": self.vanished_elsewhere,
+            "messages are acknowledged while there is no master": self.headless,
+        }
+        if not may_lose_tail:
+            claims["acknowledged messages are lost"] = self.lost
+            claims["consumed messages have vanished"] = self.vanished
+        found = [f"{len(numbers)} {claim}, first {numbers[0]}" for claim, numbers in claims.items() if numbers]
+        return found + ([f"{self.strange} deliveries are of no message that was sent"] if self.strange else [])
+
+
+def judge(
+    ledger: Ledger,
+    final: Mapping[Place, int],
+    tail: Mapping[Place, int],
+    *,
+    killed_us: int,
+    ordered_us: int,
+) -> Judgement:
+    """``final`` is what the group holds; ``tail`` what the old master had from where the new epoch begins."""
+    in_tail = set(tail.values())
+    seen = {one.number for one in ledger.seen}
+    lost = sorted(one.number for one in ledger.answered if final.get(one.place) != one.number)
+    vanished = sorted({one.number for one in ledger.seen if one.number >= 0 and final.get(one.place) != one.number})
+    unseen = sorted({one.number for one in ledger.answered} - seen - set(lost))
+    return Judgement(
+        lost=lost,
+        lost_elsewhere=[number for number in lost if number not in in_tail],
+        unseen=unseen,
+        vanished=vanished,
+        vanished_elsewhere=[number for number in vanished if number not in in_tail],
+        strange=sum(one.number < 0 for one in ledger.seen),
+        headless=[one.number for one in ledger.answered if one.began_us > killed_us and one.ended_us < ordered_us],
+        redelivered=len(ledger.seen) - len({(one.number, one.place) for one in ledger.seen}),
+    )
