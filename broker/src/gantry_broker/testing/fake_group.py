@@ -159,7 +159,7 @@ class FakeMember:
             return
         slaves = [self.group.members[number] for number in self.electable]
         if self.group.acks_needed == 0:
-            if all(one.promised <= self.epoch for one in slaves):
+            if all(one._follows(self) for one in slaves):  # each of them grants it
                 self.group.acknowledged.update(self.log)
             return
         ends = sorted((len(one.log) for one in slaves if one._follows(self) and self._has(one.log)), reverse=True)
