@@ -40,7 +40,7 @@ class Supervisor:
         self.epoch = 0
         self._group: Final = group
         self._journal: Final = journal
-        self.acks_needed: Final = acks_needed
+        self.acks_needed = acks_needed
         self._keeps_lease: Final = keeps_lease
         self._electable: list[int] = []
         self._leased_until_ms = 0

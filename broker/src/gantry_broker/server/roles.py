@@ -121,7 +121,7 @@ class Roles:
             self._gate.close(self.trouble)
             log.error("this broker is no master any more", extra={"reason": self.trouble})
             return
-        if report.is_clean or identity.epochs[-1].start >= self.store.wrote:
+        if report.is_clean:
             await self._be_master(identity.epoch, self._electable())
             return
         needed = compared_needed(self._electable(), ha.acks_needed)
