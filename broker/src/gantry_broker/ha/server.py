@@ -99,7 +99,7 @@ class ReplicationServer:
     # -- feeding -------------------------------------------------------------------------------------------------------
 
     def appended(self) -> None:
-        """The log has grown: once per turn of the loop, as sends are gathered. A later moment would be a slower answer."""
+        """The log has grown. At once: sends are gathered already, and a later moment would be a slower answer."""
         if self.streams:
             for stream in tuple(self.streams):
                 stream.pump()
