@@ -28,40 +28,48 @@ def check_log(disk: FaultyDisk, model: Model) -> None:
             raise AssertionError(f"{kind} of the log, at {base + place}; the log ends at {model.end}")
 
 
-def check_queues(store: MessageStore, model: Model) -> None:
-    """Every queue holds exactly its messages, with dense offsets, and every message is found by its key."""
+def expected_queues(model: Model) -> dict[Queue, list[Piece]]:
+    """The messages of every queue."""
     expected: dict[Queue, list[Piece]] = {queue: [] for queue in model.queue_ends}
     for piece in model.records():
         if piece.queue is not None:
             expected[piece.queue].append(piece)
+    return expected
+
+
+def check_queues(store: MessageStore, model: Model, shown: int) -> None:
+    """Every queue has exactly its messages, with dense offsets, and shows those that lie before ``shown``."""
+    expected = expected_queues(model)
     for (topic, queue_id), pieces in expected.items():
-        check_queue(store, (topic, queue_id), pieces, model.queue_ends[topic, queue_id])
+        check_queue(store, (topic, queue_id), pieces, model.queue_ends[topic, queue_id], shown)
     for topic, queue_ids in store.topics().items():
         for queue_id in queue_ids:
             queue = store.find_queue(topic, queue_id)
             assert (topic, queue_id) in expected or queue is None or queue.end == 0, f"{queue!r} was invented"
 
 
-def check_queue(store: MessageStore, name: Queue, pieces: list[Piece], end: int) -> None:
-    """One queue: where it begins, what it holds, where it ends."""
+def check_queue(store: MessageStore, name: Queue, pieces: list[Piece], end: int, shown: int) -> None:
+    """One queue: where it begins, what it shows, where it ends."""
     queue = store.find_queue(*name)
     if queue is None:
         assert not pieces and end == 0, f"the queue {name} is not there"
         return
-    assert (queue.readable_end, queue.end) == (end, end), f"{queue!r} must end at {end}"
+    readable = next((piece.queue_offset for piece in pieces if piece.start >= shown), end)
+    assert (queue.readable_end, queue.end) == (readable, end), f"{queue!r} must end at {end} and show {readable}"
     begin = pieces[0].queue_offset if pieces else end
     assert queue.min_offset == begin, f"{queue!r} must begin at {begin}"
     assert [piece.queue_offset for piece in pieces] == list(range(begin, end)), "the model has a gap"
+    pieces = pieces[: readable - begin]
     if pieces:
         result = store.read(*name, begin, count_max=len(pieces) + 1, bytes_max=BYTES_MAX)
-        assert (result.count, result.next_offset) == (len(pieces), end), f"{queue!r}: {result.status}"
+        assert (result.count, result.next_offset) == (len(pieces), readable), f"{queue!r}: {result.status}"
         assert result.body == b"".join(piece.data for piece in pieces), f"{queue!r} shows other messages"
 
 
-def check_keys(store: MessageStore, model: Model) -> None:
-    """Every message is found by its key."""
+def check_keys(store: MessageStore, model: Model, shown: int) -> None:
+    """Every message before ``shown`` is found by its key."""
     for piece in model.records():
-        if piece.queue is not None:
+        if piece.queue is not None and piece.start < shown:
             found, _, _ = store.query_keys(piece.queue[0], piece.key, 64, 0, 1 << 60)
             assert piece.data in found, f"the message at {piece.start} is not found by its key"
 
@@ -75,19 +83,18 @@ class Consumer:
         self.shown_end = 0
         """The physical end of the last message that was shown."""
 
-    def read(self, store: MessageStore, model: Model) -> None:
-        """Take everything that is shown, which must be the messages that the model has there."""
+    def read(self, store: MessageStore, model: Model, confirmed: int) -> None:
+        """Take everything that is shown, which must be the messages that the model has there, up to ``confirmed``."""
         queue = store.find_queue(*self.queue)
         if queue is None:
             return
         self.offset = max(self.offset, queue.min_offset)
-        if queue.readable_end == self.offset:
-            return
+        if queue.readable_end <= self.offset:
+            return  # what was read before a restart may be hidden since
         result = store.read(*self.queue, self.offset, count_max=1000, bytes_max=BYTES_MAX)
         pieces = [piece for piece in model.of(self.queue) if self.offset <= piece.queue_offset < result.next_offset]
         assert result.body == b"".join(piece.data for piece in pieces), f"{queue!r} shows what was not sent"
         assert pieces, f"{queue!r} from {self.offset}: {result.status}"
-        confirmed = store.confirmed
         assert pieces[-1].end <= confirmed, f"{queue!r} shows a message behind what is confirmed, {confirmed}"
         self.offset, self.shown_end = result.next_offset, pieces[-1].end
 

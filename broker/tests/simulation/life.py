@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Final, final
 from unittest.mock import patch
 
+from simulation.checks import check_keys, check_queues
 from simulation.model import TooLarge
 from simulation.modes import Fault
 from simulation.process import Process
@@ -46,6 +47,9 @@ class Life(Process):
         assert self.store is not None, "without faults a store opens"
         self.crash(Fault.POWER)
         self.reopen(self.mode)
+        self.acks(len(self.model.pieces))
+        check_queues(self.store, self.model, self.model.end)
+        check_keys(self.store, self.model, self.model.end)
         self.depth -= 1
 
     # -- sending -------------------------------------------------------------------------------------------------------
@@ -188,10 +192,45 @@ class Life(Process):
         """After a round everything that is confirmed is shown."""
         if self.is_failure_excused():
             return
+        self.look(store)
         for consumer in self.consumers:
-            consumer.read(store, self.model)
-            confirmed = [piece.end for piece in self.model.of(consumer.queue) if piece.end <= store.confirmed]
-            assert not confirmed or consumer.shown_end >= confirmed[-1], f"{consumer.queue} does not show what it may"
+            confirmed = [piece for piece in self.model.of(consumer.queue) if piece.end <= store.confirmed]
+            assert not confirmed or consumer.shown_end >= confirmed[-1].end, f"{consumer.queue} was not read"
+            queue = store.find_queue(*consumer.queue)
+            assert not confirmed or (queue is not None and queue.readable_end > confirmed[-1].queue_offset), (
+                f"{queue!r} does not show what it may"
+            )
+
+    # -- slaves --------------------------------------------------------------------------------------------------------
+
+    @verb
+    def acks(self, pieces: int) -> None:
+        """Slaves have so many pieces more of the log; with 0 they are gone, and all of it waits for them again."""
+        store = self.open_store()
+        if store is None or not self.mode.is_waiting:
+            return
+        more = [piece.end for piece in self.model.pieces if piece.end > self.acked][:pieces]
+        self.acked = more[-1] if more else self.acked
+        self.told = self.acked if pieces else -1
+        store.wait_for_slaves(self.told)
+        met("slaves' acks", len(more))
+        self._show(store)
+
+    @verb
+    def wait_for_nobody(self) -> None:
+        """Slaves are not waited for, until they are heard of again."""
+        store = self.open_store()
+        if store is None or not self.mode.is_waiting:
+            return
+        met("slaves not waited for", self.told is not None)
+        self.told = None
+        if not self._has_ended("the showing", store.wait_for_nobody):
+            self._show(store)
+
+    def _show(self, store: MessageStore) -> None:
+        if not self._has_ended("the showing", store.advance):
+            self._check_shown(store)
+            self.look(store)
 
     # -- the machine ---------------------------------------------------------------------------------------------------
 

@@ -34,12 +34,14 @@ WORK_POINTS: Final = (
 REPLAY_POINTS: Final = (points.MID_REPLAY, points.AFTER_REPLAY, points.MID_TRUNCATION)
 WORK_CALLS: Final = ("write", "sync", "sync", "create", "zero", "sync_directory")
 REMOVAL_CALLS: Final = ("any", "remove", "sync", "sync_directory")
+is_waiting = st.sampled_from((False, False, True))
 modes = st.builds(
-    Mode, medium=st.sampled_from(Medium), is_sync=st.booleans(), is_ahead=st.booleans(), buffers=st.integers(2, 3)
-)
+    Mode, medium=st.sampled_from(Medium), is_sync=st.booleans(), is_ahead=st.booleans(), buffers=st.integers(2, 3),
+    is_waiting=is_waiting,
+)  # fmt: skip
 replayed = st.builds(
     Mode, medium=st.sampled_from((Medium.CRASH_SAFE, Medium.MOVED)), is_sync=st.booleans(), is_ahead=st.booleans(),
-    buffers=st.just(3),
+    buffers=st.just(3), is_waiting=is_waiting,
 )  # fmt: skip
 sizes = st.lists(
     st.sampled_from((EQUAL_BYTES, EQUAL_BYTES, 0, 1, 100, 700, 1500, REST, REST_SHORT, REST_OVER, 4096)),
@@ -182,6 +184,26 @@ class StoreHistory(RuleBasedStateMachine):
         for _ in range(count):
             self.life.append([EQUAL_BYTES])
         self.life.reopen(mode, before=[what])
+
+    @rule(pieces=st.sampled_from((0, 1, 2, 5, 1_000)))
+    def acks(self, pieces: int) -> None:
+        self.life.acks(pieces)
+
+    @rule()
+    def wait_for_nobody(self) -> None:
+        self.life.wait_for_nobody()
+
+    @rule(mode=modes, pieces=st.integers(0, 8), fault=faults, seed=seeds, again=modes)
+    def crash_waiting(self, mode: Mode, pieces: int, fault: Fault, seed: int, again: Mode) -> None:
+        self.life.reopen(mode._replace(is_waiting=True))
+        for _ in range(6):
+            self.life.append([EQUAL_BYTES])
+        self.life.acks(pieces)
+        self.life.rounds(10_000)
+        self.life.append([EQUAL_BYTES] * 2)
+        self.life.crash(fault, seed)
+        self.life.reopen(again._replace(is_waiting=True))
+        self.life.acks(pieces)
 
     @rule(length=st.integers(1, 600))
     def short_write(self, length: int) -> None:

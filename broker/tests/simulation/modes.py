@@ -47,6 +47,8 @@ class Mode(NamedTuple):
     """Whether the next log file and its buffer are made ahead of the roll."""
 
     buffers: int = 3
+    is_waiting: bool = False
+    """Whether it is a master that waits for slaves."""
 
     def settings(self) -> StoreSettings:
         """The store's settings."""

@@ -15,13 +15,14 @@ from typing import Final
 from simulation.checks import ROOT, Consumer, check_keys, check_log, check_queues, log_files
 from simulation.crashes import apply_fault, put_back, remove_derived, undisturbed_log
 from simulation.drafts import Sender, make_store
+from simulation.leading import check_hidden, lead
 from simulation.model import Model
 from simulation.modes import SMALL, Fault, Mode, Positions, covers_acknowledged, covers_shown, floor, new_volumes
 from simulation.tally import met
 from simulation.telling import Teller, verb
 from simulation.traps import Death, ProcessEnded, Traps
 
-from gantry_broker.errors import StoreFull, StoreUnusable
+from gantry_broker.errors import FlushFailed, StoreFull, StoreUnusable
 from gantry_broker.store.message_store import MessageStore, RecoveryReport
 from gantry_broker.testing.fake_clock import FakeClock
 from gantry_broker.testing.faulty_disk import DEFAULT_CAPACITY, FaultyDisk
@@ -48,6 +49,12 @@ class Process(Teller):
         self.crashed_at, self.crashed_mode = Positions(0, 0, 0), self.mode
         self.acknowledged = 0
         self.flushed = 0
+        self.confirmed = 0
+        """The furthest that consumers were ever allowed to see of what is there."""
+        self.acked = 0
+        """Up to where slaves have the log, where they are waited for."""
+        self.told: int | None = None
+        """What the store was told of that; None where it waits for nobody."""
         self.kept_buffers: Final[list[tuple[str, bytes]]] = []
         """(path, bytes) of buffers that were live at some time."""
         self.min_physical_low = 0
@@ -99,20 +106,43 @@ class Process(Teller):
 
     def _open(self) -> RecoveryReport | None:
         store = make_store(self.disk, self.volumes, self.clock, self.mode)
+        self.told = -1 if self.mode.is_waiting else None
+        if self.told is not None:
+            store.wait_for_slaves(self.told)
         try:
-            report = store.open(is_flushing=False)
+            report = store.open(is_flushing=False, is_tail_hidden=self.mode.is_waiting)
         except ProcessEnded:
             met("died in recovery")
             return None
         except (StoreUnusable, StoreFull):
-            assert self.is_failure_excused(), "the store cannot be opened, and nothing is in its way"
-            met("an open failed")
-            self.end_process(Fault.KILL)
-            self.disk.capacity = DEFAULT_CAPACITY  # or the rest of the history would be about nothing else
+            self._open_failed()
             return None
         self.store = store
+        self._recovered(store, report)
+        if self.mode.is_waiting and not self._lead(store, report):
+            return None
         self._opened(store, report)
         return report
+
+    def _open_failed(self) -> None:
+        assert self.is_failure_excused(), "the store cannot be opened, and nothing is in its way"
+        met("an open failed")
+        self.end_process(Fault.KILL)
+        self.disk.capacity = DEFAULT_CAPACITY  # or the rest of the history would be about nothing else
+
+    def _lead(self, store: MessageStore, report: RecoveryReport) -> bool:
+        """Be a master that waits for slaves. False if the process has ended on the way."""
+        check_hidden(store, self.model, report.start, self.confirmed)
+        try:
+            lead(store, is_new=not report.is_clean)
+        except ProcessEnded:
+            met("died becoming a master")
+            return False
+        except (FlushFailed, StoreFull):
+            self._open_failed()
+            return False
+        met("hidden at an opening", report.start < report.end)
+        return True
 
     def _open_again(self, first: RecoveryReport) -> None:
         """A recovery that is done again, from what the first has left, changes nothing."""
@@ -134,7 +164,8 @@ class Process(Teller):
             elif remove_derived(self.disk, what):
                 self._is_derived_lost |= what in ("queues", "point")
 
-    def _opened(self, store: MessageStore, report: RecoveryReport) -> None:
+    def _recovered(self, store: MessageStore, report: RecoveryReport) -> None:
+        """What must be true of the log, whoever may see what of it."""
         model = self.model
         self._count(report)
         assert report.end >= self.floor, f"the log ends at {report.end}, and reached to {self.floor} in {self.mode}"
@@ -151,14 +182,20 @@ class Process(Teller):
             met("converged after a death in recovery")
         self._undisturbed = None
         check_log(self.disk, model)
-        self.sender.believe_empty_queues(store, is_derived_lost=self._is_derived_lost)
-        check_queues(store, model)
-        if not self.is_failure_excused():
-            check_keys(store, model)
-        for consumer in self.consumers:
-            consumer.go_back(model)
         self.acknowledged = self.flushed = self.floor = report.end
         self.crashed_at = Positions(report.end, report.end, report.end)
+        self.acked = min(self.acked, report.end)
+        self.confirmed = min(self.confirmed, report.end) if self.mode.is_waiting else report.end
+        for consumer in self.consumers:
+            consumer.go_back(model)
+
+    def _opened(self, store: MessageStore, report: RecoveryReport) -> None:
+        """What must be true of everything derived, now that messages can be sent."""
+        model, shown = self.model, report.start if self.mode.is_waiting else report.end
+        self.sender.believe_empty_queues(store, is_derived_lost=self._is_derived_lost)
+        check_queues(store, model, shown)
+        if not self.is_failure_excused():
+            check_keys(store, model, shown)
         self._is_aside_excused = self._is_derived_lost = False
         self._strangers.discard(self.mode.medium.value)
         self.look(store)
@@ -218,6 +255,7 @@ class Process(Teller):
         if store is not None:
             at = Positions(store.wrote, store.committed, store.flushed)
             self.crashed_at, self.crashed_mode = at, self.mode
+            self._note_confirmed(store)
             self.floor = floor(self.mode, fault, at)
             if covers_acknowledged(self.mode, fault):
                 assert self.acknowledged <= self.floor, "an acknowledged message can be lost"
@@ -241,12 +279,19 @@ class Process(Teller):
         assert store.wrote >= store.committed >= store.flushed >= self.flushed, repr(store)
         assert store.wrote == self.model.end, f"the log is at {store.wrote}, the model at {self.model.end}"
         self.flushed = store.flushed
+        self._note_confirmed(store)
         self.acknowledged = max(self.acknowledged, store.promised)
         if not store.is_writable:
             assert self.is_failure_excused(), "the log is read-only, and nothing was in its way"
             met("the log failed")
         for consumer in self.consumers:
-            consumer.read(store, self.model)
+            consumer.read(store, self.model, self.confirmed)
+
+    def _note_confirmed(self, store: MessageStore) -> None:
+        """Whatever the store says, nothing is confirmed or promised that slaves lack, where they are waited for."""
+        confirmed, promised = store.confirmed, store.promised
+        assert self.told is None or max(confirmed, promised) <= max(self.told, 0), "a slave lacks what is promised"
+        self.confirmed = max(self.confirmed, confirmed)
 
     def is_failure_excused(self) -> bool:
         """Whether a send, a flush or an open may be refused: something was made to fail since the last open."""

@@ -16,8 +16,12 @@ from simulation.model import Model
 from gantry_broker.ports.disk import DiskFile
 from gantry_broker.store import commit_log, message_store, recover, recovery, replay
 from gantry_broker.store.commit_log import CommitLog
-from gantry_broker.store.confirm import Positions
+from gantry_broker.store.confirm import Positions, confirmed_offset
+from gantry_broker.store.copying import LogCopier
+from gantry_broker.store.derived import DerivedFiles
+from gantry_broker.store.life import StoreLife
 from gantry_broker.store.opening import OpenPools
+from gantry_broker.store.recovery_point import RecoveryPoint
 from gantry_broker.store.replay import FoundBuffer
 from gantry_broker.testing.faulty_disk import FaultyDisk, FaultyFile
 from gantry_wire.message import RecordCheck, check_record
@@ -81,6 +85,52 @@ def shown_when_written() -> Iterator[None]:
         return positions.wrote
 
     with patch.object(message_store, "confirmed_offset", confirm_all):
+        yield
+
+
+@contextmanager
+def shown_after_a_start() -> Iterator[None]:
+    """A start shows everything that it finds, whether or not slaves have it."""
+
+    def hide_nothing(life: StoreLife, _shown: int) -> None:
+        life.dispatcher.hold()
+
+    with patch.object(StoreLife, "_hide", hide_nothing):
+        yield
+
+
+@contextmanager
+def hidden_for_ever() -> Iterator[None]:
+    """What a start has hidden is not taken up again."""
+
+    def forget(copier: LogCopier) -> None:
+        copier._pieces.clear()
+
+    with patch.object(LogCopier, "hand_over", forget):
+        yield
+
+
+@contextmanager
+def slaves_not_waited_for() -> Iterator[None]:
+    """Whatever slaves have said, consumers see what this store can keep by itself."""
+
+    def confirm_alone(positions: Positions, *, is_sync_flush: bool, is_crash_safe: bool) -> int:
+        return confirmed_offset(
+            positions._replace(acked=None), is_sync_flush=is_sync_flush, is_crash_safe=is_crash_safe
+        )
+
+    with patch.object(message_store, "confirmed_offset", confirm_alone):
+        yield
+
+
+@contextmanager
+def doubt_kept_in_memory() -> Iterator[None]:
+    """A start knows which queues are wrong, and builds them again; the recovery point goes on vouching for them."""
+
+    def forget(_derived: DerivedFiles, point: RecoveryPoint | None) -> RecoveryPoint | None:
+        return point
+
+    with patch.object(DerivedFiles, "_doubt", forget):
         yield
 
 

@@ -26,6 +26,7 @@ NEEDED: Final = (
     "set aside", "stale buffers put back", "foreign buffers put back", "the head was removed",
     "queues removed", "index removed", "checkpoint removed", "point removed", "twin removed",
     "started at a recovery point", "read the whole log", "clean stop", "lost what was not promised",
+    "hidden at an opening", "slaves' acks", "slaves not waited for", "died becoming a master", "died in the showing",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from simulation.modes import Fault, Medium, Mode
 
 SAFE = Mode(Medium.CRASH_SAFE)
 SYNC = Mode(is_sync=True)
+WAITING = Mode(is_waiting=True)
 
 
 def torn_and_refilled(life: Life) -> None:
@@ -82,12 +83,35 @@ def write_taken_in_part(life: Life) -> None:
     life.crash(Fault.KILL_BUFFERS_GONE)
 
 
+def restarted_before_slaves_had_all(life: Life) -> None:
+    life.reopen(WAITING)
+    for _ in range(6):
+        life.append([300])
+    life.acks(3)
+    life.rounds(10_000)
+    life.crash(Fault.KILL)
+    life.reopen(WAITING)
+
+
+def queue_half_built(life: Life) -> None:
+    for _ in range(39):
+        life.append([300])
+    life.flush()
+    life.reopen(Mode())
+    life.die("mid-truncation", 1, Fault.POWER_TORN, 55)
+    life.reopen(Mode(), before=["queues"])
+
+
 CASES: list[tuple[Callable[[], AbstractContextManager[None]], Callable[[Life], None]]] = [
     (sabotage.cut_without_zeroing, torn_and_refilled),
     (sabotage.cut_without_zeroing_unseen, torn_and_refilled),
     (sabotage.any_buffer_believed, older_buffer_comes_back),
     (sabotage.no_replay, killed_with_a_full_buffer),
     (sabotage.shown_when_written, power_lost_before_the_flush),
+    (sabotage.shown_after_a_start, restarted_before_slaves_had_all),
+    (sabotage.hidden_for_ever, restarted_before_slaves_had_all),
+    (sabotage.slaves_not_waited_for, restarted_before_slaves_had_all),
+    (sabotage.doubt_kept_in_memory, queue_half_built),
     (sabotage.acknowledged_when_written, power_lost_before_the_flush),
     (sabotage.checksums_ignored, torn_inside_of_bodies),
     (sabotage.nothing_rewritten, flush_failed_and_then_the_power),
@@ -115,6 +139,7 @@ OFTEN_IN_DANGER = [
     sabotage.cut_without_zeroing,
     sabotage.any_buffer_believed,
     sabotage.no_replay,
+    sabotage.shown_after_a_start,
     sabotage.acknowledged_when_written,
     sabotage.flushed_before_the_sync,
 ]

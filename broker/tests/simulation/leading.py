@@ -1,0 +1,39 @@
+"""A master that waits for slaves: what it hides when it opens, and takes up again as the broker does.
+
+    [0 ...... shown ...... acked ...... wrote)      opened, hidden from `shown` on -> lead -> slaves' acks show it
+                |-    slaves may lack it   -|
+
+A consumer that has seen more than slaves have would go on behind it at another master, so over a restart nothing may
+be shown that was never confirmed, whatever recovery finds. Afterwards all of it must be shown when slaves have it.
+"""
+
+from __future__ import annotations
+
+from simulation.checks import expected_queues
+from simulation.model import Model
+
+from gantry_broker.store.identity import Epoch
+from gantry_broker.store.message_store import MessageStore
+
+
+def check_hidden(store: MessageStore, model: Model, shown: int, confirmed: int) -> None:
+    """No queue and no key leads to a message behind ``shown``, which was ``confirmed``, or nothing is shown."""
+    assert shown <= max(confirmed, store.min_physical), f"{shown} is shown, and {confirmed} was confirmed"
+    for (topic, queue_id), pieces in expected_queues(model).items():
+        queue = store.find_queue(topic, queue_id)
+        hidden = [piece for piece in pieces if piece.start >= shown]
+        if hidden:
+            first = hidden[0].queue_offset
+            assert queue is None or queue.readable_end <= first, f"{queue!r} shows {first}, which may be at no slave"
+        for piece in hidden:
+            found, _, _ = store.query_keys(topic, piece.key, 64, 0, 1 << 60)
+            assert piece.data not in found, f"the message at {piece.start} is found by its key, and may be at no slave"
+
+
+def lead(store: MessageStore, *, is_new: bool) -> None:
+    """Become the master of this log, of a new epoch if bytes may have been lost. See ``Roles`` in the broker."""
+    copier = store.start_copying() if store.dispatched < store.wrote else None
+    if is_new:
+        store.change_epochs([*store.identity.epochs, Epoch(store.identity.epoch + 1, store.wrote)])
+    if copier is not None:
+        copier.hand_over()
