@@ -132,10 +132,12 @@ async def test_our_broker_takes_over_from_apaches(tmp_path: Path) -> None:
     assert sorted(before + after) == list(range(5_300))
 
 
+@pytest.mark.slow
 async def test_apaches_broker_is_a_slave_of_ours(tmp_path: Path) -> None:
-    """A SYNC_MASTER of ours answers OK when Apache's slave has the message; log and topics are there, too."""
+    """A SYNC_MASTER of ours, with a write buffer, answers OK when Apache's slave has the message; topics come along."""
     await asyncio.to_thread(java.build)
     sync = {**ha_store.JAVA_SETTINGS, "brokerRole": "SYNC_MASTER", "haClassicPeers": "true"}
+    sync["transientStorePoolEnable"] = "true"
     ours = peers.Layout(tmp_path / "ours", settings=sync)
     theirs = peers.Layout(tmp_path / "java", name_server_override=ours.name_server)
     with Nursery(tmp_path / "logs") as nursery:

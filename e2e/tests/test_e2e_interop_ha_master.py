@@ -86,6 +86,7 @@ async def test_our_slave_has_a_java_masters_whole_log_and_tables_and_java_opens_
     assert found.keys == theirs.keys and all(found.keys.values())
 
 
+@pytest.mark.slow
 async def test_a_java_sync_master_answers_as_soon_as_our_slave_has_the_message(tmp_path: Path) -> None:
     """With inSyncReplicas=2 it says FLUSH_SLAVE_TIMEOUT while we are away, and SEND_OK while we follow."""
     await asyncio.to_thread(java.build)
