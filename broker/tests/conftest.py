@@ -1,10 +1,46 @@
-"""Fixtures and settings for all tests of this folder; helpers are in `gantry_broker.testing`."""
+"""Fixtures and settings for all tests of this folder; helpers are in `gantry_broker.testing`.
+
+With `--rows` a run ends with the rows of the fault catalogue, and how the tests of each ended.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
+from faults.rows import ROWS, rows_of
 from hypothesis import settings
+
+ROWS_KEY = "rows"
 
 # No deadline for one example: a machine with two busy cores makes any such limit a coin toss. A failure prints what
 # replays it.
 settings.register_profile("gantry", deadline=None, print_blob=True)
 settings.load_profile("gantry")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One switch."""
+    parser.addoption("--rows", action="store_true", help="end with the rows of the fault catalogue")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Each report then knows the rows of its test."""
+    rows, _ = rows_of(getattr(getattr(item, "function", None), "__doc__", None))
+    item.user_properties += [(ROWS_KEY, row) for row in rows]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The table. A test that needs what this machine has not, or is slow, is "skipped" in it."""
+    if not config.getoption("--rows", default=False):
+        return
+    ended: dict[str, Counter[str]] = {row: Counter() for row in ROWS}
+    for outcome in ("passed", "failed", "error", "skipped"):
+        for report in terminalreporter.getreports(outcome):
+            for key, row in report.user_properties:
+                if key == ROWS_KEY:
+                    ended.setdefault(str(row), Counter())[outcome] += 1
+    terminalreporter.section("rows of the fault catalogue")
+    for row, counts in ended.items():
+        said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) or "NOT TRIED"
+        terminalreporter.line(f"{row:<4} {ROWS.get(row, ''):<62} {said}")

@@ -5,7 +5,7 @@ A test belongs to a row when its docstring begins with the row's name: "D4: ..."
 read and not imported, so that what is skipped on this machine is in the table, too.
 
     python broker/tests/faults/rows.py        the table
-    pytest broker/tests/faults --rows         the table with how the tests of this run ended
+    pytest broker/tests/faults broker/tests/replication --rows       the table with how the tests of this run ended
 """
 
 import ast
@@ -19,6 +19,7 @@ ROWS: Final = {
     "K1": "SIGKILL at any moment under load, in every mode",
     "K2": "SIGKILL at each named point of the work",
     "K3": "SIGTERM under load, more signals, SIGKILL while stopping",
+    "K4": "SIGSTOP of a master, then SIGCONT",
     "K5": "a kill during recovery, again and again",
     "K6": "no descriptors, no address space, no memory",
     "K7": "the clock jumps: test_server_retention.py",
@@ -37,9 +38,21 @@ ROWS: Final = {
     "D13": "JSON files damaged, or half saved",
     "D14": "two processes on one directory",
     "D15": "a sync that takes seconds",
+    "R1": "a slave is killed and comes back",
+    "R2": "master and slaves cut apart, in one direction or both",
+    "R3": "a promotion, and the old master returns with a tail",
+    "R4": "a master comes back behind its slave",
+    "R5": "rogues on the replication port",
+    "R6": "a slave with nothing, or behind what has expired",
+    "R7": "somebody meddles with the stream",
+    "R8": "the disk of a slave fails",
+    "R9": "consumers while a tail is in doubt, then a crash",
+    "R10": "the same with a write buffer",
+    "R11": "one of two slaves lags",
+    "R12": "other settings and roles after a restart",
 }
 TESTS: Final = Path(__file__).resolve().parents[1]
-_NAMES: Final = re.compile(r"((?:[KD]\d+)(?:(?:, | and )[KD]\d+)*)('s twin)?\b")
+_NAMES: Final = re.compile(r"((?:[KDR]\d+)(?:(?:, | and )[KDR]\d+)*)('s twin)?\b")
 
 
 class RowTest(NamedTuple):

@@ -35,6 +35,7 @@ class Drama:
         self._chance: Final = chance
         self._acts: Final[dict[Fault, Callable[[], Awaitable[None]]]] = {
             Fault.KILL_MASTER: self.kill_master,
+            Fault.RESTART_MASTER: self.restart_master,
             Fault.KILL_SLAVE: self.kill_slave,
             Fault.PAUSE_MASTER: self.pause_master,
             Fault.PAUSE_SLAVE: self.pause_slave,
@@ -89,6 +90,12 @@ class Drama:
         await self.fail_over()
         await self.some_if_it_may()
         await self.come_back(old)
+
+    async def restart_master(self) -> None:
+        old = self._supervisor.master
+        await old.kill()
+        await old.process.start()
+        await self._supervisor.reinstate()
 
     async def kill_slave(self) -> None:
         slave = self._a_slave()

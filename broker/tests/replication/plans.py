@@ -16,6 +16,8 @@ class Fault(StrEnum):
     """What happens to the group under load."""
 
     KILL_MASTER = "kill-master"
+    RESTART_MASTER = "restart-master"
+    """It is killed, starts again, and nobody has anything that it has not."""
     KILL_SLAVE = "kill-slave"
     PAUSE_MASTER = "pause-master"
     """SIGSTOP, a promotion, SIGCONT: a master that has missed its own end."""
@@ -40,6 +42,10 @@ CUTS: Final = frozenset({
     Fault.PART_MASTER, Fault.MUTE_MASTER, Fault.DEAFEN_MASTER, Fault.ISOLATE_MASTER, Fault.PART_SLAVE,
 })  # fmt: skip
 POWER: Final = frozenset({Fault.POWER_MASTER, Fault.POWER_SLAVE})
+KEEPING: Final = frozenset({
+    Fault.RESTART_MASTER, Fault.KILL_SLAVE, Fault.PAUSE_SLAVE, Fault.PART_SLAVE, Fault.POWER_SLAVE,
+})  # fmt: skip
+"""After these the master's log goes on where it was."""
 FAULTS_MAX: Final = 3
 
 
@@ -58,7 +64,11 @@ class Plan(NamedTuple):
 
     @property
     def mode(self) -> Mode:
-        return Mode(Loss.NOTHING if self.is_sync else Loss.SUFFIX)
+        """What may be lost: of an asynchronous group nothing, either, as long as its log stays with its master."""
+        has_buffer = self.settings.get("transientStorePoolEnable") == "true"
+        is_lasting = not has_buffer or self.has_buffers or self.settings.get("flushDiskType") == "SYNC_FLUSH"
+        is_kept = is_lasting and bool(self.faults) and KEEPING.issuperset(self.faults)
+        return Mode(Loss.NOTHING if self.is_sync or is_kept else Loss.SUFFIX)
 
     @property
     def acks_needed(self) -> int:

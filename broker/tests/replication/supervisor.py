@@ -101,6 +101,18 @@ class Supervisor:
             await self.gather(self._group.others(winner))
         return winner
 
+    async def reinstate(self) -> Member:
+        """The old master is here again, without a role: of all members, the one with the furthest log is the master."""
+        statuses = await reachable(self._group.members)
+        epoch = _next_epoch(self.epoch, statuses)
+        promises = [promise for member, _ in statuses if (promise := await self._promise(member, epoch)) is not None]
+        assert self.master.number in {promise.broker_id for promise in promises}, "the old master is here"
+        furthest = max(promises, key=lambda one: (one.last_epoch, one.end, one.broker_id == self.master.number))
+        winner = self._group[furthest.broker_id]
+        await self._enthrone(winner, epoch)
+        await self.gather(self._group.others(winner))
+        return winner
+
     async def renew(self) -> None:
         """The same master goes on, in a new epoch: all who are there may be elected after it."""
         others = self._group.others(self.master)

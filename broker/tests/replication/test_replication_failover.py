@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
 from gantry_histories.events import Outcome
+from gantry_histories.findings import Loss
 from replication.hardships import wait_unknown
 from replication.network import missing
 from replication.plans import CUTS, POWER, Fault, Plan, plan_for
@@ -30,6 +32,29 @@ async def test_a_killed_master_costs_no_more_than_its_mode_says(plan: Plan, memb
     assert list(verdict.findings) == []
     assert verdict.promotions >= 1
     assert verdict.answers[Outcome.OK] > 0
+
+
+@pytest.mark.parametrize(
+    ("is_sync", "flush", "has_buffers"),
+    [
+        pytest.param(*mode, marks=() if number in (0, 7) else pytest.mark.slow)
+        for number, mode in enumerate(itertools.product([False, True], ["ASYNC_FLUSH", "SYNC_FLUSH"], [False, True]))
+    ],
+)
+async def test_a_group_keeps_everything_over_kills(
+    is_sync: bool, flush: str, has_buffers: bool, tmp_path: Path
+) -> None:
+    """K1: in all eight modes; where the log stays with its master, an asynchronous group loses nothing, either."""
+    plan = (SYNC if is_sync else ASYNC)._replace(
+        has_buffers=has_buffers, faults=(Fault.RESTART_MASTER, Fault.KILL_SLAVE, Fault.RESTART_MASTER)
+    )
+    settings = {"flushDiskType": flush, "transientStorePoolEnable": str(has_buffers).lower()}
+    plan = plan._replace(settings=plan.settings | settings)
+    assert plan.mode.loss is Loss.NOTHING
+
+    verdict = await run(plan, tmp_path, is_root=missing() is None)
+
+    assert list(verdict.findings) == []
 
 
 @pytest.mark.needs_root
@@ -107,10 +132,9 @@ async def test_a_whole_group_that_is_killed_comes_back_with_all_it_acknowledged(
         assert await made.judge() == []
 
 
-@pytest.mark.needs_root
 async def test_no_promotion_without_enough_promises(tmp_path: Path) -> None:
     """R2: with one ack needed of two slaves both must promise; with one of them away nobody is promoted."""
-    async with scene(SYNC, tmp_path, is_root=True) as made:
+    async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
         drama, group, supervisor = made.drama, made.group, made.supervisor
         old = supervisor.master
         slaves = group.others(old)

@@ -11,23 +11,26 @@ from gantry_histories.events import Journal
 from gantry_histories.load import Load
 from replication.ending import judge
 from replication.group import QUEUES, Group
-from replication.network import Network
+from replication.network import Network, missing
 from replication.plans import Plan
 from replication.supervisor import PATIENCE_S, Supervisor
 
 from gantry_status.orders import HaRole
 
-pytestmark = [pytest.mark.needs_root, pytest.mark.needs_loop]
 NO_FLUSH = {"flushIntervalCommitLog": "3600000", "flushCommitLogThoroughInterval": "3600000"}
+NO_COMMIT = NO_FLUSH | {"transientStorePoolEnable": "true", "commitIntervalCommitLog": "3600000",
+                       "commitCommitLogThoroughInterval": "3600000", "commitCommitLogLeastPages": "1000"}  # fmt: skip
 SOME = 40
+POWER = pytest.param(True, marks=[pytest.mark.needs_root, pytest.mark.needs_loop])
 
 
 @asynccontextmanager
-async def pair(directory: Path) -> AsyncIterator[tuple[Group, Supervisor, Load]]:
-    """A master for ever and its slave, by configuration alone; nothing comes to the master's disk but by chance."""
-    with Network(2) as network, (directory / "history.jsonl").open("wb") as file:
+async def pair(directory: Path, *, has_disks: bool) -> AsyncIterator[tuple[Group, Supervisor, Load]]:
+    """A master for ever and its slave, by configuration alone; little leaves the master's memory."""
+    with Network(2, is_isolated=missing() is None) as network, (directory / "history.jsonl").open("wb") as file:
         journal = Journal(file)
-        async with Group(directory, network, members=2, settings=NO_FLUSH, has_disks=True) as group:
+        settings = NO_FLUSH if has_disks else NO_COMMIT
+        async with Group(directory, network, members=2, settings=settings, has_disks=has_disks) as group:
             group[1].configure({"roleAtStart": "CONFIGURED", "brokerId": "0", "haElectable": "2"})
             group[2].configure(
                 {"roleAtStart": "CONFIGURED", "brokerRole": "SLAVE", "haMasterAddress": group[1].ha_address}
@@ -40,18 +43,19 @@ async def pair(directory: Path) -> AsyncIterator[tuple[Group, Supervisor, Load]]
                 yield group, supervisor, load
 
 
+@pytest.mark.parametrize("is_power_lost", [POWER, False], ids=["power-loss", "kill"])
 @pytest.mark.parametrize("is_slave_there", [True, False], ids=["slave-stays", "slave-comes-later"])
 async def test_a_master_that_has_lost_its_tail_gets_it_back_before_it_serves(
-    is_slave_there: bool, tmp_path: Path
+    is_slave_there: bool, is_power_lost: bool, tmp_path: Path
 ) -> None:
-    """R4: after a power loss it refuses writes and says why, until a slave has given back what the disk had not."""
-    async with pair(tmp_path) as (group, supervisor, load):
+    """R4: after a power loss, or a kill that takes an anonymous buffer, it refuses writes until a slave has helped."""
+    async with pair(tmp_path, has_disks=is_power_lost) as (group, supervisor, load):
         master, slave = group[1], group[2]
         await load.wait_acknowledged(SOME, PATIENCE_S)
         wrote = (await slave.status()).wrote
         if not is_slave_there:
             await slave.kill()
-        await master.lose_power()
+        await (master.lose_power() if is_power_lost else master.kill())
         await master.process.start()
         if not is_slave_there:
             status = await supervisor.wait_for(master, HaRole.COMPARING)

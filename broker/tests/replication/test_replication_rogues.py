@@ -6,20 +6,19 @@ import asyncio
 import random
 from pathlib import Path
 
-import pytest
 from replication.hardships import STRANGER, take_all_and_keep_nothing
+from replication.network import missing
 from replication.plans import Plan
 from replication.rounds import scene
 
 from gantry_broker.ha.frames import PREAMBLE, Ack, encode
 
 SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
-pytestmark = pytest.mark.needs_root
 
 
 async def test_a_stranger_with_the_number_of_a_slave_is_sent_away(tmp_path: Path) -> None:
     """R5: as long as that slave is here, nobody else has its number, and its acks are none."""
-    async with scene(SYNC, tmp_path, is_root=True) as made:
+    async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
         await take_all_and_keep_nothing(made, STRANGER, 2)
 
         assert await made.judge() == []
@@ -29,7 +28,7 @@ async def test_a_stranger_with_the_number_of_a_slave_is_sent_away(tmp_path: Path
 async def test_nonsense_on_the_replication_port_harms_nobody(tmp_path: Path) -> None:
     """R5: random bytes, huge, negative and unsent offsets: closed at once, and sends go on."""
     chance = random.Random(5)
-    async with scene(SYNC, tmp_path, is_root=True) as made:
+    async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
         master = made.supervisor.master
         await made.drama.some()
         before = {slave.broker_id for slave in (await master.status()).slaves}

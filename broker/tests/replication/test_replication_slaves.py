@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import shutil
 import signal
@@ -151,28 +150,50 @@ async def test_a_stream_that_somebody_meddles_with_leaves_a_prefix(seed: int, tm
 
 @pytest.mark.needs_loop
 @pytest.mark.needs_root
-@pytest.mark.parametrize("fault", ["full", "read-only"])
-async def test_a_slave_whose_disk_fails_holds_nobody_up(fault: str, tmp_path: Path) -> None:
-    """R8: it counts no more, the master goes on with the other; when the disk is good again it catches up."""
+async def test_a_slave_whose_disk_is_full_holds_nobody_up(tmp_path: Path) -> None:
+    """R8: it counts no more, the master goes on with the other; when there is room again it catches up by itself."""
+    async with scene(SYNC, tmp_path, is_root=True, has_disks=True, body_bytes=LARGE) as made:
+        await made.drama.some()
+        disk = made.group[3].disk
+        assert disk is not None
+        ballast = disk.fill(leave_bytes=0)
+        await wait_wrote(made, SOME_FILES)
+        await made.drama.some()
+        ballast.unlink()
+
+        assert await made.judge() == []
+
+
+@pytest.mark.needs_loop
+@pytest.mark.needs_root
+async def test_a_slave_whose_disk_turns_read_only_holds_nobody_up(tmp_path: Path) -> None:
+    """R8: it ends, the master goes on with the other; started again on a good disk it catches up."""
     async with scene(SYNC, tmp_path, is_root=True, has_disks=True, body_bytes=LARGE) as made:
         await made.drama.some()
         slave = made.group[3]
         assert slave.disk is not None
-        if fault == "full":
-            ballast = slave.disk.fill(leave_bytes=0)
-        else:
-            await halt(slave.process.pid)
-            slave.disk.make_read_only()
-            os.kill(slave.process.pid, signal.SIGCONT)
+        await halt(slave.process.pid)
+        slave.disk.make_read_only()
+        slave.process.send_signal(signal.SIGCONT)
         await wait_wrote(made, SOME_FILES)
         await made.drama.some()
-        if fault == "full":
-            ballast.unlink()
-        else:
-            await slave.kill()
-            slave.disk.restore()
-        if not slave.process.is_running:
-            await made.drama.come_back(slave)
+        await slave.kill()
+        slave.disk.restore()
+        await made.drama.come_back(slave)
+
+        assert await made.judge() == []
+
+
+async def test_a_slave_whose_writes_fail_holds_nobody_up(tmp_path: Path) -> None:
+    """R8: every write and sync of it ends with EIO: it ends, and the master goes on with the other."""
+    async with scene(SYNC, tmp_path, is_root=missing() is None, without=["good-disk"]) as made:
+        await made.drama.some()
+        slave = made.group[3]
+        slave.process.send_signal(signal.SIGUSR2)
+        assert await slave.process.ends_within(PATIENCE_S)
+        await made.drama.some()
+        await made.drama.come_back(slave)
+        await made.drama.some()
 
         assert await made.judge() == []
 

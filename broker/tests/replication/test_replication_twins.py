@@ -31,7 +31,7 @@ async def test_a_hardship_breaks_no_promise(guard: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("guard", sorted(GUARDS))
 async def test_a_missing_guard_is_caught(guard: str, tmp_path: Path) -> None:
-    """The same without the guard: the checker says what was broken."""
+    """R2, R3, R5 and R9's twin: the same without the guard: the checker says what was broken."""
     hardship = HARDSHIPS[guard]
     async with scene(hardship.plan, tmp_path, is_root=True, without=[guard]) as made:
         await hardship.play(made)

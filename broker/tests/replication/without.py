@@ -7,13 +7,16 @@ are methods that are replaced here, where no shipped code can see it.
 """
 
 import argparse
+import errno
 import runpy
+import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from gantry_broker.ha.ack_set import AckSet, SlaveProgress
+    from gantry_broker.ports.real_disk import RealFile
     from gantry_broker.server.roles import Roles
     from gantry_status.orders import Promised
 
@@ -109,8 +112,30 @@ def take_files_for_old() -> None:
     replace(removal, "newest_store_time", lambda files, index, *, log_newest_ms: 0)
 
 
-HABITS: Final[dict[str, Callable[[], None]]] = {"youth": take_files_for_old}
-"""What is no guard, and can be taken away, too."""
+def fail_on_signal() -> None:
+    """From SIGUSR2 on every write and sync fails, as on a disk that is broken."""
+    from gantry_broker.ports.real_disk import RealFile
+
+    pwrite, sync = RealFile.pwrite, RealFile.sync
+    broken: list[int] = []
+
+    def failing_pwrite(file: "RealFile", data: bytes | bytearray | memoryview, position: int) -> int:
+        if broken:
+            raise OSError(errno.EIO, "the disk is broken")
+        return pwrite(file, data, position)
+
+    def failing_sync(file: "RealFile") -> None:
+        if broken:
+            raise OSError(errno.EIO, "the disk is broken")
+        sync(file)
+
+    signal.signal(signal.SIGUSR2, lambda number, frame: broken.append(number))
+    replace(RealFile, "pwrite", failing_pwrite)
+    replace(RealFile, "sync", failing_sync)
+
+
+HABITS: Final[dict[str, Callable[[], None]]] = {"youth": take_files_for_old, "good-disk": fail_on_signal}
+"""What is no guard, and can be taken away, too: by the name of what is missing then."""
 
 
 def main() -> None:
