@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gantry_broker.app import Broker
+from gantry_broker.ha.classic.follower import ClassicFollower
 from gantry_broker.ha.classic.questions import BadAnswer, Questions
 from gantry_broker.ha.classic.tables import ClassicTables
 from gantry_broker.ha.frames import Table
@@ -116,18 +117,23 @@ async def test_a_classic_slave_is_not_waited_for_where_the_role_may_move(tmp_pat
 
 
 async def test_a_slave_that_was_a_master_itself_is_not_mixed_with_another(tmp_path: Path) -> None:
-    """Its log stays as it was, and its status says why it does not follow."""
+    """Its log and its tables stay as they were, and its status says why it does not follow."""
     conf = master_conf()
     async with broker(tmp_path / "slave", SIZE) as alone:
         await fill(alone, 5, b"mine")
     async with broker(tmp_path / "master", conf) as master:
         await fill(master, 50, b"theirs")
+        async with dialogue(master) as one:
+            await one.send_ok(topic="only-there")
         async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
             before = log_of(slave)
             await wait_until(lambda: "another one than the master's" in status_of(slave.roles).trouble)
 
+            follower = slave.replication.follower
+            assert isinstance(follower, ClassicFollower) and follower.confirmed == -1
+            await follower.tables.fetch()
+            assert slave.core.topics.find("only-there") is None
             assert log_of(slave) == before
-            assert slave.replication.follower is not None and slave.replication.follower.confirmed == -1
             assert len(before) > 0 and len(master.replication.acks) <= 1
 
 

@@ -66,7 +66,7 @@ class ClassicFollower:
         received, or only what is flushed if that is wanted: the master says nothing of it.
         """
         self.address: Final = master.address
-        self.tables: Final = ClassicTables(master.broker_address, on_table, self._ranged)
+        self.tables: Final = ClassicTables(master.broker_address, on_table, self._ranged, lambda: self.is_streaming)
         self.trouble: str | None = None
         """Why there is no stream, if there is none."""
 

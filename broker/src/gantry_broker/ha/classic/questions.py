@@ -19,6 +19,9 @@ PAGE_ITEMS: Final = 2_000
 PAGES_MAX: Final = 10_000
 """A master whose table changes with every page is asked again with the next round."""
 
+FORBIDDEN: Final = "forbiddenTable"
+"""What comes with groups, page by page as they do."""
+
 Document = dict[str, Any]
 
 
@@ -71,7 +74,7 @@ class Questions:
             fields["dataVersion"] = fastjson.dumps(version).decode() if version is not None else ""
             ext, page = await self._ask(code, fields)
             rows = page.get(table)
-            if not isinstance(rows, dict):
+            if not isinstance(rows, dict) or not isinstance(page.get(FORBIDDEN) or {}, dict):
                 raise BadAnswer(f"its answer to {code.name} has no {table}")
             total = ext.get(f"total{item.capitalize()}Num")
             if total is None:
@@ -104,7 +107,7 @@ class Questions:
 
 def _joined(whole: Document, page: Document, table: str) -> Document:
     """Two pages' tables as one, and what belongs to their rows."""
-    tables = (table, "forbiddenTable")
+    tables = (table, FORBIDDEN)
     return {name: {**whole.get(name, {}), **(page.get(name) or {})} for name in tables if name in page or name in whole}
 
 

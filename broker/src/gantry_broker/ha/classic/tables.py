@@ -22,6 +22,8 @@ from gantry_wire import RequestCode, fastjson
 log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 10.0
+LOOK_S: Final = 0.2
+"""How often it is looked whether tables are wanted."""
 
 NAMES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
 """In the order in which whoever takes them over needs them."""
@@ -39,8 +41,13 @@ class ClassicTables:
         broker_address: str,
         on_table: Callable[[Table], None],
         on_range: Callable[[MasterRange], None] = lambda master: None,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``on_range`` hears once in a round where the master's log lies."""
+        """``on_range`` hears once in a round where the master's log lies.
+
+        While they are not ``is_wanted`` tables are not taken: of a master whose log is another one they would delete
+        what is here.
+        """
         self.trouble: str | None = None
         """What of the last round went wrong."""
 
@@ -50,14 +57,18 @@ class ClassicTables:
         self._address: Final = broker_address
         self._on_table: Final = on_table
         self._on_range: Final = on_range
+        self._is_wanted: Final = is_wanted
         self._known: dict[str, bytes] = {}
         self._is_mode_said = False
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self.fetch()
-            await asyncio.sleep(INTERVAL_S)
+            if self._is_wanted():
+                await self.fetch()
+                await asyncio.sleep(INTERVAL_S)
+            else:
+                await asyncio.sleep(LOOK_S)
 
     async def fetch(self) -> None:
         """One round. What goes wrong is ``trouble``."""
@@ -95,7 +106,7 @@ class ClassicTables:
     def _take(self, name: str, document: Document) -> None:
         """Hand it on, if it says anything new: it is what held when the log ended where it does now, or before."""
         kept = {key: document[key] for key in _KEPT if document.get(key) is not None}
-        if set(kept) <= {"dataVersion"}:
+        if set(kept) <= {"dataVersion"} or not self._is_wanted():
             return
         data = fastjson.dumps(kept)
         if self._known.get(name) != data:
