@@ -26,6 +26,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "nameserver": Entry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),
         "broker": Entry("gantry_cli.serve", "broker", "Run a broker in the foreground."),
         "ha": Entry("gantry_cli.ha", "ha", "Look at a replicated group and move its master role."),
+        "migrate": Entry("gantry_cli.migrate", "migrate", "Take over from a running broker of RocketMQ's."),
     },
     "Look": {
         "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),

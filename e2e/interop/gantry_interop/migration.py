@@ -1,0 +1,277 @@
+"""Take over from Apache's broker by `gantry migrate`, under Java clients, and judge what they and the logs say.
+
+    Apache's broker -> messages from before -> Java producer and consumer -> gantry migrate --dry-run -> gantry migrate
+        -> the load goes on at ours -> stop -> every message that was acknowledged is there, and was consumed
+
+The Java clients are one process that is never restarted and is told nothing. A second group reads half of what was
+there before the attach, and goes on at ours: what it gets is neither lost nor read twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+from gantry_client import Admin, FetchStatus, Message, Producer, PullConsumer
+from gantry_interop import drivers, peers, probe
+from gantry_interop.errors import InteropError
+from gantry_interop.ledger import Ledger, places
+from gantry_interop.migration_report import MigrationReport, Plan, longest_gap
+from gantry_interop.processes import Nursery, wait_until
+
+OLD_TOPIC = "interop_before"
+OLD_GROUP = "interop_before_group"
+OLD_QUEUES = 4
+CLIENT = "5.3.3"
+READY_SECONDS_MAX = 120.0
+CONSUMED_SECONDS_MAX = 180.0
+MIGRATE_SECONDS_MAX = 540.0
+SENDING_AT_ONCE = 16
+
+
+@final
+class MigrationPlay:
+    """One migration. Used once."""
+
+    def __init__(self, plan: Plan, nursery: Nursery, directory: Path) -> None:
+        self.report = MigrationReport(plan)
+        self.home = directory / "ours"
+        self.theirs = peers.Layout(
+            directory / "java",
+            settings={
+                "mappedFileSizeCommitLog": str(plan.file_bytes),
+                "registerNameServerPeriod": "10000",
+                **plan.settings,
+            },
+        )
+        self.ours = peers.Layout(directory / "unused", name_server_override=self.theirs.name_server)
+        self._plan = plan
+        self._nursery = nursery
+        self._directory = directory
+        self._orders = directory / "orders"
+        self._orders.mkdir(parents=True)
+        self._ledger = Ledger(self._orders / "ledger.txt")
+        self._pid = 0
+
+    # -- the story -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> MigrationReport:
+        """Raises ``InteropError`` if it cannot be played; what was done wrong is in the report."""
+        apache = peers.start("apache", self._nursery, self.theirs)
+        try:
+            return self._run(apache)
+        finally:
+            self.stop_ours()
+
+    def _run(self, apache: peers.Peer) -> MigrationReport:
+        report = self.report
+        report.before_messages = asyncio.run(self._fill())
+        half = asyncio.run(read_on(apache.address, report.before_messages // 2))
+        with ThreadPoolExecutor(1) as pool:
+            driver = pool.submit(self._drive)
+            try:
+                self._until("the first deliveries", "seen", 1, driver)
+                time.sleep(self._plan.load_seconds)
+                self._dry_run()
+                self._migrate()
+                self._until("messages at our broker", "answered", 100, driver)
+                time.sleep(self._plan.load_seconds)
+                self._settle()
+            finally:
+                self._tell("stop")
+                self._tell("end")
+            verdict = driver.result()
+        report.broken += verdict.broken
+        rest = asyncio.run(read_on(apache.address, 1 << 40))
+        if sorted(half + rest) != list(range(report.before_messages)):
+            both = len(set(half) & set(rest))
+            missing = report.before_messages - len(set(half) | set(rest))
+            report.broken.append(f"of what was there before, {missing} are not read, and {both} are read twice")
+        apache.broker.stop(peers.ORDERLY_SECONDS_MAX)
+        self._compare(apache)
+        return report
+
+    def _drive(self) -> drivers.Verdict:
+        order = drivers.Order(
+            name_server=self.theirs.name_server, count=0, retry_count=0, seed=1, levels="1s", run="m",
+            scenario_seconds_max=1_200.0,
+            extra=(
+                *("--directory", str(self._orders), "--poll-ms", str(self._plan.poll_ms)),
+                *("--threads", str(self._plan.senders), "--queues", "4", "--body-bytes", "1024"),
+            ),
+        )  # fmt: skip
+        return drivers.play(self._nursery, CLIENT, ["failover"], order, self._directory / "home")[0]
+
+    @property
+    def topic(self) -> str:
+        """Of the load."""
+        return f"interop_failover_{CLIENT.replace('.', '_')}_m"
+
+    def command(self, *words: str) -> list[str]:
+        """`gantry migrate` of this play."""
+        return [
+            *(sys.executable, "-m", "gantry_cli", "migrate", "-n", self.theirs.name_server),
+            *("--broker", "broker-a", "--data", str(self.home)),
+            *("--host", "127.0.0.1", "--port", str(self.ours.broker_port)),
+            *("--linger", str(self._plan.linger_seconds), "-o", "waitTimeMillsInSendQueue=5000"),
+            *words,
+        ]
+
+    def _dry_run(self) -> None:
+        """It finds nothing in the way, and leaves nothing behind."""
+        said = subprocess.run(self.command("--dry-run"), capture_output=True, text=True, timeout=60, check=False)
+        if said.returncode != 0 or "BLOCKED" in said.stdout or "What would be done" not in said.stdout:
+            raise InteropError(f"the dry run says {said.returncode}: {said.stdout}{said.stderr}")
+        if self.home.exists():
+            self.report.broken.append("the dry run has made files")
+
+    def _migrate(self) -> None:
+        began = time.time()
+        child = self._nursery.start("migrate", self.command("--yes"), os.environ)
+        try:
+            code = child.process.wait(MIGRATE_SECONDS_MAX)
+        finally:
+            self._note_ours()
+        self.report.command_seconds = time.time() - began
+        self.report.said = child.log.read_text()
+        if code != 0:
+            raise InteropError(f"gantry migrate ended with {code}: {self.report.said}")
+        record = json.loads((self.home / "migration.json").read_text())
+        if record["phase"] != "DONE":
+            raise InteropError(f"gantry migrate has ended, and says {record}")
+        self.report.pause_ms, self.report.copied_bytes = record["pause_ms"], record["end"]
+        late = [line for line in self.report.said.splitlines() if "offsets that consumers committed" in line]
+        self.report.late_commits = int(late[0].split()[0]) if late else 0
+
+    # -- judging -------------------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Stop the load, and wait until the consumer has everything."""
+        self._tell("stop")
+        wait_until("the end of the senders", lambda: self._ledger.read().attempts is not None, READY_SECONDS_MAX)
+        wanted = {one.number for one in self._ledger.read().answered}
+        deadline = time.monotonic() + CONSUMED_SECONDS_MAX
+        while not wanted <= {one.number for one in self._ledger.read().seen} and time.monotonic() < deadline:
+            time.sleep(0.5)
+        ledger, report = self._ledger, self.report
+        report.answered, report.refused = len(ledger.answered), dict(ledger.unknown)
+        seen = {one.number for one in ledger.seen}
+        there = places(self.home / "store", self.topic)
+        lost = [one for one in ledger.answered if there.get(one.place) != one.number]
+        unseen = wanted - seen
+        vanished = [one for one in ledger.seen if there.get(one.place) != one.number]
+        report.redelivered = len(ledger.seen) - len({(one.number, one.place) for one in ledger.seen})
+        report.client_gap_seconds = longest_gap([one.ended_us for one in ledger.answered])
+        for what, found in (
+            ("acknowledged messages are not where they were said to be", lost),
+            ("acknowledged messages were never consumed", unseen),
+            ("consumed messages are not in our log", vanished),
+        ):
+            if found:
+                report.broken.append(f"{len(found)} {what}")
+
+    def _compare(self, apache: peers.Peer) -> None:
+        """The old log is in ours, byte for byte; and the old broker has left the routes to ours."""
+        end, size = self.report.copied_bytes, self._plan.file_bytes
+        for base in range(0, end, size):
+            names = [root / "commitlog" / f"{base:020d}" for root in (self.theirs.store, self.home / "store")]
+            length = min(size, end - base)
+            if not _same(names[0], names[1], length):
+                self.report.broken.append(f"the logs differ in the file at {base}")
+        if not probe.knows_topic(apache.address, self.topic):
+            self.report.broken.append("the routes went with the old broker")
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    async def _fill(self) -> int:
+        """Messages until the log is as long as it shall be; how many."""
+        gate, count = asyncio.Semaphore(SENDING_AT_ONCE), 0
+        body = random.Random(1).randbytes(self._plan.body_bytes)  # nothing that a client would compress
+        total = self._plan.before_bytes // self._plan.body_bytes
+        async with Admin(self.theirs.name_server) as admin:
+            await admin.topics.create(OLD_TOPIC, queues=OLD_QUEUES)
+        async with Producer(self.theirs.name_server, "before-p") as producer:
+
+            async def send(number: int) -> None:
+                async with gate:
+                    await producer.send(Message(OLD_TOPIC, b"%8d" % number + body, keys=[f"before-{number}"]))
+
+            while count < total:
+                some = min(total - count, 1_000)
+                await asyncio.gather(*[send(count + number) for number in range(some)])
+                count += some
+        return count
+
+    def _until(self, what: str, number_of: str, more: int, driver: Future[drivers.Verdict]) -> None:
+        have = len(getattr(self._ledger.read(), number_of)) + more
+
+        def holds() -> bool:
+            if driver.done():
+                raise InteropError(f"the Java clients have ended before {what}: {driver.result().broken}")
+            return len(getattr(self._ledger.read(), number_of)) >= have
+
+        wait_until(what, holds, READY_SECONDS_MAX)
+
+    def _tell(self, order: str) -> None:
+        (self._orders / order).touch()
+
+    def _note_ours(self) -> None:
+        """Which process the command has started."""
+        self._pid = process_of(self.home)
+
+    def stop_ours(self) -> None:
+        """It is nobody's child."""
+        pid = process_of(self.home) or self._pid
+        if pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            wait_until("the end of our broker", lambda: not Path(f"/proc/{pid}").exists(), 60.0)
+
+
+def process_of(home: Path) -> int:
+    """The broker that runs with this directory's configuration; 0 if none does."""
+    wanted = str(home / "broker.conf").encode()
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                words = (path / "cmdline").read_bytes().split(b"\0")
+                if b"gantry_broker" in words and wanted in words:
+                    return int(path.name)
+    return 0
+
+
+async def read_on(address: str, count_max: int) -> list[int]:
+    """The numbers of what was there before, from where the group has committed, which it commits."""
+    numbers: list[int] = []
+    async with PullConsumer(address, OLD_GROUP) as consumer:
+        for queue in await consumer.queues(OLD_TOPIC):
+            offset = max(await consumer.committed(queue) or 0, 0)
+            while len(numbers) < count_max:
+                result = await consumer.fetch(queue, offset)
+                if result.status is not FetchStatus.FOUND:
+                    break
+                numbers += [int(message.body[:8]) for message in result.messages]
+                offset = result.next_offset
+            await consumer.commit(queue, offset)
+    return numbers
+
+
+def _same(one: Path, other: Path, length: int) -> bool:
+    """Whether two files begin with the same bytes."""
+    with one.open("rb") as first, other.open("rb") as second:
+        while length > 0:
+            size = min(length, 1 << 20)
+            if first.read(size) != second.read(size):
+                return False
+            length -= size
+    return True

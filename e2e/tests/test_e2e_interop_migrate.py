@@ -1,0 +1,230 @@
+"""`gantry migrate` takes over from Apache's broker while Java clients go on, and puts it back when it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from gantry_interop import java, peers, probe
+from gantry_interop.migration import MigrationPlay, process_of
+from gantry_interop.migration_report import MigrationReport, Plan
+from gantry_interop.processes import Nursery, wait_until
+
+from gantry_cli.migrate_source import STOPPED, ApacheBroker
+from gantry_client import Admin, ClientError, Message, Producer, PullConsumer
+from gantry_client.testing import wait_until as client_wait_until
+from gantry_status.order_client import OrderClient
+from gantry_status.orders import AskStatus, HaRole, HaStatus, OrderError
+
+pytestmark = pytest.mark.needs_java
+
+TOPIC = "interop_migrate"
+PATIENT_S = 60.0
+
+
+def play(plan: Plan, tmp_path: Path) -> MigrationReport:
+    java.build()
+    with Nursery(tmp_path / "logs") as nursery:
+        report = MigrationPlay(plan, nursery, tmp_path / "play").run()
+    print(report.said, *report.lines(), sep="\n")
+    return report
+
+
+def test_java_clients_go_on_at_our_broker(tmp_path: Path) -> None:
+    """Nothing acknowledged is lost, everything is consumed, groups go on at their offsets, the logs are the same."""
+    report = play(Plan(), tmp_path)
+
+    assert report.broken == []
+    assert report.copied_bytes > 24 << 20
+    assert report.pause_ms > 0
+
+
+@pytest.mark.slow
+def test_three_gibibytes_from_before_come_along_under_load(tmp_path: Path) -> None:
+    """The same with RocketMQ's own file size and the clients' own route poll, and more than memory is read for."""
+    plan = Plan(
+        before_bytes=3300 << 20, body_bytes=64 << 10, file_bytes=1 << 30, poll_ms=0, load_seconds=15, linger_seconds=35
+    )
+    report = play(plan, tmp_path)
+
+    assert report.broken == []
+    assert report.copied_bytes > 3 << 30
+
+
+@contextmanager
+def apache(nursery: Nursery, play: MigrationPlay) -> Iterator[peers.Peer]:
+    """Apache's broker alone, and our broker's end with it."""
+    java.build()
+    peer = peers.start("apache", nursery, play.theirs)
+    try:
+        yield peer
+    finally:
+        play.stop_ours()
+
+
+async def taken(address: str, first: int, count: int) -> list[int]:
+    """Of so many sends, the numbers of those that were taken."""
+    numbers = []
+    async with Producer(address, "migrate-p") as producer:
+        for number in range(first, first + count):
+            try:
+                await producer.send(Message(TOPIC, b"%d" % number))
+                numbers.append(number)
+            except ClientError:
+                break
+    return numbers
+
+
+async def read_all(address: str) -> list[int]:
+    """Every number in the topic."""
+    numbers: list[int] = []
+    async with PullConsumer(address, "migrate-c") as consumer:
+        for queue in await consumer.queues(TOPIC):
+            offset = 0
+            while messages := (await consumer.fetch(queue, offset)).messages:
+                numbers += [int(message.body) for message in messages]
+                offset = messages[-1].queue_offset + 1
+    return sorted(numbers)
+
+
+async def changed(address: str) -> dict[str, str]:
+    """The settings that a migration changes, as Apache's broker has them now."""
+    old = ApacheBroker(address)
+    try:
+        config = await old.config()
+    finally:
+        await old.close()
+    return {key: config[key] for key in STOPPED}
+
+
+async def status_of(play: MigrationPlay) -> HaStatus:
+    async with OrderClient(str(play.home / "store" / "control.sock")) as client:
+        return await client.call(AskStatus())
+
+
+def phase(play: MigrationPlay) -> str:
+    path = play.home / "migration.json"
+    return json.loads(path.read_text())["phase"] if path.exists() else ""
+
+
+def send_code(play: MigrationPlay, peer: peers.Peer) -> int:
+    """What Apache's broker answers to one send of somebody who is connected and knows no routes."""
+    fields = {"a": "p", "b": TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0"}
+    return probe.ask(peer.broker_address, 310, fields | {"k": "false", "m": "false"}).code
+
+
+async def test_what_stops_sends_at_apaches_broker(tmp_path: Path) -> None:
+    """Of its settings, brokerPermission=4 does not: who knows no routes sends on. brokerRole=SLAVE does, at once."""
+    with Nursery(tmp_path / "logs") as nursery:
+        play = MigrationPlay(Plan(), nursery, tmp_path)
+        with apache(nursery, play) as peer:
+            async with Admin(peer.address) as admin:
+                await admin.topics.create(TOPIC, queues=1)
+            old = ApacheBroker(peer.broker_address)
+            before = {key: (await old.config())[key] for key in STOPPED}
+
+            await old.set({"brokerPermission": "4"})
+            end = (await old.log()).end
+            # The body is empty, which the store refuses last of all: 13 has come past every other check.
+            assert send_code(play, peer) in (0, 13)
+            await old.set(STOPPED)
+            assert send_code(play, peer) == 2
+            assert (await old.log()).end >= end
+            await old.set(before)
+            assert send_code(play, peer) in (0, 13)
+            assert await taken(peer.address, 0, 3) == [0, 1, 2]
+            await old.close()
+
+
+async def test_a_migration_that_is_stopped_puts_the_old_broker_back(tmp_path: Path) -> None:
+    """Too long a pause, and a command that is killed in it: the old broker goes on, and another run ends well."""
+    with Nursery(tmp_path / "logs") as nursery:
+        play = MigrationPlay(Plan(linger_seconds=0), nursery, tmp_path)
+        with apache(nursery, play) as peer:
+            async with Admin(peer.address) as admin:
+                await admin.topics.create(TOPIC, queues=2)
+            assert len(await taken(peer.address, 0, 100)) == 100
+            before = await changed(peer.broker_address)
+
+            # Our broker stands still when it should copy the last bytes.
+            words = play.command("--timeout", "2")
+            command = await asyncio.to_thread(started, words, tmp_path / "first.log")
+            os.kill(process_of(play.home), signal.SIGSTOP)
+            assert await asyncio.to_thread(answered, command) == 1
+            assert "all is as it was" in (tmp_path / "first.log").read_text()
+            assert await changed(peer.broker_address) == before
+            assert len(await taken(peer.address, 100, 100)) == 100
+
+            # The command itself is killed while nobody may write.
+            os.kill(process_of(play.home), signal.SIGCONT)
+            command = await asyncio.to_thread(started, play.command(), tmp_path / "second.log")
+            os.kill(process_of(play.home), signal.SIGSTOP)
+            tell(command)
+            await asyncio.to_thread(wait_until, "the stop", lambda: phase(play) == "STOPPING", PATIENT_S)
+            command.kill()
+            assert command.wait(10) != 0
+            os.kill(process_of(play.home), signal.SIGCONT)
+            assert await asyncio.to_thread(run, play.command("--abort"), tmp_path / "abort.log") == 0
+            assert await changed(peer.broker_address) == before
+            assert len(await taken(peer.address, 200, 100)) == 100
+
+            assert await asyncio.to_thread(run, play.command("--yes"), tmp_path / "third.log") == 0
+            assert (await status_of(play)).role is HaRole.MASTER
+            assert len(await taken(peer.address, 300, 100)) == 100
+            assert await changed(peer.broker_address) == STOPPED
+            await restart(play, nursery)
+            assert len(await taken(peer.address, 400, 10)) == 10
+            assert await read_all(peer.address) == list(range(410))
+            assert await asyncio.to_thread(run, play.command(), tmp_path / "fourth.log") == 0
+            assert await asyncio.to_thread(run, play.command("--abort"), tmp_path / "late.log") == 1
+
+
+def started(words: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """A command that has come to its question."""
+    with log.open("wb") as file:
+        command = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=file, stderr=file)
+    wait_until("the question", lambda: "switch over now?" in log.read_text(), PATIENT_S)
+    return command
+
+
+def tell(command: subprocess.Popen[bytes]) -> None:
+    assert command.stdin is not None
+    command.stdin.write(b"y\n")
+    command.stdin.close()
+
+
+def answered(command: subprocess.Popen[bytes]) -> int:
+    """Say yes; its exit code."""
+    tell(command)
+    return command.wait(PATIENT_S)
+
+
+def run(words: list[str], log: Path) -> int:
+    with log.open("wb") as file:
+        return subprocess.run(
+            words, stdout=file, stderr=file, stdin=subprocess.DEVNULL, timeout=180, check=False
+        ).returncode
+
+
+async def restart(play: MigrationPlay, nursery: Nursery) -> None:
+    """Our broker, killed, comes back as the master that it is, by the settings that the migration has left."""
+    os.kill(process_of(play.home), signal.SIGKILL)
+    wait_until("its end", lambda: not process_of(play.home), PATIENT_S)
+    words = [sys.executable, "-m", "gantry_broker", "-c", str(play.home / "broker.conf")]
+    nursery.start("ours-again", words, os.environ)
+
+    async def is_master() -> bool:
+        try:
+            return (await status_of(play)).role is HaRole.MASTER
+        except OrderError:
+            return False
+
+    await client_wait_until(is_master, timeout_s=PATIENT_S)
