@@ -478,3 +478,58 @@ def test_promotions_that_know_nothing_of_each_other_begin_different_epochs(
 
     epochs = [group.members[number].epoch for number in (2, 3)]
     assert epochs == ([1002, 1003] if is_numbered else [2, 2])
+
+
+def test_a_dead_master_of_an_asynchronous_group_does_not_stop_its_successor() -> None:
+    """Without acks a master asks all of S for grants, and the dead grant nothing; when it is back it can be named."""
+    group = group_of(2, acks_needed=0)
+    old, new = group.members[1], group.members[2]
+    old.is_answering = old.is_linked = False
+    steps: list[Step] = []
+
+    move(group, steps=steps)
+    new.send()
+    new.acknowledge()
+
+    assert group.acknowledged >= set(new.log)
+    assert "without [1] until named with --electable" in next(one.note for one in steps if one.what == "promote")
+    old.is_answering = old.is_linked = True
+    old.role = HaRole.UNASSIGNED
+    moved = move(group, to=2, named=frozenset({1, 2}))
+    assert (moved.epoch, new.electable, old.role) == (2002, [1], HaRole.SLAVE)
+
+
+def test_a_slave_that_is_away_is_never_left_out() -> None:
+    """It could be elected by what it has recorded; the new master must ask it, or there would be two."""
+    group = group_of(3, acks_needed=0)
+    for number in (1, 3):
+        group.members[number].is_answering = group.members[number].is_linked = False
+
+    move(group)
+
+    assert group.members[2].electable == [3]
+
+
+def test_a_master_that_asks_nobody_is_deposed_by_force_alone() -> None:
+    """No promise ends what it may acknowledge, whoever is named."""
+    group = group_of(2, acks_needed=0)
+    group.members[1].is_answering = False
+    move(group)
+    group.members[1].is_answering, group.members[2].is_answering = True, False
+    group.members[1].master_id, group.members[1].electable, group.members[1].epoch = 2, [], 1002
+    group.members[1].role = HaRole.SLAVE
+
+    with pytest.raises(CannotMove, match="nobody has recorded which slaves may be promoted"):
+        move(group, named=frozenset({1, 2}))
+
+    assert move(group, named=frozenset({1, 2}), is_forced=True, yes=True).number == 1
+
+
+def test_who_may_be_promoted_changes_only_where_that_makes_no_second_master() -> None:
+    """Where acks count, an election among those of before would not ask those of after."""
+    group = group_of(3)
+
+    with pytest.raises(CannotMove, match=r"\[2\] only after an election"):
+        move(group, to=1, named=frozenset({1, 2}))
+
+    assert group.members[1].electable == [2, 3]

@@ -92,6 +92,10 @@ class Group:
     """k."""
     master: Reached | None
     """Of that epoch, if it answers and still is."""
+    left_out: frozenset[int] = frozenset()
+    """Of M, who may not be promoted in the next epoch."""
+    is_unasked: bool = False
+    """Whether its master acknowledges without asking anybody: no promise ends that."""
 
     def next_epoch(self, winner: int, above: int = 0) -> int:
         """Greater than ``above`` and everything that anybody has recorded, and of ``winner`` alone.
@@ -119,7 +123,7 @@ class Group:
 
     def electable_after(self, winner: int) -> list[int]:
         """S of the next epoch."""
-        return sorted(self.members - {winner})
+        return sorted(self.members - self.left_out - {winner})
 
     def find(self, number: int) -> Reached:
         """The member with this number. Raises ``CannotMove``."""
@@ -165,7 +169,13 @@ def group_of(
     # More slaves than there are, or fewer acks than are needed, ask for more promises, never for fewer.
     acks_needed = min((one.status.acks_needed for one in said if one.status.acks_needed > 0), default=0)
     everybody = frozenset(named) or electable | leaders
-    return Group(reached, silent, epoch, electable, everybody, acks_needed, master)
+    # Without acks a master waits for the grants of all of S, so a dead master would stop its successor. It can be left
+    # out, as no slave can: nobody is able to elect it by what is recorded now.
+    is_asynchronous = acks_needed == 0
+    silent_leaders = frozenset(leaders) - {one.number for one in reached}
+    left_out = silent_leaders if is_asynchronous and not named else frozenset()
+    is_unasked = is_asynchronous and bool(leaders) and not recorded - leaders
+    return Group(reached, silent, epoch, electable, everybody, acks_needed, master, left_out, is_unasked)
 
 
 def _epochs(status: HaStatus) -> tuple[int, int, int]:

@@ -68,10 +68,23 @@ class Move:
 
     async def _stay(self, group: Group, master: Reached) -> Moved:
         """It is the master already. The order ends a drain that somebody has begun; the others are gathered."""
+        recorded = sorted(set(master.status.electable) - {master.number})
+        wanted = group.electable_after(master.number) if self._wish.named else recorded
+        if wanted != recorded:
+            return await self._widen(group, master, recorded, wanted)
         async with self._steps.step("promote", master, "is the master already"):
-            electable = sorted(group.electable - {master.number})
-            await self._clients[master.path].call(Promote(epoch=group.epoch, electable=electable))
+            await self._clients[master.path].call(Promote(epoch=group.epoch, electable=recorded))
         return await self._followed(group, master, group.epoch, "")
+
+    async def _widen(self, group: Group, master: Reached, recorded: list[int], wanted: list[int]) -> Moved:
+        """Have more slaves that may be promoted, in a new epoch of the same master.
+
+        Without acks it asks them for grants, too, so no second master is made possible. Where acks count, one would be.
+        """
+        if group.acks_needed or not set(recorded) < set(wanted):
+            reason = f"{recorded} may be promoted after {master.name}, and {wanted} only after an election"
+            raise CannotMove(reason, "move the role to another member, with the same --electable")
+        return await self._finish(group, master, group.next_epoch(master.number), "")
 
     async def _hand_over(self, group: Group, master: Reached) -> Moved:
         target = self._successor(group, master)
@@ -150,11 +163,11 @@ class Move:
         if self._wish.to is not None:
             self._wanted(group)
         here = len(group.voters)
-        if here >= group.needed:
+        if here >= group.needed and not group.is_unasked:
             return
         away = sorted(group.electable - {one.number for one in group.voters})
         reason = f"{group.needed} of the slaves {sorted(group.electable)} must promise, and {away} do not answer"
-        if not group.electable:
+        if not group.electable or group.is_unasked:
             reason = "nobody has recorded which slaves may be promoted"
         if not self._wish.is_forced:
             raise CannotMove(reason, "start one of them; --force gives up what only they may have")
@@ -255,7 +268,10 @@ class Move:
 
     async def _promote(self, group: Group, target: Reached, epoch: int, note: str, *, is_forced: bool) -> None:
         order = Promote(epoch=epoch, electable=group.electable_after(target.number), force=is_forced)
-        async with self._steps.step("promote", target, note or f"epoch {epoch}, after it {order.electable}"):
+        note = note or f"epoch {epoch}, after it {order.electable}"
+        if group.left_out:
+            note += f", without {sorted(group.left_out)} until named with --electable"
+        async with self._steps.step("promote", target, note):
             await self._clients[target.path].call(order)
 
     async def _follow(self, group: Group, target: Reached, epoch: int) -> bool:
