@@ -124,11 +124,13 @@ def run_producer(pair: Pair, plan: ProducerPlan, folder: Path) -> ProducerRun:
             command = benchmark.PRODUCER.command(home, arguments)
             producer = nursery.start("producer", command, java.environment(home))
             text = _listen(producer, plan)
+        logs = sorted((home / "logs").rglob("*.log"))
+        log_text = "\n".join(path.read_text(errors="replace") for path in logs)
     except (InteropError, OSError) as error:
         raise BenchmarkFailed(f"Apache's producer against {pair.system}, {pair.setup.text}: {error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return read_producer(text, system=pair.system, setup=pair.setup, threads=plan.threads)
+    return read_producer(text, log_text, system=pair.system, setup=pair.setup, threads=plan.threads)
 
 
 def _listen(producer: Child, plan: ProducerPlan) -> str:

@@ -87,8 +87,8 @@ class HaParts:
         conditions = [
             f"The benchmark producer of RocketMQ's examples, messages of {BODY_BYTES} bytes, each thread one send at a "
             "time; one run for each cell, both systems in turn; the rate of the ten seconds before the last report. It "
-            f"counts answers 10, 11 and 12 as sent. {self._buffers()}, Apache's in direct memory; its brokers have "
-            f"-Xmx1g. {UNPINNED}"
+            "counts answers 10, 11 and 12 as sent; refused is what its client wrote down, sent again or not. "
+            f"{self._buffers()}, Apache's in direct memory; its brokers have -Xmx1g. {UNPINNED}"
         ]
         errors = sum(run.failed for run in runs if run.system == "Gantry")
         return HaOutcome([producer_figures(runs, conditions)], producer_goals(runs), runs, [], errors)

@@ -9,6 +9,7 @@ here is a ceiling of what was acknowledged, for either broker.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 from typing import Final
@@ -16,7 +17,7 @@ from typing import Final
 import msgspec
 
 from gantry_bench.figures import Figures
-from gantry_bench.ha_cells import SYNC_BUFFERED, SYNC_PLAIN, Setup, System
+from gantry_bench.ha_cells import BUSY_CODE, SYNC_BUFFERED, SYNC_PLAIN, Setup, System
 from gantry_bench.ha_table import ratio
 from gantry_bench.measurement import Goal
 
@@ -24,6 +25,8 @@ _REPORT: Final = re.compile(
     r"Send TPS: (\d+) \| Max RT\(ms\): (\d+) \| Average RT\(ms\): +([\d.]+|NaN) \| Send Failed: (\d+) \| "
     r"Response Failed: (\d+)"
 )
+_REFUSAL: Final = re.compile(r"^org\.apache\.rocketmq\.\S+Exception: CODE: (\d+) ", re.MULTILINE)
+_BREAK: Final = re.compile(r"^org\.apache\.rocketmq\.remoting\.exception\.(\w+)", re.MULTILINE)
 EQUAL_LEVELS: Final = (1, 64, 256)
 EQUAL_MIN: Final = 1.0
 """Goal: synchronous replication with the buffer on gets at least as much as Apache's with its pool off."""
@@ -51,10 +54,18 @@ class ProducerRun(msgspec.Struct, frozen=True):
     failed: int
     """Sends that ended in an exception, those before the last ten seconds included."""
 
+    refused: dict[str, int] = {}
+    """Answers by code, and broken requests by their name, that its client wrote down: those that it sent again, too."""
+
     trouble: str = ""
 
 
-def read_producer(text: str, *, system: System, setup: Setup, threads: int) -> ProducerRun:
+def read_refusals(log_text: str) -> dict[str, int]:
+    """Of the log of its client, which has every one with its trace."""
+    return dict(Counter([*_REFUSAL.findall(log_text), *_BREAK.findall(log_text)]))
+
+
+def read_producer(text: str, log_text: str, *, system: System, setup: Setup, threads: int) -> ProducerRun:
     """Of what the producer printed."""
     reports = _REPORT.findall(text)
     if not reports:
@@ -62,8 +73,9 @@ def read_producer(text: str, *, system: System, setup: Setup, threads: int) -> P
         said = lines[-1][:100].replace("|", "/") if lines else "nothing"
         trouble = f"the producer reported no rate; it said: {said}"
         return ProducerRun(
-            system=system, setup=setup, threads=threads, messages_per_second=0, mean_ms=0, failed=0, trouble=trouble
-        )
+            system=system, setup=setup, threads=threads, messages_per_second=0, mean_ms=0, failed=0,
+            refused=read_refusals(log_text), trouble=trouble,
+        )  # fmt: skip
     rate, _, mean_ms, send_failed, response_failed = reports[-1]
     return ProducerRun(
         system=system,
@@ -72,6 +84,7 @@ def read_producer(text: str, *, system: System, setup: Setup, threads: int) -> P
         messages_per_second=float(rate),
         mean_ms=0.0 if mean_ms == "NaN" else float(mean_ms),
         failed=int(send_failed) + int(response_failed),
+        refused=read_refusals(log_text),
     )
 
 
@@ -98,6 +111,11 @@ def producer_goals(runs: Sequence[ProducerRun]) -> list[Goal]:
         goals.append(
             Goal(text=text, limit=ALONE_MIN, measured=share, unit="x Apache's with its pool on", is_floor=True)
         )
+    ours = [run for run in runs if run.system == "Gantry"]
+    if ours:
+        busy = sum(run.refused.get(BUSY_CODE, 0) for run in ours)
+        text = "Apache's producer, answers with code 2, all cells"
+        goals.append(Goal(text=text, limit=0, measured=busy, unit="answers"))
     return goals
 
 
@@ -129,8 +147,8 @@ def producer_figures(runs: Sequence[ProducerRun], conditions: list[str]) -> Figu
     return Figures(
         name="replication, Apache's producer",
         headings=[
-            "flush", "replication", "buffer", "threads", "Gantry msgs/s", "mean ms", "failed", "Apache msgs/s",
-            "mean ms", "failed", "Gantry, x Apache",
+            "flush", "replication", "buffer", "threads", "Gantry msgs/s", "mean ms", "failed", "refused by code",
+            "Apache msgs/s", "mean ms", "failed", "refused by code", "Gantry, x Apache",
         ],
         rows=rows,
         notes=[*conditions, lost_note],
@@ -139,8 +157,10 @@ def producer_figures(runs: Sequence[ProducerRun], conditions: list[str]) -> Figu
 
 def _columns(runs: Sequence[ProducerRun]) -> list[str]:
     if not runs:
-        return ["", "", ""]
+        return ["", "", "", ""]
     trouble = next((run.trouble for run in runs if run.trouble), "")
     failed = f"{sum(run.failed for run in runs):,}" + (f" ({trouble})" if trouble else "")
     rate = median(run.messages_per_second for run in runs)
-    return [f"{rate:,.0f}", f"{median(run.mean_ms for run in runs):.2f}", failed]
+    refused = sum((Counter(run.refused) for run in runs), Counter[str]())
+    codes = ", ".join(f"{code}: {count:,}" for code, count in sorted(refused.items())) or "0"
+    return [f"{rate:,.0f}", f"{median(run.mean_ms for run in runs):.2f}", failed, codes]

@@ -188,6 +188,15 @@ PRINTED = (
 )
 
 
+LOGGED = (
+    "2026-01-01 00:00:00 WARN pool-2-thread-1 - sendKernelImpl exception, resend at once, InvokeID: 1\n"
+    "org.apache.rocketmq.client.exception.MQBrokerException: CODE: 2  DESC: [TIMEOUT_CLEAN_QUEUE]broker busy\n"
+    "\tat org.apache.rocketmq.client.impl.MQClientAPIImpl.processSendResponse(MQClientAPIImpl.java:744)\n"
+    "org.apache.rocketmq.client.exception.MQBrokerException: CODE: 2  DESC: [TIMEOUT_CLEAN_QUEUE]broker busy\n"
+    "org.apache.rocketmq.remoting.exception.RemotingTimeoutException: wait response on the channel timeout\n"
+)
+
+
 def produced(system: System, setup: Setup, threads: int, rate: float) -> ha_producer.ProducerRun:
     """A run of Apache's producer with this rate."""
     return ha_producer.ProducerRun(
@@ -197,17 +206,22 @@ def produced(system: System, setup: Setup, threads: int, rate: float) -> ha_prod
 
 def test_the_last_report_of_the_producer_counts() -> None:
     """The ones before have its start in them."""
-    run = ha_producer.read_producer(PRINTED, system="Apache", setup=SYNC_BUFFERED, threads=1)
+    run = ha_producer.read_producer(PRINTED, "", system="Apache", setup=SYNC_BUFFERED, threads=1)
 
     assert (run.messages_per_second, run.mean_ms, run.failed, run.trouble) == (7, 150.5, 3, "")
 
 
 def test_a_producer_without_a_report_is_no_rate_and_says_why() -> None:
     """A rate of nothing must not pass for a measurement."""
-    run = ha_producer.read_producer("java.lang.Error: no\n", system="Apache", setup=PLAIN, threads=1)
+    run = ha_producer.read_producer("java.lang.Error: no\n", LOGGED, system="Apache", setup=PLAIN, threads=1)
 
     assert run.messages_per_second == 0
     assert "java.lang.Error" in run.trouble
+
+
+def test_answers_that_the_producers_client_sent_again_are_counted_too() -> None:
+    """Its own count knows only sends that failed for good, and code 2 is to be seen wherever it is given."""
+    assert ha_producer.read_refusals(LOGGED) == {"2": 2, "RemotingTimeoutException": 1}
 
 
 def test_the_producers_goals_compare_our_buffer_with_apaches_pool_off_and_on() -> None:
@@ -224,6 +238,7 @@ def test_the_producers_goals_compare_our_buffer_with_apaches_pool_off_and_on() -
         ("x Apache's with its pool off", 1.0, True),
         ("x Apache's with its pool off", 0.5, False),
         ("x Apache's with its pool on", 9.5, False),
+        ("answers", 0, True),
     ]
     assert "in 0 of 1 cells" in ha_producer.producer_figures(runs, []).notes[-1]
 
