@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, final
 
@@ -20,6 +21,8 @@ from replication.supervisor import PATIENCE_S, NoPromotion, Supervisor
 
 ACKNOWLEDGED_BETWEEN: Final = 40
 """Messages before, while and after something is wrong."""
+MOMENT_S: Final = 0.1
+"""Within which a member ends that is in the middle of something."""
 CHANCE_S: Final = 0.3
 """A fault comes at some moment after so many messages."""
 
@@ -46,6 +49,10 @@ class Drama:
             Fault.PART_SLAVE: self.part_slave,
             Fault.POWER_MASTER: self.power_off_master,
             Fault.POWER_SLAVE: self.power_off_slave,
+            Fault.KILL_PROMOTED: self.kill_promoted,
+            Fault.KILL_RETURNING: lambda: self.disturb_return(Member.kill),
+            Fault.POWER_RETURNING: lambda: self.disturb_return(Member.lose_power),
+            Fault.WIPE_SLAVE: self.wipe_slave,
             Fault.SWITCH: self.switch,
         }
         assert set(self._acts) == set(Fault), "every fault can be played"
@@ -163,6 +170,45 @@ class Drama:
     async def power_off_slave(self) -> None:
         slave = self._a_slave()
         await slave.lose_power()
+        await self.some_if_it_may()
+        await self.come_back(slave)
+
+    async def kill_promoted(self) -> None:
+        old = self._supervisor.master
+        await old.kill()
+        promotion = asyncio.ensure_future(self.fail_over())
+        await asyncio.sleep(self._chance.uniform(0, MOMENT_S))
+        promoted = self._chance.choice(self._group.others(old))
+        await promoted.kill()
+        promotion.cancel()
+        await asyncio.gather(promotion, return_exceptions=True)
+        for member in (old, promoted):
+            if not member.process.is_running:
+                await member.process.start()
+        await self._supervisor.reinstate()
+
+    async def disturb_return(self, end: Callable[[Member], Awaitable[None]]) -> None:
+        old, network = self._supervisor.master, self._group.network
+        for slave in self._group.others(old):
+            network.part(old.number, slave.number)
+        old.is_cut_off = True
+        await asyncio.sleep(self._chance.uniform(0, CHANCE_S))
+        await self.fail_over()
+        await self.some_if_it_may()
+        network.heal()
+        old.is_cut_off = False
+        await self._supervisor.gather([old])
+        await asyncio.sleep(self._chance.uniform(0, MOMENT_S))
+        await end(old)
+        await self.come_back(old)
+
+    async def wipe_slave(self) -> None:
+        slave = self._a_slave()
+        await slave.kill()
+        shutil.rmtree(slave.store)
+        await self.come_back(slave)
+        await asyncio.sleep(self._chance.uniform(0, MOMENT_S))
+        await slave.kill()
         await self.some_if_it_may()
         await self.come_back(slave)
 

@@ -34,16 +34,25 @@ class Fault(StrEnum):
     POWER_MASTER = "power-master"
     """The machine of the master loses its power; a promotion."""
     POWER_SLAVE = "power-slave"
+    KILL_PROMOTED = "kill-promoted"
+    """The master is killed, and so is the one that is just being promoted; both start again."""
+    KILL_RETURNING = "kill-returning"
+    """A master returns with a tail of its own, and is killed while it cuts that or just after."""
+    POWER_RETURNING = "power-returning"
+    """The same, and its machine loses its power."""
+    WIPE_SLAVE = "wipe-slave"
+    """A slave loses its disk, and is killed while it copies everything."""
     SWITCH = "switch"
     """A promotion while nothing is wrong."""
 
 
 CUTS: Final = frozenset({
     Fault.PART_MASTER, Fault.MUTE_MASTER, Fault.DEAFEN_MASTER, Fault.ISOLATE_MASTER, Fault.PART_SLAVE,
+    Fault.KILL_RETURNING, Fault.POWER_RETURNING,
 })  # fmt: skip
-POWER: Final = frozenset({Fault.POWER_MASTER, Fault.POWER_SLAVE})
+POWER: Final = frozenset({Fault.POWER_MASTER, Fault.POWER_SLAVE, Fault.POWER_RETURNING})
 KEEPING: Final = frozenset({
-    Fault.RESTART_MASTER, Fault.KILL_SLAVE, Fault.PAUSE_SLAVE, Fault.PART_SLAVE, Fault.POWER_SLAVE,
+    Fault.RESTART_MASTER, Fault.KILL_SLAVE, Fault.PAUSE_SLAVE, Fault.PART_SLAVE, Fault.POWER_SLAVE, Fault.WIPE_SLAVE,
 })  # fmt: skip
 """After these the master's log goes on where it was."""
 FAULTS_MAX: Final = 3
