@@ -61,7 +61,6 @@ class MigrationPlay:
         self._orders = directory / "orders"
         self._orders.mkdir(parents=True)
         self._ledger = Ledger(self._orders / "ledger.txt")
-        self._pid = 0
 
     # -- the story -----------------------------------------------------------------------------------------------------
 
@@ -138,10 +137,7 @@ class MigrationPlay:
     def _migrate(self) -> None:
         began = time.time()
         child = self._nursery.start("migrate", self.command("--yes"), os.environ)
-        try:
-            code = child.process.wait(MIGRATE_SECONDS_MAX)
-        finally:
-            self._note_ours()
+        code = child.process.wait(MIGRATE_SECONDS_MAX)
         self.report.command_seconds = time.time() - began
         self.report.said = child.log.read_text()
         if code != 0:
@@ -225,17 +221,13 @@ class MigrationPlay:
     def _tell(self, order: str) -> None:
         (self._orders / order).touch()
 
-    def _note_ours(self) -> None:
-        """Which process the command has started."""
-        self._pid = process_of(self.home)
-
     def stop_ours(self) -> None:
-        """It is nobody's child."""
-        pid = process_of(self.home) or self._pid
+        """It is nobody's child; and a test may have made it stand still."""
+        pid = process_of(self.home)
         if pid:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-            wait_until("the end of our broker", lambda: not Path(f"/proc/{pid}").exists(), 60.0)
+            os.kill(pid, signal.SIGCONT)
+            os.kill(pid, signal.SIGTERM)
+            wait_until("the end of our broker", lambda: process_of(self.home) != pid, 60.0)
 
 
 def process_of(home: Path) -> int:
