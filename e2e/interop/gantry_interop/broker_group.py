@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -153,6 +154,11 @@ class BrokerGroup:
         member.child.kill()
         member.child = None
         return time.time()
+
+    def signal(self, member: Member, number: signal.Signals) -> None:
+        """Stop its process, or let it go on."""
+        if member.child is not None:
+            member.child.process.send_signal(number)
 
     def stop(self) -> None:
         """In order, slaves first: what is left on the disk is all there is."""

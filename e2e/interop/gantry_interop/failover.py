@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -26,6 +27,12 @@ from gantry_interop.processes import Nursery, wait_until
 SENDERS = 8
 QUEUES = 4
 BODY_BYTES = 1024
+LAGGING_BODY_BYTES = 16 << 10
+"""So large that what a stopped slave lacks fits into no buffer between it and its master."""
+
+LAG_SECONDS = 1.5
+"""Shorter than a grant, so that an asynchronous master goes on acknowledging."""
+
 READY_SECONDS_MAX = 120.0
 RECOVERY_SECONDS_MAX = 120.0
 """Clients ask name servers every 30 s by default."""
@@ -41,6 +48,9 @@ class Plan:
     is_calm: bool = False
     """Whether the senders pause until the slaves have everything, just before the kill."""
 
+    is_lagging: bool = False
+    """Whether the slaves are stopped for a moment before the kill, so that there is something that no slave had."""
+
     poll_ms: int = 0
     """The client's pollNameServerInterval; 0 leaves it as it is, 30 s."""
 
@@ -54,13 +64,17 @@ class Plan:
         return 3 if self.is_sync else 2
 
     @property
+    def body_bytes(self) -> int:
+        return LAGGING_BODY_BYTES if self.is_lagging else BODY_BYTES
+
+    @property
     def may_lose_tail(self) -> bool:
         return not self.is_sync and not self.is_calm
 
     @property
     def name(self) -> str:
         kind = "sync, two slaves" if self.is_sync else "async, one slave"
-        return f"{kind}, {'slave level' if self.is_calm else 'full load'}"
+        return f"{kind}, {'slave level' if self.is_calm else 'slave behind' if self.is_lagging else 'full load'}"
 
     @property
     def poll_text(self) -> str:
@@ -148,7 +162,7 @@ class _Play:
             scenario_seconds_max=1_200.0,
             extra=(
                 *("--directory", str(self._orders), "--poll-ms", str(self._plan.poll_ms)),
-                *("--threads", str(SENDERS), "--queues", str(QUEUES), "--body-bytes", str(BODY_BYTES)),
+                *("--threads", str(SENDERS), "--queues", str(QUEUES), "--body-bytes", str(self._plan.body_bytes)),
             ),
         )  # fmt: skip
         home = self._directory / "home"
@@ -178,11 +192,7 @@ class _Play:
         self._until("the first deliveries", "seen", 1, driver, READY_SECONDS_MAX)
         time.sleep(plan.load_seconds)
         old = group[1]
-        if plan.is_calm:
-            self._tell("pause")
-            wait_until("the slaves to be level", lambda: self._are_level(plan.members - 1), READY_SECONDS_MAX)
-        killed = group.kill(old)
-        (self._orders / "pause").unlink(missing_ok=True)
+        killed = self._kill(old)
         ordered = time.time()
         moved = group.promote()
         self._report.command_seconds = time.time() - ordered
@@ -202,6 +212,23 @@ class _Play:
         final = places(new.store, self._topic)
         judgement = judge(self._ledger, final, tail, killed_us=int(killed * 1e6), ordered_us=ordered_us)
         self._take(judgement, killed, ordered, len(set(tail.values()) - set(final.values())))
+
+    def _kill(self, old: Member) -> float:
+        """The master, under load or not; when it was gone."""
+        plan, group = self._plan, self._group
+        slaves = group.members[1:]
+        if plan.is_calm:
+            self._tell("pause")
+            wait_until("the slaves to be level", lambda: self._are_level(len(slaves)), READY_SECONDS_MAX)
+        if plan.is_lagging:
+            for slave in slaves:
+                group.signal(slave, signal.SIGSTOP)
+            time.sleep(LAG_SECONDS)
+        killed = group.kill(old)
+        for slave in slaves:
+            group.signal(slave, signal.SIGCONT)
+        (self._orders / "pause").unlink(missing_ok=True)
+        return killed
 
     def _are_level(self, slaves: int) -> bool:
         status = self._group.master_status()

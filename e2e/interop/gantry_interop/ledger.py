@@ -13,7 +13,6 @@ nowhere else may anything be missing: what a slave had received is never lost.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +23,6 @@ from gantry_wire.message import RecordFault, StoredMessage, check_record, decode
 
 Place = tuple[int, int]
 """Queue, and offset in it."""
-
-_NUMBER = struct.Struct(">8xi")
-"""In a body: the run, then the number."""
-
 
 class Answered(NamedTuple):
     """One attempt that was answered 0."""
@@ -114,12 +109,8 @@ def walk(store: Path, begin: int = 0) -> Iterator[StoredMessage]:
 
 
 def places(store: Path, topic: str, begin: int = 0) -> dict[Place, int]:
-    """Which message stands where, in the log from ``begin`` on."""
-    return {
-        (one.queue_id, one.queue_offset): _NUMBER.unpack_from(one.body)[0]
-        for one in walk(store, begin)
-        if one.topic == topic
-    }
+    """Which message stands where, in the log from ``begin`` on. Its number is in its flag, whatever its body is."""
+    return {(one.queue_id, one.queue_offset): one.flag for one in walk(store, begin) if one.topic == topic}
 
 
 @dataclass(frozen=True)
