@@ -182,3 +182,25 @@ async def test_nobody_follows_a_broker_that_is_no_master() -> None:
             one.send(5)
             await wait_until(lambda: one.slaves.acked() == one.wrote)
             assert slave.follower.trouble is None
+
+
+async def test_a_slave_whose_following_fails_in_a_way_nobody_foresaw_tries_again() -> None:
+    """Whatever goes wrong, the reason is kept for the status, and the next attempt comes."""
+    attempts: list[int] = []
+
+    def facts() -> SlaveFacts:
+        attempts.append(1)
+        raise RuntimeError("nobody foresaw this")
+
+    async with master() as one:
+        follower = Follower(SlaveStore(make_world(1).store), facts, ("127.0.0.1", one.server.port))
+        await fails_twice(follower, attempts)
+
+
+async def fails_twice(follower: Follower, attempts: list[int]) -> None:
+    task = asyncio.ensure_future(follower.run())
+    try:
+        await wait_until(lambda: len(attempts) >= 2)
+        assert follower.trouble == "RuntimeError: nobody foresaw this"
+    finally:
+        task.cancel()

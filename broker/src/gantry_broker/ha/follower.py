@@ -89,6 +89,9 @@ class Follower:
                 reason = "the master has closed the stream"
             except (OSError, TimeoutError, StreamBroken, CopyRefused, StoreError, Refused) as exc:
                 reason = str(exc) or type(exc).__name__
+            except Exception as exc:  # a slave that follows nobody, and nobody knows, is worse than one that tries again
+                log.exception("following fails unexpectedly")
+                reason = f"{type(exc).__name__}: {exc}"
             if self._stream is not None and self._stream.was_streaming:
                 failures = 0
             self._stream = None

@@ -121,6 +121,9 @@ class ClassicFollower:
                 reason = str(exc) or type(exc).__name__
             except (RemotingError, BadAnswer) as exc:
                 reason = f"{self._master.broker_address}: {exc}"
+            except Exception as exc:  # a slave that follows nobody, and nobody knows, is worse than one that tries again
+                log.exception("following fails unexpectedly")
+                reason = f"{type(exc).__name__}: {exc}"
             if self._stream is not None and self._stream.was_streaming:
                 failures = 0
             self._stream = None
