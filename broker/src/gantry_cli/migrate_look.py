@@ -63,7 +63,7 @@ async def look(
         old_address=old.address,
         ports_taken=[] if is_running else taken(conf.get("bindAddress", ""), ports_of(conf)),
         free_bytes=free_bytes(home.path),
-        copied_bytes=copied,
+        copied_bytes=min(copied, log.end - log.begin),
         own_file_bytes=file_bytes,
         own_id=int(conf.get("brokerId", "1")),
     )

@@ -88,7 +88,7 @@ class Migrating:
         migration = self._migration(old, record or Record(old_address=address, broker_name=name))
         if migration.record.phase is Phase.PROMOTING:
             await self._attach(self._home.read_conf(), migration)
-            return await self._finish(migration, old, await migration.promote(migration.record.end))
+            return await self._finish(migration, old, await migration.promote())
         conf = await self._conf(old, listings)
         found = await self._check(old, listings, conf, migration.record)
         if self._typed.dry_run:

@@ -27,7 +27,7 @@ from gantry_status.orders import AskStatus, Flush, HaRole, HaStatus, OrderError,
 T = TypeVar("T")
 
 POLL_S: Final = 0.02
-STILL_S: Final = 0.1
+STILL_S: Final = 0.2
 """Between two looks at the old log that must agree: an append that had begun is over by then."""
 PROGRESS_S: Final = 1.0
 LEVEL_BYTES: Final = 16 << 20
@@ -144,12 +144,15 @@ class Migration:
             async with asyncio.timeout(self._timeout_s):
                 await self._stop_writes()
                 end = await self._copied()
+                epoch = await self._next_epoch()
         except BaseException as error:
             await self._take_back(error)
             if isinstance(error, OrderError):
                 raise CannotMigrate(f"our broker: {error}", "all is as it was") from error
             raise
-        return await _to_its_end(self.promote(end))
+        self.record = msgspec.structs.replace(self.record, epoch=epoch, end=end)
+        self._keep(Phase.PROMOTING)
+        return await _to_its_end(self.promote())
 
     async def _stop_writes(self) -> None:
         config = await self._old.config()
@@ -195,13 +198,13 @@ class Migration:
                 reason, "all is as it was; give it more with --timeout, or look at what holds it up"
             ) from error
 
-    async def promote(self, end: int) -> Switched:
-        """Our broker is the master, and everybody is led to it."""
-        if self.record.phase is not Phase.PROMOTING:
-            status = await self.status()
-            epoch = max(status.epoch, status.promised_epoch, status.last_epoch, self.record.epoch) + 1
-            self.record = msgspec.structs.replace(self.record, epoch=epoch, end=end)
-            self._keep(Phase.PROMOTING)
+    async def _next_epoch(self) -> int:
+        status = await self.status()
+        return max(status.epoch, status.promised_epoch, status.last_epoch, self.record.epoch) + 1
+
+    async def promote(self) -> Switched:
+        """Our broker is the master, and everybody is led to it: all that is left to do, as often as it takes."""
+        end = self.record.end
         # Before the order: whatever ends our broker from now on, it must not come back as the old one's slave.
         self._home.write_conf(master_conf(self._home.read_conf()), "our broker is the master now")
         status = await self._promoted()
@@ -252,8 +255,8 @@ class Migration:
         with suppress(CannotMigrate):
             log = await self._old.log()
         if log is not None and log.end > self.record.end >= 0:
-            lost = f"from {self.record.end} to {log.end}"
-            raise CannotMigrate(f"the old broker has taken more after the switch, {lost}: these messages are not here")
+            reason = f"the old broker has taken more after the switch, from {self.record.end} to {log.end}"
+            raise CannotMigrate(f"{reason}: these messages are not here", "read them there, and send them again")
         self._keep(Phase.DONE)
         return log
 
