@@ -124,7 +124,7 @@ def copy(source: Path, target: Path) -> None:
     target.mkdir(exist_ok=True)
     for path in target.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    shutil.copytree(source, target, dirs_exist_ok=True)
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ connections are, too: nobody reads or writes a store that is being changed.
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from typing import Final, Protocol, final
@@ -128,7 +129,20 @@ class Roles:
         if needed:
             await self._compare(needed)
         else:
-            await self._be_master(identity.epoch + 1, [])
+            await self._begin_alone(identity.epoch)
+
+    async def _begin_alone(self, epoch: int) -> None:
+        """No slave is asked. On a disk too full to write down a new epoch, the start goes on in the last one.
+
+        A slave that has more than this log is refused then, until somebody looks; a new epoch would have it cut.
+        """
+        try:
+            await self._be_master(epoch + 1, [])
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            log.warning("the disk is too full for a new epoch", extra={"epoch": epoch, "reason": str(error)})
+            await self._be_master(epoch, self.records.record.electable)
 
     async def close(self) -> None:
         """Begin no change any more, and let one under way come to its end."""
