@@ -52,6 +52,10 @@ class Life(Process):
         check_keys(self.store, self.model, self.model.end)
         self.depth -= 1
 
+    def detach(self) -> None:
+        """The traps watch nobody any more."""
+        self.traps.detach()
+
     # -- sending -------------------------------------------------------------------------------------------------------
 
     @verb

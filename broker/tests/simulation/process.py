@@ -23,6 +23,7 @@ from simulation.telling import Teller, verb
 from simulation.traps import Death, ProcessEnded, Traps
 
 from gantry_broker.errors import FlushFailed, StoreFull, StoreUnusable
+from gantry_broker.store.identity import LOG_END_MAX
 from gantry_broker.store.message_store import MessageStore, RecoveryReport
 from gantry_broker.testing.fake_clock import FakeClock
 from gantry_broker.testing.faulty_disk import DEFAULT_CAPACITY, FaultyDisk
@@ -70,10 +71,6 @@ class Process(Teller):
         self._is_derived_lost = False
         self.traps.attach(self.disk)
 
-    def detach(self) -> None:
-        """The traps watch nobody any more."""
-        self.traps.detach()
-
     # -- opening -------------------------------------------------------------------------------------------------------
 
     def open_store(self) -> MessageStore | None:
@@ -106,7 +103,8 @@ class Process(Teller):
 
     def _open(self) -> RecoveryReport | None:
         store = make_store(self.disk, self.volumes, self.clock, self.mode)
-        self.told = -1 if self.mode.is_waiting else None
+        # Without slaves a start shows whatever it finds, even if it dies before anybody looks.
+        self.told, self.confirmed = (-1, self.confirmed) if self.mode.is_waiting else (None, LOG_END_MAX)
         if self.told is not None:
             store.wait_for_slaves(self.told)
         try:
@@ -289,9 +287,9 @@ class Process(Teller):
 
     def _note_confirmed(self, store: MessageStore) -> None:
         """Whatever the store says, nothing is confirmed or promised that slaves lack, where they are waited for."""
-        confirmed, promised = store.confirmed, store.promised
-        assert self.told is None or max(confirmed, promised) <= max(self.told, 0), "a slave lacks what is promised"
-        self.confirmed = max(self.confirmed, confirmed)
+        furthest = max(store.confirmed, store.promised)
+        assert self.told is None or furthest <= max(self.told, 0), f"{furthest} is at no slave"
+        self.confirmed = max(self.confirmed, store.confirmed)
 
     def is_failure_excused(self) -> bool:
         """Whether a send, a flush or an open may be refused: something was made to fail since the last open."""
