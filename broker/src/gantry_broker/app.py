@@ -517,7 +517,7 @@ class Broker:
         )
 
     def clamp_offsets(self) -> None:
-        self.tables.clamp_offsets()
+        self.tables.begin_epoch()
 
     async def standstill(self, change: Callable[[], None]) -> None:
         """Run ``change`` in a thread while nobody uses the store: clients are sent away, and nothing is answered."""

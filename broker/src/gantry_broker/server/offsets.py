@@ -2,9 +2,18 @@
 
 Offsets are positions of the next message to consume. They live in memory, are written to disk every few seconds and at
 a clean stop, and repeat some messages after a crash rather than skip one: the file never runs ahead of the table.
+
+A new epoch may have lost what its predecessor showed, and consumers keep their positions in memory:
+
+    [...... both masters ......)[...... the old one's tail ......)
+                               ^ begin of the epoch              ^ where a consumer is
+
+By the time it comes, the queue may have grown past that position with other messages, which it would skip. So what a
+group that has committed before says of a queue is believed once it has asked for something at or before the begin:
+nobody has got past it otherwise. Until then it is sent back to there, and what it commits counts up to there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import msgspec
@@ -39,6 +48,9 @@ class ConsumerOffsets:
         self._table: dict[str, dict[int, int]] = {}
         self._version = DataVersion(timestamp=clock.wall_ms())
         self.is_dirty = False
+        self._begins: dict[str, dict[int, int]] = {}
+        """Where the epoch began in queues whose groups have not been there yet."""
+
         self.edition = 0
         """Rises with every change."""
 
@@ -51,11 +63,32 @@ class ConsumerOffsets:
         return None if queues is None else queues.get(queue_id)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        queues = self._table.setdefault(f"{topic}{SEPARATOR}{group}", {})
+        key = f"{topic}{SEPARATOR}{group}"
+        queues = self._table.setdefault(key, {})
+        if key in self._begins:
+            offset = min(offset, self._begins[key].get(queue_id, offset))
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.is_dirty = True
             self.edition += 1
+
+    def begin_epoch(self, end_of: Callable[[str, int], int]) -> None:
+        """From now on this broker is the master, and queues end where ``end_of`` says, by topic and number."""
+        self._begins = {}
+        for key, queues in self._table.items():
+            topic = key.partition(SEPARATOR)[0]
+            self._begins[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
+
+    def way_back(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """Where a reader has to go on that comes with a position in what is gone; None if it may read where it is."""
+        begins = self._begins.get(f"{topic}{SEPARATOR}{group}")
+        begin = None if begins is None else begins.get(queue_id)
+        if begins is None or begin is None:
+            return None
+        if offset > begin:
+            return begin
+        del begins[queue_id]
+        return None
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         """All committed offsets of a group in a topic."""

@@ -35,6 +35,9 @@ class StoredTables:
     def __init__(self, core: BrokerCore, delay: DelayService) -> None:
         self._core = core
         self._delay = delay
+        self._epoch = 0
+        """Which consumers' positions are known to be of."""
+
         self._files: dict[str, ConfigFile] = {}
         tables: tuple[tuple[str, Callable[[], msgspec.Struct]], ...] = (
             ("topics", core.topics.document),
@@ -65,18 +68,30 @@ class StoredTables:
         if adopted:
             log.warning("topics found on disk that topics.json did not have", extra={"topics": adopted})
         self.clamp_offsets()
+        self._epoch = core.store.identity.epoch
         for name in ("topics", "subscriptionGroup"):
             core.persistence.mark(name, now=True)
 
     def clamp_offsets(self) -> None:
         """Nobody may skip new messages because an offset points beyond what a crash left."""
         for topic, queue_id in self._core.offsets.known_queues():
-            queue = self._core.store.find_queue(topic, queue_id)
-            for group, old in self._core.offsets.clamp(topic, queue_id, 0 if queue is None else queue.end):
+            for group, old in self._core.offsets.clamp(topic, queue_id, self._end_of(topic, queue_id)):
                 log.warning(
                     "a consumer offset pointed beyond its queue and was set back",
                     extra={"group": group, "topic": topic, "queue": queue_id, "old": old},
                 )
+
+    def begin_epoch(self) -> None:
+        """Nor because a consumer is where its last master was. A start that lost nothing goes on in its old epoch."""
+        self.clamp_offsets()
+        epoch = self._core.store.identity.epoch
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._core.offsets.begin_epoch(self._end_of)
+
+    def _end_of(self, topic: str, queue_id: int) -> int:
+        queue = self._core.store.find_queue(topic, queue_id)
+        return 0 if queue is None else queue.end
 
     def _load(self, name: str, kind: type[D]) -> D:
         """What a table's file says. Raises ConfigCorrupt, also for JSON of another shape."""

@@ -71,6 +71,12 @@ class PullHandlers:
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
         except Refused as refused:
             return command.reply(refused.code, refused.remark)
+        back = self._way_back(pull)
+        if back is not None:
+            result = self._read(pull, back, wanted)._replace(
+                status=ReadStatus.OFFSET_OVERFLOW_BADLY, next_offset=back, body=b""
+            )
+            return self._reply(command, pull.consumer_group, pull.queue_offset, result)
         result = self._read(pull, pull.queue_offset, wanted)
         if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0:
             self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
@@ -125,6 +131,12 @@ class PullHandlers:
             # It may have come from the master: the reader waits until it is here, too.
             return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
         return result
+
+    def _way_back(self, pull: PullMessage) -> int | None:
+        """Where a reader must go back to whose position is that of another master; a copy knows none."""
+        if self.is_copy():
+            return None
+        return self._core.offsets.way_back(pull.consumer_group, pull.topic, pull.queue_id, pull.queue_offset)
 
     def _when_slow(self, group: str) -> int:
         config = self._core.groups.all.get(group)
