@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from gantry_interop import java, peers
 from gantry_interop.migration import MigrationPlay, process_of
-from gantry_interop.migration_report import MigrationReport, Plan
+from gantry_interop.migration_report import MigrationReport, Plan, large
 from gantry_interop.processes import Nursery, wait_until
 
-from gantry_cli.migrate_source import STOPPED, ApacheBroker, RemotingPeer
+from gantry_cli.migrate_source import STOPPED, ApacheBroker, RemotingPeer, SourceLog
 from gantry_client import Admin, ClientError, Message, Producer, PullConsumer
 from gantry_client.testing import wait_until as client_wait_until
 from gantry_status.order_client import OrderClient
-from gantry_status.orders import AskStatus, HaRole, HaStatus, OrderError
+from gantry_status.orders import AskStatus, Drain, HaRole, HaStatus, OrderError
 
 pytestmark = pytest.mark.needs_java
 
 TOPIC = "interop_migrate"
 PATIENT_S = 60.0
+DELAY_LEVEL = 18
+"""Of peers' short levels, eighteen seconds: due after the switch."""
 
 
 def play(plan: Plan, tmp_path: Path) -> MigrationReport:
@@ -50,10 +53,7 @@ def test_java_clients_go_on_at_our_broker(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_three_gibibytes_from_before_come_along_under_load(tmp_path: Path) -> None:
     """The same with RocketMQ's own file size and the clients' own route poll, and more than memory is read for."""
-    plan = Plan(
-        before_bytes=3300 << 20, body_bytes=64 << 10, file_bytes=1 << 30, poll_ms=0, load_seconds=15, linger_seconds=35
-    )
-    report = play(plan, tmp_path)
+    report = play(large(3300, 0), tmp_path)
 
     assert report.broken == []
     assert report.copied_bytes > 3 << 30
@@ -93,6 +93,10 @@ async def read_all(address: str) -> list[int]:
                 numbers += [int(message.body) for message in messages]
                 offset = messages[-1].queue_offset + 1
     return sorted(numbers)
+
+
+async def has(address: str, number: int) -> bool:
+    return number in await read_all(address)
 
 
 async def changed(address: str) -> dict[str, str]:
@@ -179,15 +183,55 @@ async def test_a_migration_that_is_stopped_puts_the_old_broker_back(tmp_path: Pa
             assert await changed(peer.broker_address) == before
             assert len(await taken(peer.address, 200, 100)) == 100
 
+            async with Producer(peer.address, "migrate-p") as producer:
+                await producer.send(Message(TOPIC, b"1000", delay_level=DELAY_LEVEL))
             assert await asyncio.to_thread(run, play.command("--yes"), tmp_path / "third.log") == 0
             assert (await status_of(play)).role is HaRole.MASTER
             assert len(await taken(peer.address, 300, 100)) == 100
             assert await changed(peer.broker_address) == STOPPED
             await restart(play, nursery)
             assert len(await taken(peer.address, 400, 10)) == 10
-            assert await read_all(peer.address) == list(range(410))
+            await client_wait_until(lambda: has(peer.address, 1000), timeout_s=PATIENT_S)
+            assert await read_all(peer.address) == [*range(410), 1000]
             assert await asyncio.to_thread(run, play.command(), tmp_path / "fourth.log") == 0
             assert await asyncio.to_thread(run, play.command("--abort"), tmp_path / "late.log") == 1
+
+
+async def test_the_old_broker_can_take_over_again(tmp_path: Path) -> None:
+    """As docs/migration.md says: its store is the beginning of ours, so it follows ours, and goes on."""
+    with Nursery(tmp_path / "logs") as nursery:
+        play = MigrationPlay(Plan(linger_seconds=0), nursery, tmp_path)
+        with apache(nursery, play) as peer:
+            async with Admin(peer.address) as admin:
+                await admin.topics.create(TOPIC, queues=2)
+            assert len(await taken(peer.address, 0, 100)) == 100
+            words = play.command("--yes", "-o", "haClassicPeers=true")
+            assert await asyncio.to_thread(run, words, tmp_path / "there.log") == 0
+            assert len(await taken(peer.address, 100, 100)) == 100
+            await asyncio.to_thread(peer.broker.stop, peers.ORDERLY_SECONDS_MAX)
+
+            slave = dataclasses.replace(
+                play.theirs, settings={**play.theirs.settings, "brokerRole": "SLAVE", "brokerId": "1"}
+            )
+            again = await asyncio.to_thread(peers.start_broker, "apache", nursery, slave, "slave-again")
+            async with OrderClient(str(play.home / "store" / "control.sock")) as ours:
+                status = await ours.call(Drain(timeout_ms=5_000))
+            log = ApacheBroker(peer.broker_address).log
+            await client_wait_until(lambda: ends_at(log, status.wrote), timeout_s=PATIENT_S)
+            await asyncio.to_thread(play.stop_ours)
+            await asyncio.to_thread(again.stop, peers.ORDERLY_SECONDS_MAX)
+            await asyncio.to_thread(peers.start_broker, "apache", nursery, play.theirs, "master-again")
+
+            await client_wait_until(lambda: is_taken(peer.address, 200), timeout_s=PATIENT_S)
+            assert await read_all(peer.address) == list(range(201))
+
+
+async def ends_at(log: Callable[[], Awaitable[SourceLog]], end: int) -> bool:
+    return (await log()).end == end
+
+
+async def is_taken(address: str, number: int) -> bool:
+    return await taken(address, number, 1) == [number]
 
 
 def started(words: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import final
 
-from gantry_client import Admin, FetchStatus, Message, Producer, PullConsumer
+from gantry_client import Admin, FetchStatus, Message, Producer, ProducerSettings, PullConsumer
 from gantry_interop import drivers, peers, probe
 from gantry_interop.errors import InteropError
 from gantry_interop.ledger import Ledger, places
@@ -192,11 +192,12 @@ class MigrationPlay:
     async def _fill(self) -> int:
         """Messages until the log is as long as it shall be; how many."""
         gate, count = asyncio.Semaphore(SENDING_AT_ONCE), 0
-        body = random.Random(1).randbytes(self._plan.body_bytes)  # nothing that a client would compress
+        body = random.Random(1).randbytes(self._plan.body_bytes)
         total = self._plan.before_bytes // self._plan.body_bytes
         async with Admin(self.theirs.name_server) as admin:
             await admin.topics.create(OLD_TOPIC, queues=OLD_QUEUES)
-        async with Producer(self.theirs.name_server, "before-p") as producer:
+        plain = ProducerSettings(compress_above_bytes=1 << 30, send_timeout_ms=30_000)
+        async with Producer(self.theirs.name_server, "before-p", settings=plain) as producer:
 
             async def send(number: int) -> None:
                 async with gate:

@@ -72,6 +72,18 @@ class MigrationReport:
         ]
 
 
+def large(mib: int, poll_ms: int) -> Plan:
+    """One with RocketMQ's own file size, and a log that is longer than what lies in a cache by chance."""
+    return Plan(
+        before_bytes=mib << 20,
+        body_bytes=64 << 10,
+        file_bytes=1 << 30,
+        poll_ms=poll_ms,
+        load_seconds=15.0,
+        linger_seconds=35.0,
+    )
+
+
 def longest_gap(moments_us: list[int]) -> float:
     """Between neighbours, in seconds."""
     ordered = sorted(moments_us)
