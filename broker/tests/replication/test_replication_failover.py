@@ -21,8 +21,17 @@ PAUSE_S = 30.0
 SEEDS = range(5)
 
 
-@pytest.mark.parametrize("members", [2, 3], ids=["one-slave", "two-slaves"])
-@pytest.mark.parametrize("plan", [SYNC, ASYNC, LEASED], ids=["sync", "async", "leased"])
+@pytest.mark.parametrize(
+    ("plan", "members"),
+    [
+        pytest.param(SYNC, 2, id="sync-one-slave"),
+        pytest.param(SYNC, 3, id="sync-two-slaves"),
+        pytest.param(ASYNC, 2, id="async-one-slave"),
+        pytest.param(ASYNC, 3, id="async-two-slaves", marks=pytest.mark.slow),
+        pytest.param(LEASED, 2, id="leased-one-slave", marks=pytest.mark.slow),
+        pytest.param(LEASED, 3, id="leased-two-slaves"),
+    ],
+)
 async def test_a_killed_master_costs_no_more_than_its_mode_says(plan: Plan, members: int, tmp_path: Path) -> None:
     """R3: a slave is promoted under load and clients go on; a synchronous group loses nothing."""
     plan = plan._replace(faults=(Fault.KILL_MASTER,))

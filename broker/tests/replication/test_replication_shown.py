@@ -22,8 +22,16 @@ PLANS = {
     "flushed-acks": WITH_BUFFER._replace(settings=BUFFER | {"haAckLevel": "FLUSHED"}),
 }
 
+SLOW = {"sync-flush", "flushed-acks"}
 
-@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(plan, id=name, marks=pytest.mark.slow if name in SLOW else ())
+        for name, plan in PLANS.items()
+    ],
+)  # fmt: skip
 async def test_what_is_shown_is_there_after_a_crash(plan: Plan, tmp_path: Path) -> None:
     """R9 and R10: consumers ask a master whose slaves hang, then it is killed; they were shown nothing that is gone."""
     async with scene(plan, tmp_path, is_root=missing() is None) as made:
