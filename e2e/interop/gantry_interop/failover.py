@@ -84,6 +84,23 @@ class Plan:
         return {"brokerRole": "SYNC_MASTER" if self.is_sync else "ASYNC_MASTER"}
 
 
+PLANS = tuple(
+    Plan(is_sync=is_sync, is_calm=state == "calm", is_lagging=state == "lagging", poll_ms=poll_ms, client=client)
+    for is_sync, state, poll_ms, client in (
+        (False, "load", 0, "5.3.3"),
+        (False, "load", 1_000, "5.3.3"),
+        (False, "calm", 1_000, "5.3.3"),
+        (False, "lagging", 1_000, "5.3.3"),
+        (False, "lagging", 1_000, "4.9.8"),
+        (True, "load", 0, "5.3.3"),
+        (True, "load", 1_000, "5.3.3"),
+        (True, "lagging", 1_000, "5.3.3"),
+        (True, "load", 1_000, "4.9.8"),
+    )
+)
+"""Both groups, both polls; without a load, and with slaves that have not got everything."""
+
+
 @dataclass
 class FailoverReport:
     """What one failover cost."""

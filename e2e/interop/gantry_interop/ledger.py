@@ -24,6 +24,7 @@ from gantry_wire.message import RecordFault, StoredMessage, check_record, decode
 Place = tuple[int, int]
 """Queue, and offset in it."""
 
+
 class Answered(NamedTuple):
     """One attempt that was answered 0."""
 

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from gantry_interop.benchmark import BenchmarkReport
 from gantry_interop.drivers import Verdict
+from gantry_interop.failover import FailoverReport
 
 COLUMNS = {
     "sent": "sent",
@@ -25,7 +26,7 @@ COLUMNS = {
 }
 
 
-WIDTH_MIN = 110
+WIDTH_MIN = 140
 """A log file has no width of its own; the table needs this much."""
 
 
@@ -73,6 +74,31 @@ def show_benchmark(console: Console, report: BenchmarkReport) -> None:
     console.print(table)
     for promise in report.broken:
         console.print(f"BROKEN: {promise}", style="red", markup=False)
+
+
+def show_failovers(console: Console, reports: Sequence[FailoverReport]) -> None:
+    """What each failover cost; times are seconds from the order to promote."""
+    table = Table(title="Failovers under Java clients", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("client", "group", "route poll"):
+        table.add_column(title)
+    for title in ("msgs/s", "acked", "lost", "unseen", "vanished", "command s", "first ack s", "first seen s"):
+        table.add_column(title, justify="right")
+    table.add_column("promises")
+    for one in reports:
+        counts = [f"{count:,}" for count in (one.per_second, one.answered, one.lost, one.unseen, one.vanished)]
+        times = [f"{s:.1f}" for s in (one.command_seconds, one.first_answer_seconds, one.first_delivery_seconds)]
+        word = "[green]kept[/]" if one.kept else f"[red]{len(one.broken)} broken[/]"
+        table.add_row(one.plan.client, one.plan.name, one.plan.poll_text, *counts, *times, word)
+    console.print(table)
+
+
+def show_failover(console: Console, report: FailoverReport) -> None:
+    """One line as soon as it is over."""
+    plan, word = report.plan, "[green]kept[/]" if report.kept else "[red]BROKEN[/]"
+    took = f"first new acknowledgement {report.first_answer_seconds:.2f} s after the order"
+    console.print(f"  {plan.client}  {plan.name}, route poll {plan.poll_text}: {word}, {took}", highlight=False)
+    for promise in report.broken:
+        console.print(f"      {promise}", style="red", highlight=False, markup=False)
 
 
 def write_results(path: Path, results: dict[str, Any]) -> None:
