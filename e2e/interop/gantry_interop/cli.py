@@ -18,7 +18,7 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from gantry_interop import benchmark, drivers, java, peers, record, report
+from gantry_interop import benchmark, drivers, failover, java, migration, migration_report, peers, record, report
 from gantry_interop.errors import InteropError
 from gantry_interop.places import new_run_directory
 from gantry_interop.processes import Nursery
@@ -97,6 +97,8 @@ Examples:
   run.py --scenarios ordered,restart --clients 5.3.3
   run.py --namesrv 127.0.0.1:9876 --scenarios sync --count 1000
   run.py benchmark --seconds 30                Apache's own benchmark programs
+  run.py migrate                               gantry migrate, with 3 GiB from before, under load
+  run.py failover                              kill the master under Java clients, promote a slave
   run.py record                                capture the golden frames anew
 
 A result is one line per client version and scenario. "failed", "lost", "altered" and "order" (out of
@@ -223,6 +225,55 @@ def benchmark_command(seconds: int, **target: object) -> None:
     report.write_results(directory / "results.json", {"peer": chosen.name_server or chosen.kind, **found.as_json()})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if found.kept else 1)
+
+
+@main.command("migrate")
+@click.option("--mib", default=3300, show_default=True, help="How much is in Apache's log before the attach.")
+@click.option("--poll-ms", default=0, show_default=True, help="The clients' pollNameServerInterval; 0: 30 s, as it is.")
+@click.option("--keep", is_flag=True, help="Keep both stores in the run directory; logs always stay.")
+def migrate_command(mib: int, poll_ms: int, keep: bool) -> None:
+    """Take over from Apache's broker by `gantry migrate`, while Java clients send and consume."""
+    console = report.console()
+    directory = new_run_directory("migrate")
+    plan = migration_report.large(mib, poll_ms)
+    with _harness_errors(console):
+        java.build()
+        with Nursery(directory / "logs") as nursery:
+            found = migration.MigrationPlay(plan, nursery, directory / "play").run()
+    console.print(found.said, *found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
+    report.write_results(directory / "results.json", found.as_json())
+    if not keep:
+        shutil.rmtree(directory / "play", ignore_errors=True)
+    console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
+    sys.exit(0 if found.kept else 1)
+
+
+@main.command("failover")
+@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--keep", is_flag=True, help="Keep the stores in the run directory; logs and ledgers always stay.")
+def failover_command(clients: str, keep: bool) -> None:
+    """Kill the master under a Java producer and consumer, promote a slave by `gantry ha promote`, and judge.
+
+    Nine times: groups that wait for a slave and groups that do not, with the clients' default route poll of 30 s and
+    with one of 1 s, with slaves that have everything and slaves that lack something. The clients are never restarted.
+    """
+    console = report.console()
+    directory = new_run_directory("failover")
+    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    reports: list[failover.FailoverReport] = []
+    with _harness_errors(console):
+        java.build()
+        for number, plan in enumerate(plan for plan in failover.PLANS if plan.client in chosen):
+            place = directory / str(number)
+            with Nursery(place / "logs") as nursery:
+                reports.append(failover.play(plan, nursery, place))
+            report.show_failover(console, reports[-1])
+            for store in () if keep else place.glob("store-*"):
+                shutil.rmtree(store, ignore_errors=True)
+    report.show_failovers(console, reports)
+    report.write_results(directory / "results.json", {"failovers": [one.as_json() for one in reports]})
+    console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
+    sys.exit(0 if all(one.kept for one in reports) else 1)
 
 
 @main.command("record")
