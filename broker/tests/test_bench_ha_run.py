@@ -17,9 +17,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import ha
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from gantry_bench import errors, ha_acks, ha_cells, ha_groups, ha_pair, ha_parts, ha_pulls, loadgen, machine, processes
+from gantry_bench import (
+    errors,
+    ha_acks,
+    ha_cells,
+    ha_groups,
+    ha_pair,
+    ha_parts,
+    ha_pulls,
+    ha_scale,
+    loadgen,
+    machine,
+    processes,
+)
 
 RunCommand = Callable[..., Result]
 TIMING = loadgen.Timing(warm_up_ms=20, duration_ms=100)
@@ -196,6 +209,9 @@ def quick_ha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunCommand:
     monkeypatch.setattr(ha, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(ha, "ROOT", tmp_path)
     monkeypatch.setattr(ha, "QUIET_SECONDS", 0.01)
+    # Few sends at once: a machine that is busy with other tests may keep thousands waiting until they are refused.
+    gentle = msgspec.structs.replace(ha_scale.QUICK, levels=(1, 16), memory_levels=(16,), slow_levels=(16,))
+    monkeypatch.setattr(ha, "QUICK", gentle)
 
     (tmp_path / "results").mkdir()
 
@@ -277,7 +293,7 @@ def test_apaches_brokers_are_measured_beside_ours(tmp_path: Path) -> None:
     [kept] = (tmp_path / "results").iterdir()
     outcomes = json.loads(kept.read_text())["outcomes"]
     keys = [(run["system"], run["level"]) for run in outcomes["table"]["runs"]]
-    assert keys == [("Gantry", 1), ("Apache", 1), ("Gantry", 64), ("Apache", 64)] * 2
+    assert keys == [("Gantry", 1), ("Apache", 1), ("Gantry", 16), ("Apache", 16)] * 2
     assert all(run["run"]["report"]["messages"] > 0 for run in outcomes["table"]["runs"])
     assert [run["system"] for run in outcomes["producer"]["runs"]] == ["Gantry", "Apache"]
     assert all(run["messages_per_second"] > 0 for run in outcomes["producer"]["runs"])
