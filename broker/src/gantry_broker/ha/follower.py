@@ -89,7 +89,7 @@ class Follower:
                 reason = "the master has closed the stream"
             except (OSError, TimeoutError, StreamBroken, CopyRefused, StoreError, Refused) as exc:
                 reason = str(exc) or type(exc).__name__
-            except Exception as exc:  # a slave that follows nobody, and nobody knows, is worse than one that tries again
+            except Exception as exc:  # worse than one that tries again is a slave that follows nobody in silence
                 log.exception("following fails unexpectedly")
                 reason = f"{type(exc).__name__}: {exc}"
             if self._stream is not None and self._stream.was_streaming:

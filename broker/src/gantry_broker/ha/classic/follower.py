@@ -121,7 +121,7 @@ class ClassicFollower:
                 reason = str(exc) or type(exc).__name__
             except (RemotingError, BadAnswer) as exc:
                 reason = f"{self._master.broker_address}: {exc}"
-            except Exception as exc:  # a slave that follows nobody, and nobody knows, is worse than one that tries again
+            except Exception as exc:  # worse than one that tries again is a slave that follows nobody in silence
                 log.exception("following fails unexpectedly")
                 reason = f"{type(exc).__name__}: {exc}"
             if self._stream is not None and self._stream.was_streaming:
