@@ -136,6 +136,18 @@ async def test_a_degrade_policy_goes_on_alone_and_shows_it(tmp_path: Path) -> No
         assert master.replication.acks.acked() == master.store.wrote
 
 
+async def test_who_goes_on_alone_must_know_that_nobody_was_promoted(tmp_path: Path) -> None:
+    """Without acks nothing fences a master: where slaves are electable a degraded one needs the Lease."""
+    async with group(tmp_path) as members:
+        conf = {"haDegrade": "ASYNC", "slaveTimeout": "200"}
+        master = await members.start("one", **SYNC, **MOVED, **conf, brokerId="1")
+        await master.roles.promote(3, [2], False)
+
+        assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
+        await master.roles.lease(master.replication.clock_ms(), 60_000)
+        assert await send(master, "b") == [0]
+
+
 def is_degraded(broker: Broker) -> bool:
     return broker.replication.is_degraded
 

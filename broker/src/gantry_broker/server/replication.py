@@ -195,7 +195,8 @@ class Replication:
 
     def may_acknowledge(self) -> bool:
         """Whether nobody else can be the master now, as far as this broker has to know that by itself."""
-        return self._ha.acks_needed > 0 or self.grants.may_acknowledge(self.clock_ms())
+        is_fenced_by_acks = self._ha.acks_needed > 0 and not self.is_degraded
+        return is_fenced_by_acks or self.grants.may_acknowledge(self.clock_ms())
 
     def missing(self) -> str:
         """Why nothing may be acknowledged."""
