@@ -52,6 +52,7 @@ class Drama:
             Fault.KILL_PROMOTED: self.kill_promoted,
             Fault.KILL_RETURNING: lambda: self.disturb_return(Member.kill),
             Fault.POWER_RETURNING: lambda: self.disturb_return(Member.lose_power),
+            Fault.LAG_AND_KILL: self.lag_and_kill,
             Fault.WIPE_SLAVE: self.wipe_slave,
             Fault.SWITCH: self.switch,
         }
@@ -200,6 +201,18 @@ class Drama:
         await self._supervisor.gather([old])
         await asyncio.sleep(self._chance.uniform(0, MOMENT_S))
         await end(old)
+        await self.come_back(old)
+
+    async def lag_and_kill(self) -> None:
+        old, slave = self._supervisor.master, self._a_slave()
+        self._group.network.part(old.number, slave.number)
+        slave.is_cut_off = True
+        await self.some_if_it_may()
+        await old.kill()
+        self._group.network.heal()
+        slave.is_cut_off = False
+        await self.fail_over()
+        await self.some_if_it_may()
         await self.come_back(old)
 
     async def wipe_slave(self) -> None:

@@ -40,6 +40,8 @@ class Fault(StrEnum):
     """A master returns with a tail of its own, and is killed while it cuts that or just after."""
     POWER_RETURNING = "power-returning"
     """The same, and its machine loses its power."""
+    LAG_AND_KILL = "lag-and-kill"
+    """A slave was cut off for a while and is behind when the master is killed; a promotion."""
     WIPE_SLAVE = "wipe-slave"
     """A slave loses its disk, and is killed while it copies everything."""
     SWITCH = "switch"
@@ -48,7 +50,7 @@ class Fault(StrEnum):
 
 CUTS: Final = frozenset({
     Fault.PART_MASTER, Fault.MUTE_MASTER, Fault.DEAFEN_MASTER, Fault.ISOLATE_MASTER, Fault.PART_SLAVE,
-    Fault.KILL_RETURNING, Fault.POWER_RETURNING,
+    Fault.KILL_RETURNING, Fault.POWER_RETURNING, Fault.LAG_AND_KILL,
 })  # fmt: skip
 POWER: Final = frozenset({Fault.POWER_MASTER, Fault.POWER_SLAVE, Fault.POWER_RETURNING})
 KEEPING: Final = frozenset({

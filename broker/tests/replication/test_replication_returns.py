@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from gantry_histories.events import Journal
+from gantry_histories.findings import Loss, Mode
 from gantry_histories.load import Load
 from replication.ending import judge
 from replication.group import QUEUES, Group
 from replication.network import Network, missing
 from replication.plans import Plan
+from replication.rounds import scene
 from replication.supervisor import PATIENCE_S, Supervisor
 
 from gantry_status.orders import HaRole
@@ -67,3 +70,29 @@ async def test_a_master_that_has_lost_its_tail_gets_it_back_before_it_serves(
         await load.stop()
 
         assert await judge(group, supervisor, load, Plan(1, True, {}, ()).mode) == []
+
+
+@pytest.mark.needs_root
+@pytest.mark.needs_loop
+@pytest.mark.parametrize(
+    ("settings", "loss"),
+    [
+        ({"flushDiskType": "SYNC_FLUSH"}, Loss.NOTHING),
+        ({"flushDiskType": "SYNC_FLUSH", "haAckLevel": "FLUSHED", "transientStorePoolEnable": "true"}, Loss.NOTHING),
+        ({"flushDiskType": "ASYNC_FLUSH"} | NO_FLUSH, Loss.SUFFIX),
+    ],
+    ids=["sync-flush", "flushed-acks-with-buffer", "async-flush"],
+)
+async def test_a_group_that_loses_its_power_as_a_whole(settings: dict[str, str], loss: Loss, tmp_path: Path) -> None:
+    """R4: with SYNC_FLUSH nothing acknowledged is lost; with ASYNC_FLUSH the end of the log may be, and only that."""
+    plan = Plan(1, True, {"brokerRole": "SYNC_MASTER"} | settings, ())
+    async with scene(plan, tmp_path, is_root=True, has_disks=True) as made:
+        await made.drama.some()
+        members = made.group.members
+        await asyncio.gather(*(member.lose_power() for member in members))
+        await asyncio.gather(*(member.process.start() for member in members))
+        await made.supervisor.reinstate()
+        await made.drama.some()
+        await made.load.stop()
+
+        assert await judge(made.group, made.supervisor, made.load, Mode(loss)) == []

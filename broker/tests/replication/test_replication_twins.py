@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from gantry_histories.findings import Kind
+from replication import supervisor
 from replication.hardships import HARDSHIPS
+from replication.plans import Fault, Plan
 from replication.rounds import scene
 from replication.without import GUARDS
+
+from gantry_spec.election import Candidate, Election, elect
 
 pytestmark = pytest.mark.needs_root
 PATIENCE_S = 5.0
 """A member that cannot follow any more need not be waited for longer."""
+
+
+def elect_the_shortest(
+    electable: Sequence[str], acks_needed: int, epoch: int, promised: Sequence[Candidate], *, is_leased: bool = True
+) -> Election:
+    """Who has the least, of those who have promised."""
+    result = elect(electable, acks_needed, epoch, promised, is_leased=is_leased)
+    if result.winner is None:
+        return result
+    return result._replace(winner=min(promised, key=lambda one: (one.epoch, one.end)))
+
+
+async def test_an_election_of_the_wrong_one_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R3's twin: the slave that lags is promoted, and what only the other one had is lost."""
+    monkeypatch.setattr(supervisor, "elect", elect_the_shortest)
+    plan = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
+    async with scene(plan, tmp_path, is_root=True) as made:
+        await made.drama.play(Fault.LAG_AND_KILL)
+
+        found = {finding.kind for finding in await made.judge(PATIENCE_S)}
+
+    assert Kind.LOST in found
 
 
 def test_every_guard_has_its_hardship() -> None:
