@@ -1,0 +1,73 @@
+"""The program around the seeded runs: it must not say "kept" of a run that was not, nor leave a good one's files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from gantry_histories.findings import Finding, Kind
+from replication import network, run_replication
+from replication.plans import Plan
+from replication.rounds import Verdict
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs are kept, for one test; no network is asked for."""
+    monkeypatch.setattr(run_replication, "RUNS", tmp_path)
+    monkeypatch.setattr(network, "missing", lambda: "no network here")
+    monkeypatch.delenv("GANTRY_REQUIRE", raising=False)
+    return tmp_path
+
+
+def play(monkeypatch: pytest.MonkeyPatch, findings: dict[int, Finding | Exception]) -> None:
+    """Every run ends at once: by its seed with a finding, an error, or well."""
+
+    async def run(plan: Plan, directory: Path, *, is_root: bool, without: Sequence[str]) -> Verdict:
+        assert not is_root
+        found = findings.get(plan.seed)
+        if isinstance(found, Exception):
+            raise found
+        return Verdict(plan, [found] if found is not None else [])
+
+    monkeypatch.setattr(run_replication, "run", run)
+
+
+def test_runs_that_keep_every_promise_leave_nothing(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 0, and the directory is gone; what could not be run here is said."""
+    play(monkeypatch, {})
+
+    result = CliRunner().invoke(run_replication.main, ["--runs", "3", "--seed", "7"])
+
+    assert result.exit_code == 0, result.output
+    assert "3 of 3 runs kept every promise" in result.output
+    assert "NOT RUN HERE" in result.output
+    assert list(runs.iterdir()) == []
+
+
+@pytest.mark.parametrize("bad", [Finding(Kind.LOST, "p0-1"), TimeoutError("never whole")], ids=["finding", "error"])
+def test_a_run_that_fails_is_kept_and_can_be_repeated(
+    bad: Finding | Exception, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1, what was wrong, and the command that plays its plan again; the other runs are played, too."""
+    play(monkeypatch, {8: bad})
+
+    result = CliRunner().invoke(run_replication.main, ["--runs", "3", "--seed", "7", "--without", "grants"])
+
+    assert result.exit_code == 1
+    assert (
+        "LOST: an acknowledged message is gone: p0-1" if isinstance(bad, Finding) else "never whole"
+    ) in result.output
+    assert "--runs 1 --seed 8 --without grants" in result.output
+    assert "2 of 3 runs kept every promise" in result.output
+    assert [path.name.rpartition("-")[0] for path in runs.iterdir()] == ["replication-8"]
+
+
+def test_a_promise_of_root_is_kept_or_the_run_fails(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`GANTRY_REQUIRE=root` without network namespaces is a failure."""
+    play(monkeypatch, {})
+    monkeypatch.setenv("GANTRY_REQUIRE", "root")
+
+    assert CliRunner().invoke(run_replication.main, ["--runs", "1"]).exit_code == 1
