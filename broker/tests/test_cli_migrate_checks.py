@@ -143,8 +143,10 @@ def test_a_record_comes_back_as_it_was_kept(tmp_path: Path) -> None:
 def test_progress_has_bytes_rate_and_time_left() -> None:
     """And survives an empty log, and a copy that stands still."""
     gib = 1 << 30
-    assert progress_text(Progress(gib, 3 * gib, 1 << 28)) == "copied 1.0 GiB of 3.0 GiB (33%), 256.0 MiB/s, 8s left"
-    assert progress_text(Progress(0, 0, 0.0)) == "copied 0 B of 0 B (100%), 0 B/s"
+    mid = "copied 1.0 GiB of 3.0 GiB (33%), 256.0 MiB/s"
+    assert progress_text(Progress(gib, 3 * gib, 1 << 28, 1 << 27)) == f"{mid}, 16s left"
+    assert progress_text(Progress(gib, 3 * gib, 1 << 28, -1.0)) == f"{mid}, and the old log grows as fast"
+    assert progress_text(Progress(0, 0, 0.0, 0.0)) == "copied 0 B of 0 B (100%), 0 B/s"
 
 
 # -- the wire ----------------------------------------------------------------------------------------------------------

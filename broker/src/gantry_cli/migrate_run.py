@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, final
@@ -30,6 +31,8 @@ POLL_S: Final = 0.02
 STILL_S: Final = 0.2
 """Between two looks at the old log that must agree: an append that had begun is over by then."""
 PROGRESS_S: Final = 1.0
+RATE_LOOKS: Final = 30
+"""Over how many of them rates are taken."""
 LEVEL_BYTES: Final = 16 << 20
 """So near to the end of the old log, the rest is copied within the pause."""
 ROUTES_S: Final = 60.0
@@ -50,10 +53,12 @@ class Progress:
     copied: int
     total: int
     per_s: float
+    closing_per_s: float
+    """By how much what is missing becomes less: the old log grows meanwhile."""
 
     @property
     def left_s(self) -> float | None:
-        return (self.total - self.copied) / self.per_s if self.per_s > 0 else None
+        return (self.total - self.copied) / self.closing_per_s if self.closing_per_s > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +120,13 @@ class Migration:
 
     async def catch_up(self) -> None:
         """Until our broker lacks so little that the rest can be copied while nobody writes."""
-        first, began = -1, time.monotonic()
+        looks: deque[tuple[float, int, int]] = deque(maxlen=RATE_LOOKS)
         while True:
             status, log = await self.status(), await self._old.log()
             self._check_following(status)
             copied, total = max(0, status.wrote - log.begin), log.end - log.begin
-            if first < 0 or copied < first:
-                first, began = copied, time.monotonic()
-            elapsed = time.monotonic() - began
-            self._show(Progress(copied, total, (copied - first) / elapsed if elapsed > 0 else 0.0))
+            looks.append((time.monotonic(), copied, total - copied))
+            self._show(_progress(looks, copied, total))
             if total - copied <= LEVEL_BYTES and not status.trouble and status.confirmed >= 0:
                 return
             await asyncio.sleep(PROGRESS_S)
@@ -266,6 +269,13 @@ class Migration:
 
     def _since(self) -> str:
         return f"  {(time.monotonic() - self._began_at) * 1000:>8.0f} ms " if self._began_at else "           "
+
+
+def _progress(looks: Sequence[tuple[float, int, int]], copied: int, total: int) -> Progress:
+    """With rates over the last looks: (moment, copied, missing)."""
+    (first_at, first_copied, first_missing), (at, _, missing) = looks[0], looks[-1]
+    elapsed = max(at - first_at, 1e-3)
+    return Progress(copied, total, max(0, copied - first_copied) / elapsed, (first_missing - missing) / elapsed)
 
 
 async def _to_its_end(work: Awaitable[T]) -> T:

@@ -40,7 +40,10 @@ def plan_text(old_address: str, name: str, home: Home, conf: Mapping[str, str], 
 def progress_text(progress: Progress) -> str:
     """`copied 1.2 GiB of 3.1 GiB (39%), 210.3 MiB/s, 9s left`."""
     share = 100 * progress.copied // progress.total if progress.total else 100
-    left = f", {duration_text(progress.left_s)} left" if progress.left_s is not None else ""
+    if progress.left_s is not None:
+        left = f", {duration_text(progress.left_s)} left"
+    else:
+        left = ", and the old log grows as fast" if progress.per_s > 0 and progress.copied < progress.total else ""
     size = f"{bytes_text(progress.copied)} of {bytes_text(progress.total)} ({share}%)"
     return f"copied {size}, {bytes_text(int(progress.per_s))}/s{left}"
 

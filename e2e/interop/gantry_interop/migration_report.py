@@ -80,6 +80,7 @@ def large(mib: int, poll_ms: int) -> Plan:
         file_bytes=1 << 30,
         poll_ms=poll_ms,
         load_seconds=15.0,
+        senders=1,
         linger_seconds=35.0,
     )
 
