@@ -18,6 +18,7 @@ from gantry_histories.events import Answered, Journal, Outcome, Queue, Sent, out
 from gantry_histories.routes import Routes
 from gantry_remoting import CannotConnect, Channel, RemotingError
 from gantry_wire import Command, RequestCode
+from gantry_wire.batch import BatchEntry, encode_batch
 from gantry_wire.commands.send import SendMessageV2, SendResult
 from gantry_wire.message import parse_offset_message_id
 
@@ -27,6 +28,8 @@ CONNECT_TIMEOUT_MS: Final = 1_000
 PAUSE_S: Final = 0.05
 """After a refusal, or without a master: clients take a breath."""
 SENDS_PER_S: Final = 150
+BATCH_SHARE: Final = 0.1
+BATCH_MAX: Final = 5
 BODY_BYTES: Final = (0, 10, 100, 100, 1_000, 3_000)
 """What goes behind the key; keys have one size, so that one size here makes records of one size."""
 
@@ -96,24 +99,38 @@ class Producer:
         return True
 
     def _start(self, channel: Channel) -> asyncio.Task[bool]:
-        """The next message, on its way."""
+        """The next message, or a batch of some, on its way."""
+        queue = self._chance.choice(self._queues)
+        count = self._chance.randint(2, BATCH_MAX) if self._chance.random() < BATCH_SHARE else 1
+        made = [self._make(queue) for _ in range(count)]
+        if count == 1:
+            [(key, body)] = made
+            command = self._command(RequestCode.SEND_MESSAGE_V2, queue, _properties(key), body)
+        else:
+            batch = encode_batch([BatchEntry(0, body, _properties(key).encode()) for key, body in made])
+            command = self._command(RequestCode.SEND_BATCH_MESSAGE, queue, "", batch)
+        return asyncio.ensure_future(self._await_answer(channel, command, [key for key, _ in made]))
+
+    def _make(self, queue: Queue) -> tuple[str, bytes]:
+        """The next key and its body, written down."""
         self._sequence += 1
         key = f"{self.name}-{self._sequence:07}"
-        queue = self._chance.choice(self._queues)
         body = make_body(key, self._chance.randbytes(self._chance.choice(self._body_bytes)))
         sent = Sent(
             client=self.name, stream=self._stream, key=key, queue=queue, digest=digest_of(body), at=time.monotonic_ns()
         )
         self._journal.add(sent)
+        return key, body
+
+    def _command(self, code: RequestCode, queue: Queue, properties: str, body: bytes) -> Command:
         fields = SendMessageV2(
             producer_group="HistoryProducers", topic=queue.topic, default_topic="TBW102", default_topic_queue_nums=4,
-            queue_id=queue.number, sys_flag=0, born_timestamp=1_700_000_000_000, flag=0,
-            properties=f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02", batch=False,
+            queue_id=queue.number, sys_flag=0, born_timestamp=1_700_000_000_000, flag=0, properties=properties,
+            batch=code == RequestCode.SEND_BATCH_MESSAGE,
         )  # fmt: skip
-        command = Command(code=RequestCode.SEND_MESSAGE_V2, ext=fields.write(), body=body)
-        return asyncio.ensure_future(self._await_answer(channel, command, key))
+        return Command(code=code, ext=fields.write(), body=body)
 
-    async def _await_answer(self, channel: Channel, command: Command, key: str) -> bool:
+    async def _await_answer(self, channel: Channel, command: Command, keys: Sequence[str]) -> bool:
         """Whether the broker takes messages, as far as this answer says."""
         try:
             reply = await channel.request(command, REPLY_TIMEOUT_MS)
@@ -121,12 +138,21 @@ class Producer:
             return False
         outcome, at = outcome_of(reply.code), time.monotonic_ns()
         if outcome is Outcome.REFUSED:
-            self._journal.add(Answered(key=key, outcome=outcome, code=reply.code, broker=channel.address, at=at))
+            for key in keys:
+                self._journal.add(Answered(key=key, outcome=outcome, code=reply.code, broker=channel.address, at=at))
             return False
         result = SendResult.read(reply.ext)
-        self._journal.add(Answered(
-            key=key, outcome=outcome, code=reply.code, broker=channel.address, at=at,
-            queue_offset=result.queue_offset, physical_offset=parse_offset_message_id(result.msg_id)[2],
-        ))  # fmt: skip
-        self.acknowledged += outcome is Outcome.OK
+        ids = result.msg_id.split(",")
+        assert len(ids) == len(keys), "a reply names every message of its request"
+        for place, (key, message_id) in enumerate(zip(keys, ids, strict=True)):
+            self._journal.add(Answered(
+                key=key, outcome=outcome, code=reply.code, broker=channel.address, at=at,
+                queue_offset=result.queue_offset + place, physical_offset=parse_offset_message_id(message_id)[2],
+            ))  # fmt: skip
+        self.acknowledged += len(keys) if outcome is Outcome.OK else 0
         return True
+
+
+def _properties(key: str) -> str:
+    """As Java's producers write them, the unique id first."""
+    return f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02"
