@@ -1,0 +1,92 @@
+"""What a promoted slave goes on with besides the log: topics, where consumers stand, what is still to be delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from gantry_histories.bodies import make_body, read_key
+from gantry_histories.consumer import consumer_offset, pull
+from gantry_histories.events import Queue
+from replication.group import POLL_S, TOPIC
+from replication.network import missing
+from replication.plans import Plan
+from replication.rounds import scene
+from replication.supervisor import PATIENCE_S
+
+from gantry_remoting import Channel
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.admin import CreateTopic
+from gantry_wire.commands.offsets import UpdateConsumerOffset
+from gantry_wire.commands.send import SendMessageV2
+
+SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
+LATER = Queue("Later", 0)
+STANDING = Queue(TOPIC, 0)
+DELAYED = 20
+DELAY_LEVEL = 2
+"""Five seconds: the master is gone by then."""
+
+
+async def ask(channel: Channel, command: Command) -> Command:
+    reply = await channel.request(command, 30_000)
+    assert reply.code == ResponseCode.SUCCESS, (reply.code, reply.remark)
+    return reply
+
+
+async def prepare(address: str) -> None:
+    """At the master: a topic, messages that are to be delivered later, a consumer that stands somewhere."""
+    channel = await Channel.connect(address)
+    topic = CreateTopic(
+        topic=LATER.topic, default_topic="TBW102", read_queue_nums=1, write_queue_nums=1, perm=6,
+        topic_filter_type="SINGLE_TAG", order=False,
+    )  # fmt: skip
+    await ask(channel, Command(code=RequestCode.UPDATE_AND_CREATE_TOPIC, ext=topic.write()))
+    for number in range(DELAYED):
+        fields = SendMessageV2(
+            producer_group="Delayed", topic=LATER.topic, default_topic="TBW102", default_topic_queue_nums=1,
+            queue_id=0, sys_flag=0, born_timestamp=1_700_000_000_000, flag=0,
+            properties=f"UNIQ_KEY\x01later-{number}\x02WAIT\x01true\x02DELAY\x01{DELAY_LEVEL}\x02", batch=False,
+        )  # fmt: skip
+        body = make_body(f"later-{number}", b"")
+        await ask(channel, Command(code=RequestCode.SEND_MESSAGE_V2, ext=fields.write(), body=body))
+    offset = UpdateConsumerOffset(consumer_group="Standing", topic=TOPIC, queue_id=0, commit_offset=3)
+    await ask(channel, Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=offset.write()))
+    await channel.close()
+
+
+async def delivered(address: str) -> set[str | None]:
+    """What has come out of the delay so far."""
+    channel = await Channel.connect(address)
+    found: set[str | None] = set()
+    offset = 0
+    while (pulled := await pull(channel, "Readers", LATER, offset)).messages:
+        found |= {read_key(message.body) for message in pulled.messages}
+        offset = pulled.next_offset
+    await channel.close()
+    return found
+
+
+async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
+    """R3: the topic is there, the consumer stands where it stood, and every delayed message comes out."""
+    async with scene(SYNC, tmp_path, is_root=missing() is None) as made:
+        await made.drama.some()
+        old = made.supervisor.master
+        await prepare(old.address)
+        # Tables travel behind the log, within a beat.
+        await asyncio.sleep(2.0)
+        await old.kill()
+        winner = await made.drama.fail_over()
+        await made.drama.come_back(old)
+        channel = await Channel.connect(winner.address)
+        assert await consumer_offset(channel, "Standing", STANDING) == 3
+        await channel.close()
+        deadline = time.monotonic() + PATIENCE_S
+        expected = {f"later-{number}" for number in range(DELAYED)}
+        while await delivered(winner.address) < expected:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(POLL_S)
+        await made.drama.some()
+
+        assert await made.judge() == []
