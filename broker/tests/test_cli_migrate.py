@@ -11,7 +11,7 @@ import pytest
 
 from gantry_cli import migrate_run
 from gantry_cli.migrate_record import Home, Phase, Record
-from gantry_cli.migrate_run import Migration, Progress
+from gantry_cli.migrate_run import LEVEL_BYTES, Migration, Progress
 from gantry_cli.migrate_source import STOPPED, CannotMigrate, Listing, Offsets, SourceLog
 from gantry_status.orders import (
     AskPromise,
@@ -53,7 +53,10 @@ class World:
 
         self.is_copying = True
         self.is_led = True
-        self.status = HaStatus(role=HaRole.SLAVE, wrote=0, confirmed=0, address="ours")
+        self.built = 10**9
+        """How much of its queues our broker builds before each answer."""
+
+        self.status = HaStatus(role=HaRole.SLAVE, wrote=0, confirmed=0, dispatched=0, address="ours")
         self.refusals = 0
         self.calls = 0
         self.told: list[str] = []
@@ -149,7 +152,10 @@ class Ours:
                     raise OrderRefused("epoch 9 was promised to another master")
                 assert world.home.read_conf()["brokerRole"] == "ASYNC_MASTER", "it would come back as a slave"
                 role, epoch = HaRole.MASTER, order.epoch
-            world.status = HaStatus(role=role, wrote=wrote, confirmed=wrote, epoch=epoch, address="ours")
+            dispatched = min(wrote, world.status.dispatched + world.built)
+            world.status = HaStatus(
+                role=role, wrote=wrote, confirmed=wrote, dispatched=dispatched, epoch=epoch, address="ours"
+            )
             world.check()
         return world.status
 
@@ -229,6 +235,17 @@ async def test_whatever_fails_the_old_broker_goes_on_or_ours_does(
             await go(world)
         assert world.status.role is HaRole.MASTER, f"call {at}"
         world.check()
+
+
+async def test_queues_are_built_before_writes_are_stopped(home: Home) -> None:
+    """They are behind the log after a long copy, and a promotion waits for them: not in the pause."""
+    world = World(home)
+    world.end, world.built = 5 * LEVEL_BYTES, LEVEL_BYTES
+
+    await world.migration().catch_up()
+
+    assert world.status.dispatched >= world.end - LEVEL_BYTES - 100
+    assert world.calls >= 8
 
 
 async def test_a_pause_has_a_bound(home: Home) -> None:

@@ -124,7 +124,8 @@ class Migration:
         while True:
             status, log = await self.status(), await self._old.log()
             self._check_following(status)
-            copied, total = max(0, status.wrote - log.begin), log.end - log.begin
+            # Queues are built beside the copy, and a promotion waits for them: what has none is not here yet.
+            copied, total = max(0, status.dispatched - log.begin), log.end - log.begin
             looks.append((time.monotonic(), copied, total - copied))
             self._show(_progress(looks, copied, total))
             if total - copied <= LEVEL_BYTES and not status.trouble and status.confirmed >= 0:

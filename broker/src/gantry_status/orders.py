@@ -161,6 +161,8 @@ class HaStatus(Answer, frozen=True, kw_only=True, tag="status"):
     flushed: int = UNKNOWN
     acked: int = UNKNOWN
     confirmed: int = UNKNOWN
+    dispatched: int = UNKNOWN
+    """Up to where its queues are built. A promotion waits for the rest."""
     last_epoch: int = 0
     """Of the last record in its log."""
     electable: list[int] = []

@@ -48,6 +48,7 @@ def status_of(roles: Roles) -> HaStatus:
         flushed=store.flushed,
         acked=UNKNOWN if store.acked is None else store.acked,
         confirmed=follower.confirmed if follower is not None else store.confirmed,
+        dispatched=store.dispatched,
         last_epoch=replication.store.history.epoch,
         electable=[number for number in electable if number != master_id],
         acks_needed=settings.ha.acks_needed if record.is_master or record.acks_needed < 0 else record.acks_needed,
