@@ -22,6 +22,7 @@ MEANWHILE_S: Final = 1.0
 UNKNOWN_SOME: Final = 8
 STRANGER: Final = "f" * 32
 STRANGERS_NUMBER: Final = 9
+NO_FLUSH: Final = {"flushIntervalCommitLog": "3600000", "flushCommitLogThoroughInterval": "3600000"}
 ASYNC: Final = {"brokerRole": "ASYNC_MASTER", "haGrant": "1000"}
 
 
@@ -135,6 +136,17 @@ async def follow_the_wrong_one(scene: Scene) -> None:
     await scene.drama.some()
 
 
+async def forget_together(scene: Scene) -> None:
+    """The whole group loses its power, with a tail that consumers are behind of; nothing is sent afterwards."""
+    await scene.drama.some()
+    await asyncio.sleep(MEANWHILE_S)
+    await scene.load.stop()
+    members = scene.group.members
+    await asyncio.gather(*(member.lose_power() for member in members))
+    await asyncio.gather(*(member.process.start() for member in members))
+    await scene.supervisor.reinstate()
+
+
 async def wait_unknown(scene: Scene, count: int) -> None:
     """Until so many more sends are under way without an answer, or were told that it is not sure."""
     history = scene.history
@@ -150,6 +162,8 @@ class Hardship(NamedTuple):
     kinds: frozenset[Kind]
     """One of these, at least."""
 
+    has_disks: bool = False
+
 
 def _sync(play: Callable[[Scene], Awaitable[None]], *kinds: Kind) -> Hardship:
     return Hardship(play, Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ()), frozenset(kinds))
@@ -161,6 +175,7 @@ HARDSHIPS: Final = {
     "electable": _sync(come_from_nowhere, Kind.LOST),
     "grants": Hardship(outlive_the_grants, Plan(1, False, ASYNC, ()), frozenset({Kind.STALE})),
     "confirmed": _sync(read_what_nobody_else_has, Kind.VANISHED),
+    "offsets": Hardship(forget_together, Plan(1, False, ASYNC | NO_FLUSH, ()), frozenset({Kind.BEYOND}), True),
     "durable-cut": _sync(rise_again, Kind.DIVERGED),
     "stream-epoch": _sync(follow_the_wrong_one, Kind.LOST),
 }

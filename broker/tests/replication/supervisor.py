@@ -23,7 +23,7 @@ from replication.group import POLL_S, Group, Member, reachable
 from gantry_spec.election import Candidate, elect
 from gantry_status.orders import AskPromise, Follow, HaRole, HaStatus, Lease, OrderError, Promised, Promote
 
-PATIENCE_S: Final = 40.0
+PATIENCE_S: Final = 60.0
 LEASE_MS: Final = 1_500
 
 
@@ -64,8 +64,17 @@ class Supervisor:
 
     async def begin(self) -> None:
         """The first member is the master of an empty group."""
-        await self._enthrone(self.master, _next_epoch(self.epoch, await reachable(self._group.members)))
+        await self._enthrone(self.master, _next_epoch(self.epoch, await self._everybody()))
         await self.gather(self._group.others(self.master))
+
+    async def _everybody(self) -> list[tuple[Member, HaStatus]]:
+        """All members and what they say: one that has just started may need a moment."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                found = await reachable(self._group.members)
+                if len(found) == len(self._group.members):
+                    return found
+                await asyncio.sleep(POLL_S)
 
     async def gather(self, members: Sequence[Member]) -> None:
         """They follow the master. One that cannot be told is left alone, until it is gathered again."""
@@ -103,7 +112,7 @@ class Supervisor:
 
     async def reinstate(self) -> Member:
         """All are here again, the old master without a role: the one with the furthest log of all is the master."""
-        statuses = await reachable(self._group.members)
+        statuses = await self._everybody()
         epoch = _next_epoch(self.epoch, statuses)
         promises = [promise for member, _ in statuses if (promise := await self._promise(member, epoch)) is not None]
         assert len(promises) == len(self._group.members), "everybody is here"

@@ -51,7 +51,7 @@ def test_every_guard_has_its_hardship() -> None:
 async def test_a_hardship_breaks_no_promise(guard: str, tmp_path: Path) -> None:
     """What the guard is there for happens, and nothing is found."""
     hardship = HARDSHIPS[guard]
-    async with scene(hardship.plan, tmp_path, is_root=True) as made:
+    async with scene(hardship.plan, tmp_path, is_root=True, has_disks=hardship.has_disks) as made:
         await hardship.play(made)
 
         assert await made.judge() == []
@@ -61,7 +61,7 @@ async def test_a_hardship_breaks_no_promise(guard: str, tmp_path: Path) -> None:
 async def test_a_missing_guard_is_caught(guard: str, tmp_path: Path) -> None:
     """R2, R3, R5 and R9's twin: the same without the guard: the checker says what was broken."""
     hardship = HARDSHIPS[guard]
-    async with scene(hardship.plan, tmp_path, is_root=True, without=[guard]) as made:
+    async with scene(hardship.plan, tmp_path, is_root=True, has_disks=hardship.has_disks, without=[guard]) as made:
         await hardship.play(made)
 
         found = {finding.kind for finding in await made.judge(PATIENCE_S)}

@@ -74,6 +74,13 @@ def show_what_is_not_confirmed() -> None:
     replace(MessageStore, "confirmed", property(lambda store: store.wrote))
 
 
+def believe_offsets() -> None:
+    """Consumers stand where the tables say, also where the log has not come to yet."""
+    from gantry_broker.server.stored_tables import StoredTables
+
+    replace(StoredTables, "clamp_offsets", lambda tables: None)
+
+
 def cut_in_memory_only() -> None:
     """What a slave must give up stays in its files."""
     from gantry_broker.store.commit_log import CommitLog
@@ -100,6 +107,7 @@ GUARDS: Final[dict[str, Callable[[], None]]] = {
     "electable": count_whoever_comes,
     "grants": acknowledge_without_grants,
     "confirmed": show_what_is_not_confirmed,
+    "offsets": believe_offsets,
     "durable-cut": cut_in_memory_only,
     "stream-epoch": follow_anybody,
 }
