@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from gantry_interop import failover, java
-from gantry_interop.failover import PLANS, Plan
+from gantry_interop.failover_plans import PLANS, Plan
 from gantry_interop.ledger import Ledger, judge
 from gantry_interop.processes import Nursery
 

@@ -260,16 +260,9 @@ def failover_command(clients: str, keep: bool) -> None:
     console = report.console()
     directory = new_run_directory("failover")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
-    reports: list[failover.FailoverReport] = []
     with _harness_errors(console):
         java.build()
-        for number, plan in enumerate(plan for plan in failover.PLANS if plan.client in chosen):
-            place = directory / str(number)
-            with Nursery(place / "logs") as nursery:
-                reports.append(failover.play(plan, nursery, place))
-            report.show_failover(console, reports[-1])
-            for store in () if keep else place.glob("store-*"):
-                shutil.rmtree(store, ignore_errors=True)
+        reports = failover.play_all(chosen, directory, lambda one: report.show_failover(console, one), keep=keep)
     report.show_failovers(console, reports)
     report.write_results(directory / "results.json", {"failovers": [one.as_json() for one in reports]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from gantry_interop.benchmark import BenchmarkReport
 from gantry_interop.drivers import Verdict
-from gantry_interop.failover import FailoverReport
+from gantry_interop.failover_plans import FailoverReport
 
 COLUMNS = {
     "sent": "sent",

@@ -24,6 +24,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  */
 final class Failover {
     private static final int FAILURE_PAUSE_MILLIS = 50;
+    private static final int TOPIC_ATTEMPTS_MAX = 10;
     private static final int NUMBERS_MAX = Integer.MAX_VALUE;
 
     private final Stage stage;
@@ -51,7 +52,7 @@ final class Failover {
 
     private void run() throws Exception {
         DefaultMQProducer producer = producer();
-        stage.createTopic(producer, stage.options.queues());
+        createTopic(producer);
         DefaultMQPushConsumer consumer = consumer();
         List<Thread> threads = new ArrayList<>();
         for (int number = 0; number < stage.options.threads(); number++) {
@@ -68,6 +69,21 @@ final class Failover {
         stage.outcome.received = received.get();
         stage.outcome.altered = altered.get();
         stage.outcome.detail("attempts", next.get());
+    }
+
+    /** Asked again where the machine is too busy for the client's patience; the story has not begun yet. */
+    private void createTopic(DefaultMQProducer producer) throws MQClientException {
+        for (int attempt = 1;; attempt++) {
+            try {
+                stage.createTopic(producer, stage.options.queues());
+                return;
+            } catch (MQClientException busy) {
+                if (attempt == TOPIC_ATTEMPTS_MAX) {
+                    throw busy;
+                }
+                Orders.sleep(1_000);
+            }
+        }
     }
 
     private DefaultMQProducer producer() throws MQClientException {

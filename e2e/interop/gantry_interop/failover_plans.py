@@ -1,0 +1,113 @@
+"""Which failovers are played, and what is found out about each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+BODY_BYTES = 1024
+LAGGING_BODY_BYTES = 16 << 10
+"""So large that what a stopped slave lacks fits into no buffer between it and its master."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which failover."""
+
+    is_sync: bool
+    is_calm: bool = False
+    """Whether the senders pause until the slaves have everything, just before the kill."""
+
+    is_lagging: bool = False
+    """Whether the slaves are stopped for a moment before the kill, so that there is something that no slave had."""
+
+    poll_ms: int = 0
+    """The client's pollNameServerInterval; 0 leaves it as it is, 30 s."""
+
+    client: str = "5.3.3"
+    load_seconds: float = 5.0
+    """Before the kill, and again when the old master is back."""
+
+    @property
+    def members(self) -> int:
+        """Code 0 needs one slave of two, or none of one."""
+        return 3 if self.is_sync else 2
+
+    @property
+    def body_bytes(self) -> int:
+        return LAGGING_BODY_BYTES if self.is_lagging else BODY_BYTES
+
+    @property
+    def may_lose_tail(self) -> bool:
+        return not self.is_sync and not self.is_calm
+
+    @property
+    def name(self) -> str:
+        kind = "sync, two slaves" if self.is_sync else "async, one slave"
+        return f"{kind}, {'slave level' if self.is_calm else 'slave behind' if self.is_lagging else 'full load'}"
+
+    @property
+    def poll_text(self) -> str:
+        return f"{self.poll_ms} ms" if self.poll_ms else "default"
+
+    def settings(self) -> dict[str, str]:
+        return {"brokerRole": "SYNC_MASTER" if self.is_sync else "ASYNC_MASTER"}
+
+
+PLANS = tuple(
+    Plan(is_sync=is_sync, is_calm=state == "calm", is_lagging=state == "lagging", poll_ms=poll_ms, client=client)
+    for is_sync, state, poll_ms, client in (
+        (False, "load", 0, "5.3.3"),
+        (False, "load", 1_000, "5.3.3"),
+        (False, "calm", 1_000, "5.3.3"),
+        (False, "lagging", 1_000, "5.3.3"),
+        (False, "lagging", 1_000, "4.9.8"),
+        (True, "load", 0, "5.3.3"),
+        (True, "load", 1_000, "5.3.3"),
+        (True, "lagging", 1_000, "5.3.3"),
+        (True, "load", 1_000, "4.9.8"),
+    )
+)
+"""Both groups, both polls; without a load, and with slaves that have not got everything."""
+
+
+@dataclass
+class FailoverReport:
+    """What one failover cost."""
+
+    plan: Plan
+    broken: list[str] = field(default_factory=list)
+    answered: int = 0
+    per_second: int = 0
+    """Answers of 0 a second, up to the kill."""
+
+    lost: int = 0
+    """Acknowledged, and gone with the old master's tail."""
+
+    vanished: int = 0
+    """Consumed, and gone with it."""
+
+    unseen: int = 0
+    redelivered: int = 0
+    unknown: dict[str, int] = field(default_factory=dict)
+    command_seconds: float = 0.0
+    """How long the command took, waiting for grants included."""
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    first_answer_seconds: float = 0.0
+    """From the order to the first new acknowledgement."""
+
+    first_delivery_seconds: float = 0.0
+    """From the order to the delivery of a message that was sent after it."""
+
+    tail_messages: int = 0
+    """What only the old master had, acknowledged or not."""
+
+    log_bytes: int = 0
+
+    @property
+    def kept(self) -> bool:
+        return not self.broken
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
