@@ -212,7 +212,7 @@ def play_or_say(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport
 def play_all(
     clients: Collection[str], directory: Path, tell: Callable[[FailoverReport], None], *, keep: bool
 ) -> list[FailoverReport]:
-    """All that these clients play, each in a directory of its own; logs and ledgers stay, stores only to ``keep`` them."""
+    """All that these clients play, each in a directory of its own; logs and ledgers stay, stores with ``keep``."""
     reports: list[FailoverReport] = []
     for number, plan in enumerate(plan for plan in PLANS if plan.client in clients):
         place = directory / str(number)
