@@ -114,10 +114,12 @@ class Drama:
     async def pause_master(self) -> None:
         old = self._supervisor.master
         old.pause()
+        old.is_cut_off = True
         await self.fail_over()
         await self.some_if_it_may()
         old.resume()
         await self.some_if_it_may()
+        old.is_cut_off = False
         await self._supervisor.gather([old])
 
     async def pause_slave(self) -> None:
