@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from gantry_broker.settings import broker_settings
+from gantry_broker.testing.java_broker import SETTINGS, JavaBroker
 from gantry_cli.main import cli
 from gantry_cli.migrate_checks import Kind, Seen, findings
 from gantry_cli.migrate_look import free_number, master_of, only_name
@@ -28,17 +29,10 @@ from gantry_cli.migrate_source import (
     read_log,
 )
 from gantry_cli.migrate_text import progress_text
-from gantry_remoting import CommandService, Connection, Listener, ListenerSettings
-from gantry_wire import Command, RequestCode, fastjson
+from gantry_wire import fastjson
 
 OLD = "192.0.2.7:10911"
-CONFIG = {
-    "brokerRole": "ASYNC_MASTER", "flushDiskType": "ASYNC_FLUSH", "mappedFileSizeCommitLog": "1073741824",
-    "brokerClusterName": "c", "brokerName": "broker-a", "brokerIP2": "192.0.2.8", "haListenPort": "10912",
-    "maxMessageSize": "4194304", "messageDelayLevel": "1s 5s", "fileReservedTime": "72", "deleteWhen": "04",
-    "autoCreateTopicEnable": "true", "autoCreateSubscriptionGroup": "true", "defaultTopicQueueNums": "8",
-    "maxHashSlotNum": "5000000", "maxIndexNum": "20000000", "slaveReadEnable": "false", "brokerPermission": "6",
-}  # fmt: skip
+CONFIG = SETTINGS
 SEEN = Seen(
     version="V5_3_3",
     config=CONFIG,
@@ -152,53 +146,9 @@ def test_progress_has_bytes_rate_and_time_left() -> None:
 # -- the wire ----------------------------------------------------------------------------------------------------------
 
 
-class Scripted:
-    """A broker or name server of RocketMQ's that answers as a test says; settings are kept as it keeps them."""
-
-    def __init__(self, **bodies: bytes) -> None:
-        self.settings = dict(CONFIG)
-        self.bodies = {int(RequestCode[name]): body for name, body in bodies.items()}
-        self.offsets = {"t@g": {0: 5, 1: 7}}
-        self.asked: list[Command] = []
-        self.is_deaf = False
-        self._listener = Listener(CommandService(self._take), ListenerSettings(host="127.0.0.1"))
-
-    def _take(self, command: Command, connection: Connection) -> Command:
-        self.asked.append(command)
-        match command.code:
-            case RequestCode.GET_BROKER_CONFIG:
-                return command.reply(body="".join(f"{k}={v}\n" for k, v in self.settings.items()).encode())
-            case RequestCode.UPDATE_BROKER_CONFIG:
-                lines = (line.split("=") for line in command.body.decode().splitlines())
-                self.settings |= {} if self.is_deaf else dict(lines)
-                return command.reply()
-            case RequestCode.GET_ALL_CONSUMER_OFFSET:
-                return command.reply(body=fastjson.dumps({"offsetTable": self.offsets}))
-            case RequestCode.UPDATE_CONSUMER_OFFSET:
-                ext = command.ext
-                queues = self.offsets.setdefault(f"{ext['topic']}@{ext['consumerGroup']}", {})
-                queues[int(ext["queueId"])] = int(ext["commitOffset"])
-                return command.reply()
-            case RequestCode.GET_MAX_OFFSET:
-                return command.reply(ext={"offset": "12"})
-        body = self.bodies.get(command.code)
-        return command.reply(3, "not supported") if body is None else command.reply(body=body)
-
-    async def __aenter__(self) -> Scripted:
-        await self._listener.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._listener.close()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self._listener.port}"
-
-
 async def test_settings_that_are_not_taken_are_noticed() -> None:
     """RocketMQ ignores in silence what it does not know; then nothing has stopped."""
-    async with Scripted() as broker:
+    async with JavaBroker() as broker:
         old = ApacheBroker(broker.address)
         await old.set(STOPPED)
         assert {key: broker.settings[key] for key in STOPPED} == STOPPED
@@ -210,7 +160,7 @@ async def test_settings_that_are_not_taken_are_noticed() -> None:
 
 async def test_what_an_old_broker_has_not_counts_for_nothing() -> None:
     """RocketMQ 4 knows neither timers nor pop; half messages are those beyond what was settled."""
-    async with Scripted() as broker:
+    async with JavaBroker() as broker:
         broker.offsets["RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"] = {0: 10}
         old = ApacheBroker(broker.address)
         assert (await old.timers(), await old.popping(), await old.transactions()) == (0, [], (12, 2))
@@ -220,7 +170,7 @@ async def test_what_an_old_broker_has_not_counts_for_nothing() -> None:
 async def test_what_stays_behind_is_counted_in_javas_own_words() -> None:
     """Its tables of timers and of consumption by pop, with keys as it writes them."""
     modes = b'{"messageRequestModeMap":{"t":{"g1":{"mode":"POP","popShareQueueNum":0},"g2":{"mode":"PULL"}}}}'
-    async with Scripted(GET_ALL_MESSAGE_REQUEST_MODE=modes) as broker:
+    async with JavaBroker(GET_ALL_MESSAGE_REQUEST_MODE=modes) as broker:
         timing = b'{"dataVersion":{"counter":1},"timingCount":{"a":{"count":3,"timeStamp":1},"b":{"count":4}}}'
         broker.bodies[GET_TIMER_METRICS] = timing
         old = ApacheBroker(broker.address)
@@ -230,7 +180,7 @@ async def test_what_stays_behind_is_counted_in_javas_own_words() -> None:
 
 async def test_late_commits_are_brought_and_none_is_set_back() -> None:
     """What is further at ours stays; what only the old broker knows comes along."""
-    async with Scripted() as old, Scripted() as ours:
+    async with JavaBroker() as old, JavaBroker() as ours:
         old.offsets = {"t@g": {0: 9, 1: 3}, "t@late": {0: 1}}
         peer = RemotingPeer(ours.address)
         theirs = await ApacheBroker(old.address).offsets()
@@ -263,8 +213,8 @@ async def test_every_name_server_is_asked_for_itself() -> None:
     info = {"brokerAddrTable": {"a": {"cluster": "c", "brokerName": "a", "brokerAddrs": {0: OLD, 2: "x:1"}}}}
     body = fastjson.dumps(info)
     async with (
-        Scripted(GET_BROKER_CLUSTER_INFO=body) as one,
-        Scripted(GET_BROKER_CLUSTER_INFO=b'{"brokerAddrTable":{}}') as two,
+        JavaBroker(GET_BROKER_CLUSTER_INFO=body) as one,
+        JavaBroker(GET_BROKER_CLUSTER_INFO=b'{"brokerAddrTable":{}}') as two,
     ):
         names = Names(f"{one.address};{two.address}")
         listings = await names.listings("a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -201,7 +202,15 @@ class Migrating:
         click.echo(text, err=self._quiet)
 
     def _ask(self, question: str) -> None:
-        if not self._typed.yes and not click.confirm(question, err=True):
+        if self._typed.yes:
+            return
+        # The loop takes Ctrl-C for itself and stands still here: nobody would hear it.
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            is_wanted = click.confirm(question, err=True)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        if not is_wanted:
             raise CannotMigrate(
                 "not confirmed: the old broker is as it was", "our broker goes on following, if it runs"
             )

@@ -1,0 +1,64 @@
+"""RocketMQ's broker as an administrator meets it, in this process: settings, tables, and what it says of itself.
+
+It keeps its settings as RocketMQ does, and answers what a test has put into ``bodies``; everything else is code 3.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from gantry_remoting import CommandService, Connection, Listener, ListenerSettings
+from gantry_wire import Command, RequestCode, fastjson
+
+SETTINGS: Final = {
+    "brokerRole": "ASYNC_MASTER", "flushDiskType": "ASYNC_FLUSH", "mappedFileSizeCommitLog": "1073741824",
+    "brokerClusterName": "c", "brokerName": "broker-a", "brokerIP2": "192.0.2.8", "haListenPort": "10912",
+    "maxMessageSize": "4194304", "messageDelayLevel": "1s 5s", "fileReservedTime": "72", "deleteWhen": "04",
+    "autoCreateTopicEnable": "true", "autoCreateSubscriptionGroup": "true", "defaultTopicQueueNums": "8",
+    "maxHashSlotNum": "5000000", "maxIndexNum": "20000000", "slaveReadEnable": "false", "brokerPermission": "6",
+}  # fmt: skip
+
+
+@final
+class JavaBroker:
+    """A broker or name server of RocketMQ's that answers as a test says; settings are kept as it keeps them."""
+
+    def __init__(self, **bodies: bytes) -> None:
+        self.settings = dict(SETTINGS)
+        self.bodies = {int(RequestCode[name]): body for name, body in bodies.items()}
+        self.offsets = {"t@g": {0: 5, 1: 7}}
+        self.asked: list[Command] = []
+        self.is_deaf = False
+        self._listener = Listener(CommandService(self._take), ListenerSettings(host="127.0.0.1"))
+
+    def _take(self, command: Command, connection: Connection) -> Command:
+        self.asked.append(command)
+        match command.code:
+            case RequestCode.GET_BROKER_CONFIG:
+                return command.reply(body="".join(f"{k}={v}\n" for k, v in self.settings.items()).encode())
+            case RequestCode.UPDATE_BROKER_CONFIG:
+                lines = (line.split("=") for line in command.body.decode().splitlines())
+                self.settings |= {} if self.is_deaf else dict(lines)
+                return command.reply()
+            case RequestCode.GET_ALL_CONSUMER_OFFSET:
+                return command.reply(body=fastjson.dumps({"offsetTable": self.offsets}))
+            case RequestCode.UPDATE_CONSUMER_OFFSET:
+                ext = command.ext
+                queues = self.offsets.setdefault(f"{ext['topic']}@{ext['consumerGroup']}", {})
+                queues[int(ext["queueId"])] = int(ext["commitOffset"])
+                return command.reply()
+            case RequestCode.GET_MAX_OFFSET:
+                return command.reply(ext={"offset": "12"})
+        body = self.bodies.get(command.code)
+        return command.reply(3, "not supported") if body is None else command.reply(body=body)
+
+    async def __aenter__(self) -> JavaBroker:
+        await self._listener.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._listener.close()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._listener.port}"
