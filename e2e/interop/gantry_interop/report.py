@@ -81,12 +81,13 @@ def show_failovers(console: Console, reports: Sequence[FailoverReport]) -> None:
     table = Table(title="Failovers under Java clients", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for title in ("client", "group", "route poll"):
         table.add_column(title)
-    for title in ("msgs/s", "acked", "lost", "unseen", "vanished", "command s", "first ack s", "first seen s"):
+    for title in ("msgs/s", "acked", "lost", "unseen", "vanished", "orders s", "command s", "ack s", "seen s"):
         table.add_column(title, justify="right")
     table.add_column("promises")
     for one in reports:
         counts = [f"{count:,}" for count in (one.per_second, one.answered, one.lost, one.unseen, one.vanished)]
-        times = [f"{s:.1f}" for s in (one.command_seconds, one.first_answer_seconds, one.first_delivery_seconds)]
+        taken = (one.orders_seconds, one.command_seconds, one.first_answer_seconds, one.first_delivery_seconds)
+        times = [f"{seconds:.2f}" for seconds in taken]
         word = "[green]kept[/]" if one.kept else f"[red]{len(one.broken)} broken[/]"
         table.add_row(one.plan.client, one.plan.name, one.plan.poll_text, *counts, *times, word)
     console.print(table)
