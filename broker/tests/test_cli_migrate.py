@@ -10,8 +10,9 @@ from typing import final, overload
 import pytest
 
 from gantry_cli import migrate_run
+from gantry_cli.migrate_progress import Progress
 from gantry_cli.migrate_record import Home, Phase, Record
-from gantry_cli.migrate_run import LEVEL_BYTES, Migration, Progress
+from gantry_cli.migrate_run import LEVEL_BYTES, Migration
 from gantry_cli.migrate_source import STOPPED, CannotMigrate, Listing, Offsets, SourceLog
 from gantry_status.orders import (
     AskPromise,
@@ -33,6 +34,7 @@ def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STILL_S", "POLL_S", "PROGRESS_S"):
         monkeypatch.setattr(migrate_run, name, 0.0)
     monkeypatch.setattr(migrate_run, "ROUTES_S", 0.05)
+    monkeypatch.setattr(migrate_run, "PATIENCE_S", -1.0)
 
 
 @final

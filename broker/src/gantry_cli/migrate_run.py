@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, final
 
 import msgspec
 
-from gantry_cli.ha_steps import LOOK_TIMEOUT_S, Caller
+from gantry_cli.ha_steps import Caller
+from gantry_cli.migrate_progress import Progress, Rates
 from gantry_cli.migrate_record import Home, Phase, Record, master_conf
 from gantry_cli.migrate_source import STOPPED, CannotMigrate, Listing, OldBroker, SourceLog
 from gantry_status.orders import AskStatus, Flush, HaRole, HaStatus, OrderError, OrderRefused, Promote
@@ -30,12 +30,12 @@ T = TypeVar("T")
 POLL_S: Final = 0.02
 STILL_S: Final = 0.2
 """Between two looks at the old log that must agree: an append that had begun is over by then."""
+STATUS_S: Final = 20.0
 PROGRESS_S: Final = 1.0
-RATE_LOOKS: Final = 30
-"""Over how many of them rates are taken."""
 LEVEL_BYTES: Final = 16 << 20
 """So near to the end of the old log, the rest is copied within the pause."""
 ROUTES_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 PROMOTE_TRIES: Final = 3
 AGAIN: Final = "run the same command again: it goes on where this one has ended"
 
@@ -44,21 +44,6 @@ class NameServers(Protocol):
     """What the procedure asks of them."""
 
     async def listings(self, name: str) -> list[Listing]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the copy is."""
-
-    copied: int
-    total: int
-    per_s: float
-    closing_per_s: float
-    """By how much what is missing becomes less: the old log grows meanwhile."""
-
-    @property
-    def left_s(self) -> float | None:
-        return (self.total - self.copied) / self.closing_per_s if self.closing_per_s > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +88,7 @@ class Migration:
     async def status(self) -> HaStatus:
         """Of our broker."""
         try:
-            return await self._ours.call(AskStatus(), timeout_s=LOOK_TIMEOUT_S)
+            return await self._ours.call(AskStatus(), timeout_s=STATUS_S)
         except OrderError as error:
             raise CannotMigrate(f"our broker does not answer: {error}", f"see {self._home.log}") from error
 
@@ -120,17 +105,27 @@ class Migration:
 
     async def catch_up(self) -> None:
         """Until our broker lacks so little that the rest can be copied while nobody writes."""
-        looks: deque[tuple[float, int, int]] = deque(maxlen=RATE_LOOKS)
+        rates = Rates()
         while True:
-            status, log = await self.status(), await self._old.log()
+            status, log = await self._look()
             self._check_following(status)
             # Queues are built beside the copy, and a promotion waits for them: what has none is not here yet.
             copied, total = max(0, status.dispatched - log.begin), log.end - log.begin
-            looks.append((time.monotonic(), copied, total - copied))
-            self._show(_progress(looks, copied, total))
+            self._show(rates.look(copied, total))
             if total - copied <= LEVEL_BYTES and not status.trouble and status.confirmed >= 0:
                 return
             await asyncio.sleep(PROGRESS_S)
+
+    async def _look(self) -> tuple[HaStatus, SourceLog]:
+        """Nothing is at stake yet: a broker that is busy, or restarted, is waited for."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await self.status(), await self._old.log()
+            except CannotMigrate:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(PROGRESS_S)
 
     def _check_following(self, status: HaStatus) -> None:
         if status.role is not HaRole.SLAVE:
@@ -270,13 +265,6 @@ class Migration:
 
     def _since(self) -> str:
         return f"  {(time.monotonic() - self._began_at) * 1000:>8.0f} ms " if self._began_at else "           "
-
-
-def _progress(looks: Sequence[tuple[float, int, int]], copied: int, total: int) -> Progress:
-    """With rates over the last looks: (moment, copied, missing)."""
-    (first_at, first_copied, first_missing), (at, _, missing) = looks[0], looks[-1]
-    elapsed = max(at - first_at, 1e-3)
-    return Progress(copied, total, max(0, copied - first_copied) / elapsed, (first_missing - missing) / elapsed)
 
 
 async def _to_its_end(work: Awaitable[T]) -> T:

@@ -37,6 +37,7 @@ READY_SECONDS_MAX = 120.0
 CONSUMED_SECONDS_MAX = 180.0
 MIGRATE_SECONDS_MAX = 540.0
 SENDING_AT_ONCE = 16
+PERIOD_SECONDS = 0.2
 
 
 @final
@@ -76,8 +77,9 @@ class MigrationPlay:
         report = self.report
         report.before_messages = asyncio.run(self._fill())
         half = asyncio.run(read_on(apache.address, report.before_messages // 2))
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(2) as pool:
             driver = pool.submit(self._drive)
+            pool.submit(self._throttle)
             try:
                 self._until("the first deliveries", "seen", 1, driver)
                 time.sleep(self._plan.load_seconds)
@@ -99,6 +101,16 @@ class MigrationPlay:
         apache.broker.stop(peers.ORDERLY_SECONDS_MAX)
         self._compare(apache)
         return report
+
+    def _throttle(self) -> None:
+        """Pause the senders now and then, until they end."""
+        share, pause = self._plan.busy_share, self._orders / "pause"
+        while share < 1.0 and not (self._orders / "stop").exists():
+            pause.touch()
+            time.sleep(PERIOD_SECONDS * (1.0 - share))
+            pause.unlink(missing_ok=True)
+            time.sleep(PERIOD_SECONDS * share)
+        pause.unlink(missing_ok=True)
 
     def _drive(self) -> drivers.Verdict:
         order = drivers.Order(

@@ -26,6 +26,9 @@ class Plan:
 
     senders: int = 4
     linger_seconds: float = 10.0
+    busy_share: float = 1.0
+    """For how much of the time the senders send; the rest of it they pause, a tenth of a second or so at once."""
+
     settings: dict[str, str] = field(default_factory=dict)
 
 
@@ -81,6 +84,7 @@ def large(mib: int, poll_ms: int) -> Plan:
         poll_ms=poll_ms,
         load_seconds=15.0,
         senders=1,
+        busy_share=0.25,
         linger_seconds=35.0,
     )
 
