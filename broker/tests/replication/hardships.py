@@ -17,7 +17,7 @@ from replication.supervisor import PATIENCE_S
 
 from gantry_status.orders import Follow
 
-MEANWHILE_S: Final = 1.0
+MEANWHILE_S: Final = 1.5
 """How long clients stay in a bad situation: long enough for what must not happen."""
 UNKNOWN_SOME: Final = 8
 STRANGER: Final = "f" * 32
@@ -56,7 +56,8 @@ async def take_all_and_keep_nothing(scene: Scene, identity: str, number: int) ->
     await scene.drama.some()
     for slave in slaves:
         slave.pause()
-    async with Rogue(old.host, old.ha_port, identity=identity, number=number):
+    async with Rogue(old.host, old.ha_port, identity=identity, number=number) as rogue:
+        await scene.load.wait_until(lambda: bool(rogue.acknowledged or rogue.refusals), PATIENCE_S)
         await asyncio.sleep(MEANWHILE_S)
         await old.kill()
     for slave in slaves:
