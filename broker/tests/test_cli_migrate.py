@@ -13,7 +13,7 @@ from gantry_cli import migrate_run
 from gantry_cli.migrate_progress import Progress
 from gantry_cli.migrate_record import Home, Phase, Record
 from gantry_cli.migrate_run import LEVEL_BYTES, Migration
-from gantry_cli.migrate_source import STOPPED, CannotMigrate, Listing, Offsets, SourceLog
+from gantry_cli.migrate_source import CLOSED, STOPPED, CannotMigrate, Listing, Offsets, SourceLog
 from gantry_status.orders import (
     AskPromise,
     HaRole,
@@ -195,13 +195,13 @@ def home(tmp_path: Path) -> Home:
 
 
 async def test_the_role_moves_with_all_that_was_taken(home: Home) -> None:
-    """Appends that had begun when writes were stopped are waited for; the old broker stays read-only."""
+    """Appends that had begun when writes were stopped are waited for; the old broker stays closed."""
     world = World(home)
 
     migration = await go(world)
 
     assert (world.status.role, world.status.wrote, world.in_flight) == (HaRole.MASTER, world.end, 0)
-    assert {key: world.settings[key] for key in STOPPED} == STOPPED
+    assert {key: world.settings[key] for key in STOPPED} == STOPPED | CLOSED
     assert migration.record.phase is Phase.DONE and migration.record.end == world.end
     assert migration.record.pause_ms >= 0
     assert home.read_conf() == {"brokerRole": "ASYNC_MASTER", "brokerId": "0", "listenPort": "10911"}
@@ -316,13 +316,16 @@ async def test_name_servers_that_do_not_follow_are_named(home: Home) -> None:
     assert (await go(world)).record.phase is Phase.DONE
 
 
-async def test_messages_that_the_old_broker_takes_afterwards_are_said(home: Home) -> None:
+async def test_messages_that_the_old_broker_takes_afterwards_are_said(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody has set it back by hand, say: what it then took is not here, and that is no success."""
     world = World(home)
     migration = world.migration()
     await migration.resume()
     await migration.catch_up()
     await migration.switch()
+    monkeypatch.setattr(World, "check", lambda _: None)
     world.end += 500
 
     with pytest.raises(CannotMigrate, match="has taken more after the switch"):

@@ -22,7 +22,7 @@ import msgspec
 from gantry_cli.ha_steps import Caller
 from gantry_cli.migrate_progress import Progress, Rates
 from gantry_cli.migrate_record import Home, Phase, Record, master_conf
-from gantry_cli.migrate_source import STOPPED, CannotMigrate, Listing, OldBroker, SourceLog
+from gantry_cli.migrate_source import CLOSED, STOPPED, CannotMigrate, Listing, OldBroker, SourceLog
 from gantry_status.orders import AskStatus, Flush, HaRole, HaStatus, OrderError, OrderRefused, Promote
 
 T = TypeVar("T")
@@ -249,9 +249,10 @@ class Migration:
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
     async def finish(self) -> SourceLog | None:
-        """Write down that it is done. Where the old log ends now, if the old broker still answers."""
+        """Close the old broker, and write down that it is done. Where its log ends now, if it still answers."""
         log = None
         with suppress(CannotMigrate):
+            await self._old.set(CLOSED)
             log = await self._old.log()
         if log is not None and log.end > self.record.end >= 0:
             reason = f"the old broker has taken more after the switch, from {self.record.end} to {log.end}"

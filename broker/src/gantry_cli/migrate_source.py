@@ -24,6 +24,8 @@ TIMEOUT_MS: Final = 10_000
 GET_TIMER_METRICS: Final = 61
 STOPPED: Final = {"brokerRole": "SLAVE", "slaveReadEnable": "true", "brokerPermission": "4"}
 """What a broker is told that shall take no more messages."""
+CLOSED: Final = {"brokerPermission": "0"}
+"""What it is told in the end: were our broker away, name servers would lead to it again, and its log ends too early."""
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_GROUP: Final = "CID_RMQ_SYS_TRANS"
 

@@ -32,7 +32,8 @@ def plan_text(old_address: str, name: str, home: Home, conf: Mapping[str, str], 
     yield f"  3. after a question, {old_address} stops taking messages: brokerRole=SLAVE, brokerPermission=4"
     yield "  4. the last bytes, topics, groups, offsets and delayed messages' progress are copied"
     yield f"  5. our broker becomes {name}'s master, in an epoch of its own, and name servers lead to it"
-    yield "  Up to 4, a failure or Ctrl-C puts the old broker back as it is now. It is never ended, only read-only."
+    yield f"  6. {old_address} is closed to consumers, too: brokerPermission=0"
+    yield "  Up to 4, a failure or Ctrl-C puts the old broker back as it is now. Its process is never ended."
     if is_conf_new:
         yield f"{home.conf} would be:"
         yield from (f"  {key}={value}" for key, value in conf.items())
@@ -57,7 +58,7 @@ def done_text(record: Record, switched: Switched | None, late: int) -> Iterator[
     yield "clients learn of it with their next look at the routes: within 30 s, unless they are set otherwise"
     if late:
         yield f"{late} offsets that consumers committed at the old broker meanwhile were brought over"
-    yield f"the old broker at {record.old_address} is read-only and out of the routes: stop it when nothing reads there"
+    yield f"the old broker at {record.old_address} is closed and out of the routes: stop it"
     yield "to go back, see docs/migration.md: what is sent to our broker from now on is not on the old one"
 
 
