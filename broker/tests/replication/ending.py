@@ -46,13 +46,15 @@ async def judge(
     statuses = {member.number: await member.status() for member in group.members if member.is_up}
     confirmed = min(statuses[master.number].confirmed, *(status.wrote for status in statuses.values()))
     await group.stop()
+    # What has expired since it was read is in the files no more.
+    begin = int(log_files(master.store)[0].name)
+    queues = {queue: [one for one in stored if one.physical_offset >= begin] for queue, stored in queues.items()}
     assert stored_in(master.store) == queues, "the log of the master holds something else than its queues"
     logs = [
         LogSums(f"member {member.number}", list(sums(member.store, confirmed)))
         for member in group.members
         if member.number in statuses
     ]
-    begin = statuses[master.number].begin
     end = End(queues, epochs_of(master.store), logs, standing, begin)
     findings = check(load.journal.history, end, mode)
     if late is not None and not findings:
