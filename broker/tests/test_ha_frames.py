@@ -95,9 +95,24 @@ def test_a_spoilt_message_is_another_or_broken(message: Message, data: st.DataOb
 def test_no_frame_is_waited_for_that_is_larger_than_its_kind_may_be(kind: FrameKind) -> None:
     """The size is judged before a byte of it is kept."""
     with pytest.raises(StreamBroken, match="bytes"):
-        list(FrameReader().feed(HEAD.pack(0xFFFFFFFF, kind)))
+        list(FrameReader().feed(HEAD.pack(0xFFFFFFFF, kind, 0)))
 
 
 def test_the_preamble_is_no_offset_that_a_slave_of_rocketmq_would_send() -> None:
     """Its first message is an offset of eight bytes, from zero up."""
     assert int.from_bytes(PREAMBLE, "big", signed=True) < 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Beat(1, 2, 3, 4, 5), Ack(1, 2, 3, 4, 5), Data(0, 1, 2, b"records"), Table(7, "topics", b"{}"), Ready(start=9)],
+    ids=lambda message: type(message).__name__,
+)
+def test_no_changed_bit_is_believed(message: Message) -> None:
+    """Epochs, positions and documents have no checksum of their own: a frame with any bit changed is no message."""
+    frame = encode(message)
+    for bit in range(8 * len(frame)):
+        changed = bytearray(frame)
+        changed[bit // 8] ^= 1 << bit % 8
+        with suppress(StreamBroken):
+            assert list(FrameReader().feed(bytes(changed))) == [], "it waits for the rest of a longer frame, at most"

@@ -13,9 +13,10 @@
       |  <---------------- DATA, BEAT, TABLE, in any mix |
       | ACK -------------------------------------------> |   received, flushed, a grant
 
-A frame is a head of 8 bytes, the size of the rest and its kind, and the rest. What is sent a thousand times a second is
-packed by hand; what is sent once is JSON with a schema. A peer is believed nothing: sizes are bounded by kind before a
-byte of them is buffered, and anything that cannot be raises ``StreamBroken``, upon which the connection is closed.
+A frame is a head of 12 bytes (the size of the rest, its kind, a CRC-32 over both and the rest) and the rest. What is
+sent a thousand times a second is packed by hand; what is sent once is JSON with a schema. A peer is believed nothing:
+sizes are bounded by kind before a byte of them is buffered, and anything that cannot be raises ``StreamBroken``, upon
+which the connection is closed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import struct
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple, final
+from zlib import crc32
 
 import msgspec
 
@@ -33,7 +35,8 @@ PREAMBLE: Final = b"\xffGANTRY\x01"
 """As RocketMQ's first message it would be an offset below zero, which no slave of it sends."""
 assert len(PREAMBLE) == 8
 
-HEAD: Final = struct.Struct(">IB3x")
+HEAD: Final = struct.Struct(">IB3xI")
+_SIZE_AND_KIND: Final = struct.Struct(">IB3x")
 _DATA: Final = struct.Struct(">qqq")
 _BEAT: Final = struct.Struct(">qqqqq")
 _ACK: Final = struct.Struct(">qqqqi")
@@ -238,25 +241,30 @@ Message = Control | Data | Beat | Ack | Table
 def encode(message: Message) -> bytes:
     """One frame. Of ``Data`` use ``data_head`` where the records are large."""
     if isinstance(message, Data):
-        return data_head(message.offset, message.epoch, message.confirmed, len(message.records)) + message.records
+        return data_head(message.offset, message.epoch, message.confirmed, message.records) + message.records
     if isinstance(message, Beat):
-        return HEAD.pack(_BEAT.size, FrameKind.BEAT) + _BEAT.pack(*message)
+        return _frame(FrameKind.BEAT, _BEAT.pack(*message))
     if isinstance(message, Ack):
-        return HEAD.pack(_ACK.size, FrameKind.ACK) + _ACK.pack(*message)
+        return _frame(FrameKind.ACK, _ACK.pack(*message))
     if isinstance(message, Table):
         name = message.name.encode()
         assert len(name) <= TABLE_NAME_BYTES_MAX and len(message.document) <= TABLE_BYTES_MAX, message.name
-        size = _TABLE.size + len(name) + len(message.document)
-        return HEAD.pack(size, FrameKind.TABLE) + _TABLE.pack(message.version, len(name)) + name + message.document
+        return _frame(FrameKind.TABLE, _TABLE.pack(message.version, len(name)) + name + message.document)
     body = _encode_json(message)
     assert len(body) <= CONTROL_BYTES_MAX, type(message)
-    return HEAD.pack(len(body), _KINDS[type(message)]) + body
+    return _frame(_KINDS[type(message)], body)
 
 
-def data_head(offset: int, epoch: int, confirmed: int, size: int) -> bytes:
-    """What goes before ``size`` bytes of the log."""
-    assert 0 < size <= DATA_BYTES_MAX, size
-    return HEAD.pack(_DATA.size + size, FrameKind.DATA) + _DATA.pack(offset, epoch, confirmed)
+def _frame(kind: FrameKind, body: bytes) -> bytes:
+    return HEAD.pack(len(body), kind, crc32(body, crc32(_SIZE_AND_KIND.pack(len(body), kind)))) + body
+
+
+def data_head(offset: int, epoch: int, confirmed: int, records: bytes) -> bytes:
+    """What goes before these bytes of the log."""
+    assert 0 < len(records) <= DATA_BYTES_MAX, len(records)
+    size, place = _DATA.size + len(records), _DATA.pack(offset, epoch, confirmed)
+    crc = crc32(records, crc32(place, crc32(_SIZE_AND_KIND.pack(size, FrameKind.DATA))))
+    return HEAD.pack(size, FrameKind.DATA, crc) + place
 
 
 @final
@@ -276,7 +284,7 @@ class FrameReader:
         """Every message that is whole now. Raises ``StreamBroken`` at the first that cannot be."""
         self._data += data
         while self.buffered >= HEAD.size:
-            size, number = HEAD.unpack_from(self._data, self._start)
+            size, number, crc = HEAD.unpack_from(self._data, self._start)
             try:
                 kind = FrameKind(number)
             except ValueError:
@@ -287,6 +295,8 @@ class FrameReader:
             if len(self._data) < end:
                 break
             body = bytes(memoryview(self._data)[self._start + HEAD.size : end])
+            if crc32(body, crc32(self._data[self._start : self._start + _SIZE_AND_KIND.size])) != crc:
+                raise StreamBroken(f"a {kind.name} that was changed on its way")
             self._start = end
             yield _decode(kind, body)
         if self._start:

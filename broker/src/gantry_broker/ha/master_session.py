@@ -313,7 +313,7 @@ class MasterSession:
             records = log.whole_records(self.sent, min(BATCH_BYTES, bytes_max))
             if not records:
                 raise StreamBroken(f"the log has nothing at {self.sent} any more")
-            parts += (data_head(self.sent, epoch, log.confirmed, len(records)), records)
+            parts += (data_head(self.sent, epoch, log.confirmed, records), records)
             self.sent += len(records)
             bytes_max -= len(records)
         return parts
