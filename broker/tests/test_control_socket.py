@@ -336,6 +336,20 @@ async def test_a_broker_that_stops_ends_what_it_was_asked(
     assert server.connections == 0
 
 
+async def test_a_broker_that_stops_beside_an_open_connection_has_nothing_to_complain_of(
+    tmp_path: Path, member: FakeMember, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever watches over the socket keeps it open: the end of the broker is no error of anybody's."""
+    server = ControlServer(str(tmp_path / "control.sock"), member)
+    await server.start()
+    async with OrderClient(server.path) as client:
+        await client.call(AskStatus())
+        await server.close()
+        await asyncio.sleep(0)
+
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
 async def test_a_program_without_a_loop_gives_one_order(server: ControlServer) -> None:
     """In a thread here, since the broker needs the loop."""
     status = await asyncio.to_thread(order_once, server.path, AskStatus())

@@ -59,6 +59,7 @@ class ControlServer:
         self._transfer_s: Final = transfer_s
         self._file: SocketFile | None = None
         self._server: asyncio.Server | None = None
+        self._is_closing = False
         self._tasks: Final[set[asyncio.Task[None]]] = set()
 
     def __repr__(self) -> str:
@@ -82,6 +83,7 @@ class ControlServer:
 
     async def close(self) -> None:
         """Stop listening, and end every connection. An order that is being carried out is cancelled."""
+        self._is_closing = True
         if self._file is not None:
             self._file.remove()
         if self._server is not None:
@@ -106,6 +108,9 @@ class ControlServer:
             await self._serve(reader, writer, _peer_of(writer))
         except (ConnectionError, TimeoutError, asyncio.IncompleteReadError):
             pass  # it is gone, or has gone to sleep in the middle of a line
+        except asyncio.CancelledError:
+            if not self._is_closing:  # asyncio logs a cancelled handler as an error, and this one was meant to end
+                raise
         finally:
             writer.transport.abort()
 
