@@ -83,5 +83,11 @@ async def _detach(tracer: asyncio.subprocess.Process) -> None:
     """Let the process go on without strace, which takes a moment per thread."""
     with suppress(ProcessLookupError):
         tracer.terminate()
-    async with asyncio.timeout(DETACH_TIMEOUT_S):
+    try:
+        async with asyncio.timeout(DETACH_TIMEOUT_S):
+            await tracer.wait()
+    except TimeoutError:
+        # It waits for a thread that has ended with its process, for ever. Killed, it lets go just as well.
+        with suppress(ProcessLookupError):
+            tracer.kill()
         await tracer.wait()
