@@ -174,7 +174,7 @@ async def test_a_registration_says_who_and_what(tmp_path: Path) -> None:
         "brokerName": "test-broker",
         "brokerAddr": settings.address,
         "clusterName": "TestCluster",
-        "haServerAddr": f"127.0.0.1:{settings.listen_port + 1}",
+        "haServerAddr": f"127.0.0.1:{settings.ha_port}",
         "brokerId": "0",
         "compressed": "false",
         "bodyCrc32": str(zlib.crc32(first.body) & 0x7FFFFFFF),

@@ -68,9 +68,9 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 )
 @json_option
 def migrate(name_server: str, data: Path, options: Sequence[str], abort: bool, as_json: bool, **typed: Any) -> None:
-    """Take over from a running broker of RocketMQ's 4.9 or 5: attach, catch up, switch.
+    """Take over from a running broker of RocketMQ's.
 
-    Our broker is started as a slave of the old one and copies its whole log while clients go on. Once it is level, and
+    Its version may be 4.9 or 5. Our broker is started as a slave of the old one and copies its whole log while clients go on. Once it is level, and
     after a question, the old broker is told to take no more messages; the rest is copied, topics, groups and offsets a
     last time; our broker becomes the master in the old one's name, and the name servers lead to it. That pause
     is measured and printed. Clients need no restart and no new setting.
