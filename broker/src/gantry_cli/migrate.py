@@ -70,10 +70,10 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 def migrate(name_server: str, data: Path, options: Sequence[str], abort: bool, as_json: bool, **typed: Any) -> None:
     """Take over from a running broker of RocketMQ's.
 
-    Its version may be 4.9 or 5. Our broker is started as a slave of the old one and copies its whole log while clients go on. Once it is level, and
-    after a question, the old broker is told to take no more messages; the rest is copied, topics, groups and offsets a
-    last time; our broker becomes the master in the old one's name, and the name servers lead to it. That pause
-    is measured and printed. Clients need no restart and no new setting.
+    Its version may be 4.9 or 5. Our broker is started as a slave of the old one and copies its whole log while
+    clients go on. Once it is level, and after a question, the old broker is told to take no more messages; the rest
+    is copied, topics, groups and offsets a last time; our broker becomes the master in the old one's name, and the
+    name servers lead to it. That pause is measured and printed. Clients need no restart and no new setting.
 
     Until our broker is promoted, every failure and Ctrl-C puts the old broker back as it was. The command may be run
     again at any time: it goes on where the last run ended. Our broker goes on when the command has ended; give its
