@@ -19,6 +19,8 @@ pytestmark = pytest.mark.needs_root
 PATIENCE_S = 5.0
 """A member that cannot follow any more need not be waited for longer."""
 
+PLAYS = 3
+
 
 def elect_the_shortest(
     electable: Sequence[str], acks_needed: int, epoch: int, promised: Sequence[Candidate], *, is_leased: bool = True
@@ -59,11 +61,20 @@ async def test_a_hardship_breaks_no_promise(guard: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("guard", sorted(GUARDS))
 async def test_a_missing_guard_is_caught(guard: str, tmp_path: Path) -> None:
-    """R2, R3, R5 and R9's twin: the same without the guard: the checker says what was broken."""
-    hardship = HARDSHIPS[guard]
-    async with scene(hardship.plan, tmp_path, is_root=True, has_disks=hardship.has_disks, without=[guard]) as made:
-        await hardship.play(made)
+    """R2, R3, R5 and R9's twin: the same without the guard: the checker says what was broken, in one of three plays.
 
-        found = {finding.kind for finding in await made.judge(PATIENCE_S)}
+    Some of what breaks is a matter of moments: a kill has to come before what rises is overwritten.
+    """
+    hardship = HARDSHIPS[guard]
+    found: set[Kind] = set()
+    for attempt in range(PLAYS):
+        path = tmp_path / str(attempt)
+        path.mkdir()
+        async with scene(hardship.plan, path, is_root=True, has_disks=hardship.has_disks, without=[guard]) as made:
+            await hardship.play(made)
+
+            found |= {finding.kind for finding in await made.judge(PATIENCE_S)}
+        if found & hardship.kinds:
+            return
 
     assert found & hardship.kinds, found
