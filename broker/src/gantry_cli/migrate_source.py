@@ -20,6 +20,9 @@ from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import ClusterInfo
 
+NO_SAMPLES: Final = "NoSuchElementException"
+YOUNG_TRIES: Final = 20
+YOUNG_RETRY_S: Final = 0.5
 TIMEOUT_MS: Final = 10_000
 GET_TIMER_METRICS: Final = 61
 STOPPED: Final = {"brokerRole": "SLAVE", "slaveReadEnable": "true", "brokerPermission": "4"}
@@ -124,7 +127,12 @@ class ApacheBroker:
         return {name.strip(): value.strip() for name, separator, value in lines if separator}
 
     async def runtime(self) -> dict[str, str]:
-        """What it says of itself."""
+        """What it says of itself. One that has just started has no samples yet, and cannot for a moment."""
+        for _ in range(YOUNG_TRIES):
+            reply = await self._peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+            if reply.code == 0 or NO_SAMPLES not in (reply.remark or ""):
+                break
+            await asyncio.sleep(YOUNG_RETRY_S)
         reply = await self._peer.demand(RequestCode.GET_BROKER_RUNTIME_INFO)
         table = _document(reply, self.address).get("table")
         return {str(name): str(value) for name, value in table.items()} if isinstance(table, dict) else {}
