@@ -54,6 +54,20 @@ async def test_a_full_disk_refuses_and_comes_back() -> None:
         assert (await client.send_ok(b"y" * 1_000_000))["queueOffset"] == str(1 + taken)
 
 
+async def test_a_store_without_a_role_starts_on_a_full_disk() -> None:
+    """One of RocketMQ's, or of before there were roles, is served: its role need not be written down for that."""
+    disk, clock = FaultyDisk(), FakeClock()
+    async with broker_on(disk, clock) as broker, dialogue(broker) as client:
+        await client.send_ok(b"first")
+    disk.remove("/store/role.json")
+    disk.capacity = disk.space("/").used
+
+    async with broker_on(disk, clock) as broker, dialogue(broker) as client:
+        assert [message.body for message in await client.read(0)] == [b"first"]
+        assert (await client.send(b"more")).code == 14
+        disk.capacity = 10 * LOG_FILE_BYTES
+
+
 async def test_a_failed_flush_is_the_end() -> None:
     """After a flush has failed nothing is acknowledged, and the broker says that it cannot go on."""
     disk, clock = FaultyDisk(), FakeClock()

@@ -205,7 +205,8 @@ class Replication:
 
     def _must_wait(self) -> bool:
         """Whether an append is no promise yet."""
-        is_waited_for = self._ha.acks_needed > 0 or self._settings.store.flush.is_sync
+        are_slaves_waited_for = self._ha.acks_needed > 0 and not self.is_degraded
+        is_waited_for = are_slaves_waited_for or self._settings.store.flush.is_sync
         return is_waited_for or not self.grants.may_acknowledge(self.clock_ms())
 
     def _promised(self) -> int:
@@ -240,7 +241,7 @@ class Replication:
             self._log.wait_for_slaves(self.acks.acked())
 
     def _acks_moved(self) -> None:
-        """Some slave is further, or gone. Once per turn of the loop."""
+        """Some slave is further, or gone."""
         self._move.set()
         if not self.is_leading or self.server is None:
             return

@@ -31,6 +31,8 @@ from gantry_status.orders import HaRole, HaStatus, OrderRefused, Promised
 
 log = logging.getLogger(__name__)
 
+DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
 
 class Host(Protocol):
     """What a change of role asks of the rest of the broker."""
@@ -139,7 +141,7 @@ class Roles:
         try:
             await self._be_master(epoch + 1, [])
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in DISK_FULL:
                 raise
             log.warning("the disk is too full for a new epoch", extra={"epoch": epoch, "reason": str(error)})
             await self._be_master(epoch, self.records.record.electable)
@@ -319,7 +321,13 @@ class Roles:
         record = RoleRecord(epoch, is_master=True, electable=sorted(electable))
 
         def change() -> None:
-            self.records.write(record)
+            try:
+                self.records.write(record)
+            except OSError as error:
+                # Where nothing else changes and nobody could be elected, nobody will ask for it.
+                if is_new or electable or error.errno not in DISK_FULL:
+                    raise
+                log.warning("the disk is too full to write down the role", extra={"reason": str(error)})
             if store.dispatched < store.wrote:
                 slave.copy()  # what recovery has hidden, or slaves lack, is shown when they have it
             history = slave.history.epochs
