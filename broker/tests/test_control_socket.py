@@ -228,9 +228,10 @@ async def test_a_deep_directory_has_a_control_socket_too(tmp_path: Path, member:
     assert list(deep.iterdir()) == []
 
 
-async def test_a_missing_directory_is_named(tmp_path: Path, member: FakeMember) -> None:
-    """Of the server as of the client."""
-    path = str(tmp_path / "absent/control.sock")
+@pytest.mark.parametrize("depth", [1, 100], ids=["shallow", "deep"])
+async def test_a_missing_directory_is_named(depth: int, tmp_path: Path, member: FakeMember) -> None:
+    """Of the server as of the client, and whether or not its path fits into the address of a socket."""
+    path = str(tmp_path / ("d" * depth) / "absent/control.sock")
 
     with pytest.raises(OSError, match=f"No such file or directory.*{path}"):
         await ControlServer(path, member).start()

@@ -16,12 +16,15 @@ ADDRESS_BYTES_MAX: Final = 107
 
 @contextmanager
 def socket_address(path: str) -> Iterator[str]:
-    """A name of ``path`` to bind or connect to inside of the ``with``. Raises OSError for a missing directory."""
+    """A name of ``path`` to bind or connect to inside of the ``with``. Raises OSError naming it without a directory."""
     if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
         yield path
         return
     directory, name = os.path.split(path)
-    descriptor = os.open(directory or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(directory or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
     try:
         yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
