@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gantry_broker.testing.java_broker import JavaBroker
-from gantry_broker.testing.local import free_ports
+from gantry_broker.testing.ports import free_broker_port
 from gantry_wire import RequestCode, fastjson
 
 
@@ -32,7 +32,7 @@ def alone(broker: JavaBroker) -> None:
 
 async def migrate(broker: JavaBroker, data: Path, *words: str) -> Said:
     """Run the command."""
-    port = str(free_ports(1)[0])
+    port = str(free_broker_port())
     options = ["-n", broker.address, "--data", str(data), "--port", port, *words]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(

@@ -11,8 +11,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from crash.processes import HOST, ServerProcess, broker, free_port, name_server
+from crash.processes import HOST, ServerProcess, broker, name_server
 
+from gantry_broker.testing.ports import free_port
 from gantry_client import (
     Admin,
     ClientError,

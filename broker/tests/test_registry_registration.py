@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gantry_broker.testing.local import TOPIC, dialogue, free_ports, running_broker, wait_until
+from gantry_broker.testing.local import TOPIC, dialogue, running_broker, wait_until
+from gantry_broker.testing.ports import free_ports
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings

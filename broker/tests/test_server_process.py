@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gantry_broker.testing.local import SMALL_STORE, free_ports
+from gantry_broker.testing.local import SMALL_STORE
+from gantry_broker.testing.ports import free_ports
 
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 READY = "broker listening on "

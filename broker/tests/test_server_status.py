@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, final
 
 import pytest
-from crash.processes import ServerProcess, broker, free_port
+from crash.processes import ServerProcess, broker
 
 from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError, StoreLocked
@@ -22,7 +22,8 @@ from gantry_broker.server.status import StatusPublisher
 from gantry_broker.server.status_thread import OpenPage, PageUnusable
 from gantry_broker.settings import broker_settings
 from gantry_broker.store import record_taker, recovery
-from gantry_broker.testing.local import dialogue, free_ports, local_conf, running_broker, wait_until
+from gantry_broker.testing.local import dialogue, local_conf, running_broker, wait_until
+from gantry_broker.testing.ports import free_port, free_ports
 from gantry_status import (
     Medium,
     Origin,

@@ -113,6 +113,7 @@ class Broker:
         self._services: list[BrokerService] = []
         self._is_open = False
         self._is_advance_scheduled = False
+        self._is_show_scheduled = False
         self._is_store_owned = False
         """Whether the store is the loop's: not while another thread opens or closes it."""
         self._progress: Callable[[int, int], None] = lambda done, total: None
@@ -473,11 +474,24 @@ class Broker:
             self.replication.moved()
 
     def _look_at_waiting(self) -> None:
-        """Positions have moved: consumers and senders are looked at."""
+        """Positions have moved: senders are answered, and consumers are looked at when those answers are under way.
+
+        What is written in this turn of the loop leaves at its end, and a producer's next message waits for it.
+        """
         if self._is_store_owned:
-            self.parked.release()  # first: a producer's next message waits for this answer
-            if not self.store.advance():
-                self._loop.call_later(ADVANCE_RETRY_S, self._advance)
+            self.parked.release()
+            self._show_soon()
+
+    def _show_soon(self) -> None:
+        if not self._is_show_scheduled:
+            self._is_show_scheduled = True
+            self._loop.call_soon(self._show)
+
+    def _show(self) -> None:
+        """Before the next request is read: whoever was told of a message finds it."""
+        self._is_show_scheduled = False
+        if self._is_store_owned and not self.store.advance():
+            self._loop.call_later(ADVANCE_RETRY_S, self._show_soon)
 
     def _fatal(self, error: Exception) -> None:
         """The store cannot go on. May be called from its threads."""

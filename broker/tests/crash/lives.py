@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final, final
 
 from crash.plans import Plan
-from crash.processes import BROKER, HOST, ServerProcess, broker, free_port, name_server
+from crash.processes import BROKER, HOST, ServerProcess, broker, name_server
 from crash.verdict import Verdict
 
 from gantry_broker.store import points
 from gantry_broker.testing.crashing_broker import CRASHING, CrashAt
+from gantry_broker.testing.ports import free_port
 
 LOAD_S_MAX: Final = 3.0
 """How long a broker may take to come to the point where it is to end under load."""

@@ -8,7 +8,6 @@ leave a broker behind. All calls belong to one event loop.
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,13 +23,6 @@ BROKER: Final = ("-m", "gantry_broker")
 
 class ServerFailed(Exception):
     """A server did not start, or not end, as it should. The text holds the end of its log."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on now. A broker has its port in its message ids, so it cannot take port 0 itself."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 @final

@@ -25,11 +25,12 @@ from crash.checker import Kind, check
 from crash.history import History, Outcome, Sent
 from crash.log_walk import Queue, log_files, messages_by_queue, walk_log
 from crash.payload import Mark, read_body
-from crash.processes import HOST, ServerFailed, ServerProcess, broker, free_port
+from crash.processes import HOST, ServerFailed, ServerProcess, broker
 from crash.producer import Producer
 from crash.readback import create_topics, pull_everything
 
 from gantry_broker.store.checkpoint import decode_checkpoint
+from gantry_broker.testing.ports import free_port
 from gantry_remoting import Channel, RemotingError
 from gantry_wire.message import StoredMessage
 

@@ -18,13 +18,14 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from crash.processes import HOST, broker, free_port, name_server
+from crash.processes import HOST, broker, name_server
 from fuzz.aftermath import gaps, moved_ends, stray_files
 from fuzz.campaign import Campaign
 from fuzz.probe import BrokerProbe, NameServerProbe
 from fuzz.report import report
 from fuzz.tally import Tally
 
+from gantry_broker.testing.ports import free_port
 from gantry_wire import RequestCode
 
 MIB: Final = 1 << 20

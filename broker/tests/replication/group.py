@@ -21,13 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, final
 
-from crash.processes import ServerProcess, free_port
+from crash.processes import ServerProcess
 from faults.loop_disk import LoopDisk, loop_disk
 from faults.modes import buffer_directory, lose_buffers
 from faults.power import halt
 from gantry_histories.events import Queue
 from replication.network import CLIENTS, Network
 
+from gantry_broker.testing.ports import free_port
 from gantry_remoting import Channel
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, HaStatus, OrderError

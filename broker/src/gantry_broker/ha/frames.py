@@ -22,7 +22,6 @@ which the connection is closed.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, NamedTuple, final
 from zlib import crc32
@@ -36,7 +35,10 @@ PREAMBLE: Final = b"\xffGANTRY\x01"
 assert len(PREAMBLE) == 8
 
 HEAD: Final = struct.Struct(">IB3xI")
+HEAD_BYTES: Final = HEAD.size
 _SIZE_AND_KIND: Final = struct.Struct(">IB3x")
+_HASHED_HEAD_BYTES: Final = _SIZE_AND_KIND.size
+_unpack_head: Final = HEAD.unpack_from
 _DATA: Final = struct.Struct(">qqq")
 _BEAT: Final = struct.Struct(">qqqqq")
 _ACK: Final = struct.Struct(">qqqqi")
@@ -70,7 +72,8 @@ class FrameKind(IntEnum):
     ACK = 19
 
 
-_SIZES_MAX: Final = {
+_SIZES_MAX: Final[dict[int, int]] = {
+    **dict.fromkeys(FrameKind, CONTROL_BYTES_MAX),
     FrameKind.DATA: _DATA.size + DATA_BYTES_MAX,
     FrameKind.BEAT: _BEAT.size,
     FrameKind.ACK: _ACK.size,
@@ -269,56 +272,71 @@ def data_head(offset: int, epoch: int, confirmed: int, records: bytes) -> bytes:
 
 @final
 class FrameReader:
-    """Puts the bytes of a connection together to messages."""
+    """Puts the bytes of a connection together to messages.
+
+    Most reads are whole frames, and those are taken where they lie; only what a read leaves over is kept.
+    """
 
     def __init__(self) -> None:
-        self._data = bytearray()
-        self._start = 0
+        self._rest = bytearray()
+        self._wanted = 0
+        """How many bytes it takes to go on."""
 
     @property
     def buffered(self) -> int:
         """How many bytes wait for the rest of their frame."""
-        return len(self._data) - self._start
+        return len(self._rest)
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: bytes) -> list[Message]:
         """Every message that is whole now. Raises ``StreamBroken`` at the first that cannot be."""
-        self._data += data
-        while self.buffered >= HEAD.size:
-            size, number, crc = HEAD.unpack_from(self._data, self._start)
-            try:
-                kind = FrameKind(number)
-            except ValueError:
-                raise StreamBroken(f"there is no frame of kind {number}") from None
-            if size > _SIZES_MAX.get(kind, CONTROL_BYTES_MAX):
-                raise StreamBroken(f"a {kind.name} of {size} bytes")
-            end = self._start + HEAD.size + size
-            if len(self._data) < end:
+        rest = self._rest
+        if rest:
+            rest += data
+            if len(rest) < self._wanted:
+                return []
+            data = bytes(rest)
+            rest.clear()
+        messages: list[Message] = []
+        start, end = 0, len(data)
+        while end - start >= HEAD_BYTES:
+            size, number, crc = _unpack_head(data, start)
+            size_max = _SIZES_MAX.get(number)
+            if size_max is None:
+                raise StreamBroken(f"there is no frame of kind {number}")
+            if size > size_max:
+                raise StreamBroken(f"a {FrameKind(number).name} of {size} bytes")
+            body_start = start + HEAD_BYTES
+            body_end = body_start + size
+            if body_end > end:
+                self._wanted = body_end - start
                 break
-            body = bytes(memoryview(self._data)[self._start + HEAD.size : end])
-            if crc32(body, crc32(self._data[self._start : self._start + _SIZE_AND_KIND.size])) != crc:
-                raise StreamBroken(f"a {kind.name} that was changed on its way")
-            self._start = end
-            yield _decode(kind, body)
-        if self._start:
-            del self._data[: self._start]
-            self._start = 0
+            body = data[body_start:body_end]
+            if crc32(body, crc32(data[start : start + _HASHED_HEAD_BYTES])) != crc:
+                raise StreamBroken(f"a {FrameKind(number).name} that was changed on its way")
+            messages.append(_decode(number, body))
+            start = body_end
+        else:
+            self._wanted = HEAD_BYTES
+        if start < end:
+            rest += data[start:]
+        return messages
 
 
-def _decode(kind: FrameKind, body: bytes) -> Message:
+def _decode(number: int, body: bytes) -> Message:
     try:
-        if kind is FrameKind.DATA:
+        if number == FrameKind.DATA:
             offset, epoch, confirmed = _DATA.unpack_from(body)
             return Data(offset, epoch, confirmed, body[_DATA.size :])
-        if kind is FrameKind.ACK:
+        if number == FrameKind.ACK:
             return Ack(*_ACK.unpack(body))
-        if kind is FrameKind.BEAT:
+        if number == FrameKind.BEAT:
             return Beat(*_BEAT.unpack(body))
-        if kind is FrameKind.TABLE:
+        if number == FrameKind.TABLE:
             version, name_bytes = _TABLE.unpack_from(body)
             name_end = _TABLE.size + name_bytes
             if name_end > len(body) or name_bytes > TABLE_NAME_BYTES_MAX:
                 raise StreamBroken("a table's name is longer than its frame")
             return Table(version, body[_TABLE.size : name_end].decode(), body[name_end:])
-        return msgspec.json.decode(body, type=_CONTROL[kind])
+        return msgspec.json.decode(body, type=_CONTROL[FrameKind(number)])
     except (struct.error, UnicodeDecodeError, msgspec.DecodeError, RecursionError) as exc:
-        raise StreamBroken(f"a {kind.name} that is none: {exc}") from exc
+        raise StreamBroken(f"a {FrameKind(number).name} that is none: {exc}") from exc

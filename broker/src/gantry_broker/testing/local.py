@@ -8,7 +8,6 @@ between that could be wrong in the same way.
 
 import asyncio
 import inspect
-import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ import uvloop
 from gantry_broker.app import Broker
 from gantry_broker.ports import Clock, Disk, RealDisk, SystemClock
 from gantry_broker.settings import broker_settings
+from gantry_broker.testing.ports import free_ports
 from gantry_remoting import Channel, ConnectionClosed
 from gantry_wire import Command, RequestCode
 from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -48,18 +48,6 @@ ROOMY: Final = {
 TOPIC: Final = "TopicTest"
 GROUP: Final = "GroupTest"
 UNIQUE_ID: Final = "7F00000100007A0B4C9D2E1F00000000"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 async def wait_until(predicate: Callable[[], bool], deadline_s: float = 30.0) -> None:
