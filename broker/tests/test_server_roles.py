@@ -11,6 +11,7 @@ from typing import final
 
 import pytest
 
+from gantry_broker import app
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.role_status import compared_needed
@@ -92,6 +93,37 @@ async def test_a_synchronous_master_answers_when_a_slave_has_the_message(tmp_pat
         assert slave.store.wrote == master.store.wrote == master.replication.acks.acked()
         await copied(master, slave)
         assert await bodies(master) == await bodies(slave) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("is_asked", [True, False], ids=["asked", "twin"])
+async def test_who_was_told_of_a_message_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    """Consumers are looked at when there is time, and at the latest when somebody asks; else it would not be there."""
+    monkeypatch.setattr(app, "SHOW_DELAY_S", 3600.0)
+    if not is_asked:
+        monkeypatch.setattr(Broker, "_show", lambda broker: None)
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+        await members.slave(master)
+
+        assert await send(master, "a") == [0]
+        assert await bodies(master) == ([b"a"] if is_asked else [])
+
+
+async def test_who_waits_for_a_message_gets_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A held pull does not wait until there is time."""
+    monkeypatch.setattr(app, "SHOW_DELAY_S", 3600.0)
+    async with group(tmp_path) as members:
+        master = await members.start("master", **SYNC)
+        await members.slave(master)
+        assert await send(master, "a") == [0]
+        async with dialogue(master) as consumer:
+            pull = consumer.start_pull(1, wait_ms=60_000)
+            await wait_until(lambda: master.pulls.hold.count == 1)
+
+            assert await send(master, "b") == [0]
+            assert (await asyncio.wait_for(pull, 30)).code == 0
 
 
 async def test_without_a_slave_a_synchronous_master_says_so_at_once(tmp_path: Path) -> None:

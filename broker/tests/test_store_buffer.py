@@ -8,6 +8,7 @@ import errno
 import pytest
 
 from gantry_broker.errors import FlushFailed, PoolExhausted, StoreLocked, StoreUnusable
+from gantry_broker.store.committer import round_bytes
 from gantry_broker.store.settings import FlushSettings, PoolSettings
 from gantry_broker.testing.faulty_disk import FaultyDisk
 from gantry_broker.testing.faulty_volume import FaultyVolume
@@ -387,6 +388,15 @@ def test_two_stores_do_not_share_buffers(pooled: StoreWorld) -> None:
 
     pooled.send(count=5)
     assert pooled.bodies() == pooled.sent_bodies()
+
+
+@pytest.mark.parametrize(
+    ("committed_bytes", "elapsed_ms", "wanted"),
+    [(16_384, 200, 16_384), (16_384, 1, 163_840), (1 << 20, 10, 1 << 20), (64 << 20, 10, 1 << 20), (0, 0, 16_384)],
+)
+def test_a_busy_log_is_committed_in_rounds(committed_bytes: int, elapsed_ms: int, wanted: int) -> None:
+    """Four pages are enough for a log that is not busy; else what comes in ten milliseconds, up to a mebibyte."""
+    assert round_bytes(PoolSettings(), committed_bytes, elapsed_ms) == wanted
 
 
 # -- synchronous flush -----------------------------------------------------------------------------------------------

@@ -85,6 +85,8 @@ LAST_ACKS_S: Final = 3.0
 """How long a stop waits for slaves."""
 
 ADVANCE_RETRY_S: Final = 1.0
+SHOW_DELAY_S: Final = 0.001
+"""How long a message that is confirmed may stay unseen while nobody has asked for it."""
 """How soon stored messages that there was no room to show are tried again."""
 
 
@@ -113,6 +115,7 @@ class Broker:
         self._services: list[BrokerService] = []
         self._is_open = False
         self._is_advance_scheduled = False
+        self._is_show_due = False
         self._is_show_scheduled = False
         self._is_store_owned = False
         """Whether the store is the loop's: not while another thread opens or closes it."""
@@ -362,8 +365,9 @@ class Broker:
         tables = TableSync(self.core, self.delay)
         self.core.persistence.on_mark = tables.changed
         self.replication = Replication(
-            settings, self.store, tables, standstill=self.standstill, advanced=self._look_at_waiting
-        )
+            settings, self.store, tables, standstill=self.standstill, advanced=self._look_at_waiting,
+            meanwhile=self._meanwhile,
+        )  # fmt: skip
         stages = [*([on_disk] if settings.store.flush.is_sync else []), *self.replication.stages()]
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
         self.replication.join(parked)
@@ -430,6 +434,7 @@ class Broker:
                 self.core.gate,
                 refuses=refuses,
                 disconnected=self._disconnected,
+                settle=self._show,
             )
             listener = Listener(service, settings.listener(port))
             await listener.start()
@@ -474,24 +479,35 @@ class Broker:
             self.replication.moved()
 
     def _look_at_waiting(self) -> None:
-        """Positions have moved: senders are answered, and consumers are looked at when those answers are under way.
+        """Positions have moved: senders are answered, and consumers are looked at when there is time for that.
 
-        What is written in this turn of the loop leaves at its end, and a producer's next message waits for it.
+        A producer's next message waits for its answer, and nobody for what is shown if nobody waits for messages: that
+        is done while the next ones are made safe, and at the latest before somebody asks for anything but a send.
         """
         if self._is_store_owned:
             self.parked.release()
-            self._show_soon()
+            self._is_show_due = True
+            if self.pulls.hold.count:
+                self._loop.call_soon(self._show)
+            elif not self._is_show_scheduled:
+                self._is_show_scheduled = True
+                self._loop.call_later(SHOW_DELAY_S, self._show_late)
 
-    def _show_soon(self) -> None:
-        if not self._is_show_scheduled:
-            self._is_show_scheduled = True
+    def _meanwhile(self) -> None:
+        """Something was appended, and it takes slaves or the disk a while to have it."""
+        if self._is_show_due:
             self._loop.call_soon(self._show)
 
-    def _show(self) -> None:
-        """Before the next request is read: whoever was told of a message finds it."""
+    def _show_late(self) -> None:
         self._is_show_scheduled = False
-        if self._is_store_owned and not self.store.advance():
-            self._loop.call_later(ADVANCE_RETRY_S, self._show_soon)
+        self._show()
+
+    def _show(self) -> None:
+        """Let consumers see what is confirmed."""
+        if self._is_show_due and self._is_store_owned:
+            self._is_show_due = False
+            if not self.store.advance():
+                self._loop.call_later(ADVANCE_RETRY_S, self._advance)
 
     def _fatal(self, error: Exception) -> None:
         """The store cannot go on. May be called from its threads."""

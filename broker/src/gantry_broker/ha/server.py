@@ -67,6 +67,7 @@ class ReplicationServer:
         self._on_acks: Final = on_acks
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
+        self._appended_at = 0.0
         self._is_beat_scheduled = False
         self._beats: asyncio.Task[None] | None = None
 
@@ -100,12 +101,12 @@ class ReplicationServer:
 
     def appended(self) -> None:
         """The log has grown. At once: sends are gathered already, and a later moment would be a slower answer."""
-        if self.streams:
-            for stream in tuple(self.streams):
-                stream.pump()
+        self._appended_at = self._loop.time()
+        for stream in tuple(self.streams):
+            stream.pump()
 
     def confirmed_moved(self) -> None:
-        """Consumers may see more, and slaves serve consumers, too. Data says it as well, so this may wait a moment."""
+        """Consumers may see more, and slaves serve consumers, too. Data says it as well: this waits for its end."""
         if self.streams and not self._is_beat_scheduled:
             self._is_beat_scheduled = True
             self._loop.call_later(CONFIRM_DELAY_S, self._beat_all)
@@ -116,6 +117,10 @@ class ReplicationServer:
             stream.send_tables(tables)
 
     def _beat_all(self) -> None:
+        quiet_s = self._loop.time() - self._appended_at
+        if quiet_s < CONFIRM_DELAY_S:
+            self._loop.call_later(CONFIRM_DELAY_S - quiet_s, self._beat_all)
+            return
         self._is_beat_scheduled = False
         for stream in tuple(self.streams):
             stream.beat()

@@ -102,14 +102,20 @@ class ParkedReplies:
 
     def park(self, connection: Connection, replies: bytes, count: int, end: int) -> None:
         """Hold `replies`, which are about `count` sends whose records end at or before `end`."""
-        shortfall = self.shortfall()
-        if shortfall is not None:
-            self._late(Parked(end, 0.0, connection, replies, count), shortfall)
-            return
-        room = self._rooms[0]
+        self.park_all([(connection, replies, count)], end)
+
+    def park_all(self, answers: Sequence[tuple[Connection, bytes, int]], end: int) -> None:
+        """Hold the answers of one append: to whom, the replies, and how many sends they are about."""
+        shortfall, now, room, total = self.shortfall(), self._loop.time(), self._rooms[0], 0
         assert not room or room[-1].end <= end, "offsets grow"
-        room.append(Parked(end, self._loop.time(), connection, replies, count))
-        self.count += count
+        for connection, replies, count in answers:
+            parked = Parked(end, now, connection, replies, count)
+            if shortfall is not None:
+                self._late(parked, shortfall)
+                continue
+            room.append(parked)
+            total += count
+        self.count += total
         if self._timer is None:
             self._set_timer()
 

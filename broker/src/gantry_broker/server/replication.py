@@ -55,9 +55,13 @@ class Replication:
         *,
         standstill: Callable[[Callable[[], None]], Awaitable[None]],
         advanced: Callable[[], None],
+        meanwhile: Callable[[], None] = lambda: None,
         clock_ms: Callable[[], int] = boottime_ms,
     ) -> None:
-        """``standstill`` runs what nobody may see half done, ``advanced`` looks at everybody who waits."""
+        """``standstill`` runs what nobody may see half done, ``advanced`` looks at everybody who waits.
+
+        ``meanwhile`` is called after an append, when whoever makes it safe is at work: there is time for other things.
+        """
         ha = settings.ha
         self.store: Final = SlaveStore(store)
         self.acks: Final = AckSet(acks_needed=ha.acks_needed, is_flushed_wanted=ha.ack_level is AckLevel.FLUSHED)
@@ -88,6 +92,7 @@ class Replication:
         self._tables: Final = tables
         self._standstill: Final = standstill
         self._advanced: Final = advanced
+        self._meanwhile: Final = meanwhile
         self.clock_ms: Final = clock_ms
         self._loop = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
@@ -274,6 +279,7 @@ class Replication:
         """An append, by whomever."""
         if self.server is not None:
             self.server.appended()
+        self._meanwhile()
 
     def moved(self) -> None:
         """The store's threads have got somewhere."""

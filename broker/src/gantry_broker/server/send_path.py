@@ -270,23 +270,32 @@ class SendPath:
     ) -> None:
         """The pass is appended; its answers wait, but for those whose senders said that they need not."""
         assert self.parked is not None, "without a waiting room there is nothing to wait for"
-        unwaited, wrote = self.unwaited, self._store.wrote
-        replies: list[bytes] = []
-        for (template, unique, opaque), (physical, queue_offset) in zip(answers, places, strict=True):
-            reply = template % (physical, queue_offset, unique, opaque) if template else b""
-            replies.append(FRAME_HEAD.pack(4 + len(reply), len(reply)) + reply if reply else b"")
+        unwaited, heads = self.unwaited, _HEADS
+        waiting: list[tuple[Connection, bytes, int]] = []
+        placed = zip(answers, places, strict=True)
         number = 0
         for connection, end in runs:
-            places_now = [place for place in range(number, end) if place in unwaited] if unwaited else []
-            if places_now:
-                connection.send(b"".join(replies[place] for place in places_now))
-                for place in places_now:
-                    replies[place] = b""
-            waiting = [reply for reply in replies[number:end] if reply]
-            if waiting:
-                self.parked.park(connection, b"".join(waiting), len(waiting), wrote)
-            number = end
+            parts: list[bytes] = []
+            at_once: list[bytes] = []
+            count = 0
+            for (template, unique, opaque), (physical, queue_offset) in islice(placed, end - number):
+                if template:
+                    reply = template % (physical, queue_offset, unique, opaque)
+                    size = len(reply)
+                    framed = (heads[size] if size < HEADS_COUNT else FRAME_HEAD.pack(4 + size, size), reply)
+                    if unwaited and number in unwaited:
+                        at_once += framed
+                    else:
+                        parts += framed
+                        count += 1
+                number += 1
+            if at_once:
+                connection.send(b"".join(at_once))
+            if parts:
+                waiting.append((connection, b"".join(parts), count))
         unwaited.clear()
+        if waiting:
+            self.parked.park_all(waiting, self._store.wrote)
 
     def _flush_turn(self) -> None:
         self._is_flush_scheduled = False

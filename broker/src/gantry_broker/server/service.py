@@ -39,13 +39,16 @@ class BrokerService:
         *,
         refuses: frozenset[int],
         disconnected: Callable[[Connection], None],
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
+        """``settle`` has everything shown that was promised: whoever was told of a message finds it."""
         self._path = path
         self._sends = sends
         self._table = {code: handler for code, handler in table.items() if code not in refuses}
         self._limits = limits
         self._gate = gate
         self._disconnected = disconnected
+        self._settle = settle
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
@@ -66,6 +69,7 @@ class BrokerService:
         if command.code in SEND_CODES:
             return self._sends.take(command, connection)
         self._path.flush_for(connection)
+        self._settle()
         answer = self._answer(command, connection)
         if isinstance(answer, Awaitable):
             task = asyncio.ensure_future(self._later(command, answer, connection))

@@ -3,8 +3,9 @@
     wrote -> pwrite -> committed          a buffer whose file is full and committed -> void -> zero -> free
 
 It looks every interval, and at once when enough pages wait, when a buffer is wanted, or when somebody waits who may see
-committed bytes only. It never syncs. A failed write is the end of the log: its bytes are still in the buffer, and the
-next start replays them.
+committed bytes only. A busy log has enough pages again after every append; there it is enough that a round comes every
+``ROUND_MS``, for each one takes the interpreter from the loop several times. It never syncs. A failed write is the end
+of the log: its bytes are still in the buffer, and the next start replays them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,15 @@ from gantry_broker.store.settings import PAGE_BYTES, PoolSettings
 from gantry_broker.store.worker import Worker
 from gantry_broker.store.write_buffer import WriteBuffer
 from gantry_broker.store.write_pool import WritePool
+
+ROUND_MS: Final = 10
+ROUND_BYTES_MAX: Final = 1 << 20
+
+
+def round_bytes(settings: PoolSettings, committed_bytes: int, elapsed_ms: int) -> int:
+    """How much makes the next round begin at once, if the last one took so much after so long a time."""
+    paced = committed_bytes * ROUND_MS // max(elapsed_ms, 1)
+    return max(max(settings.commit_pages_min, 1) * PAGE_BYTES, min(paced, ROUND_BYTES_MAX))
 
 
 def is_commit_due(settings: PoolSettings, dirty_bytes: int, age_ms: int, *, is_wanted: bool) -> bool:
@@ -41,6 +51,9 @@ class Committer:
         failure: StoreFailure,
         on_progress: Callable[[], None],
     ) -> None:
+        self.wake_bytes = round_bytes(settings, 0, 1)
+        """Whoever appends wakes the thread when so much is uncommitted. Changed by the thread only."""
+
         self._settings: Final = settings
         self._clock: Final = clock
         self._log: Final = commit_log
@@ -73,6 +86,7 @@ class Committer:
         is_wanted, self._is_wanted = self._is_wanted, False
         dirty_bytes = self._log.wrote - self._log.committed
         if is_commit_due(self._settings, dirty_bytes, now_ms - self._committed_at_ms, is_wanted=is_wanted):
+            self.wake_bytes = round_bytes(self._settings, dirty_bytes, now_ms - self._committed_at_ms)
             self._committed_at_ms = now_ms
             try:
                 self._log.commit()

@@ -31,7 +31,7 @@ from gantry_broker.store.life import StoreLife
 from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, read_messages
 from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery_report import RecoveryReport
-from gantry_broker.store.settings import PAGE_BYTES, StoreSettings
+from gantry_broker.store.settings import StoreSettings
 from gantry_broker.store.standstill import change_epochs, cut_log, restart_log
 from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
 from gantry_broker.store.write_pool import PoolStatus
@@ -85,7 +85,6 @@ class MessageStore:
         self._flusher: Final = self._life.flusher
         self._points: Final = self._life.points
         self._pools: Final = self._life.pools
-        self._commit_wake_bytes: Final = max(settings.pool.commit_pages_min, 1) * PAGE_BYTES
         self._is_flush_woken: Final = settings.flush.is_sync or not settings.flush.is_timed
         self.removal: Final = self._life.removal
         """How the oldest files are deleted, for whoever decides it."""
@@ -286,7 +285,7 @@ class MessageStore:
         commit_log = self._log
         self.on_wrote()
         if self._life.committer is not None:
-            if commit_log.wrote - commit_log.committed >= self._commit_wake_bytes:
+            if commit_log.wrote - commit_log.committed >= self._life.committer.wake_bytes:
                 self._life.committer.wake()
             elif self._dispatcher.is_held and self.is_awaited():
                 self._life.committer.want()
