@@ -38,7 +38,7 @@ STREAMS_MAX: Final = 64
 
 
 def beat_interval_s(grant_ms: int) -> float:
-    """How often a master says that it lives. A grant counts from the beat that it answers, so the next one comes early."""
+    """How often a master says that it lives. A grant counts from the beat that it answers: the next comes early."""
     return min(BEAT_INTERVAL_S, grant_ms / 1000 / BEATS_PER_GRANT) if grant_ms else BEAT_INTERVAL_S
 
 
