@@ -18,14 +18,14 @@ from typing import Final
 
 from gantry_interop import benchmark, java, peers, probe
 from gantry_interop.errors import InteropError
-from gantry_interop.processes import Child, Nursery, free_port_run, wait_until
+from gantry_interop.processes import Child, Nursery, wait_until
 
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.ha_cells import broker_keys, slave_keys
 from gantry_bench.ha_pair import Pair, PairPlan
 from gantry_bench.ha_producer import ProducerPlan, ProducerRun, read_producer
 from gantry_bench.loadgen import Target
-from gantry_bench.processes import free_broker_port
+from gantry_broker.testing.ports import free_broker_port, free_port
 
 HEAP_MIB: Final = 1024
 ROOM_FOR_HEAP_MIB: Final = 1024
@@ -87,7 +87,7 @@ def _start(plan: PairPlan, folder: Path, nursery: Nursery) -> Pair:
 
 
 def _start_name_server(folder: Path, nursery: Nursery) -> str:
-    port, home = free_port_run(), folder / "name-server-home"
+    port, home = free_port(), folder / "name-server-home"
     settings = folder / "namesrv.conf"
     settings.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n")
     command = peers.NAME_SERVER.command(home, ["-c", str(settings)])

@@ -27,11 +27,11 @@ from gantry_bench.measurement import Mode
 from gantry_bench.processes import (
     BROKER_PROGRAM,
     ROOT,
-    free_broker_port,
     start_broker,
     start_name_server,
 )
 from gantry_bench.runtime_info import read_log_end
+from gantry_broker.testing.ports import free_broker_port
 
 ATTACH_SECONDS_MAX: Final = 90.0
 """A slave of Apache's may take 5 s to its first word, and both its broker and its virtual machine have to start."""

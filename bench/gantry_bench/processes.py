@@ -22,6 +22,7 @@ import msgspec
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.loadgen import Target
 from gantry_bench.memory import ResidentMemory, read_resident_memory
+from gantry_broker.testing.ports import free_broker_port
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 ECHO_SERVER: Final = ROOT / "bench" / "echo_server.py"
@@ -200,19 +201,3 @@ def settled_memory(server: Server, store: Path) -> ResidentMemory:
             break
         time.sleep(2 * POLL_SECONDS)
     return max(samples, key=lambda sample: sample.counted_bytes)
-
-
-def free_broker_port() -> int:
-    """A port p above 20000 such that p - 2 (the fast port) and p + 1 (replication) are free as well."""
-    for _ in range(100):
-        with socket.socket() as main, socket.socket() as fast, socket.socket() as replication:
-            main.bind(("127.0.0.1", 0))
-            port: int = main.getsockname()[1]
-            try:
-                fast.bind(("127.0.0.1", port - 2))
-                replication.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            if port > 20002:
-                return port
-    raise BenchmarkFailed("there are no three free ports close together")

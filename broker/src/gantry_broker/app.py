@@ -85,9 +85,9 @@ LAST_ACKS_S: Final = 3.0
 """How long a stop waits for slaves."""
 
 ADVANCE_RETRY_S: Final = 1.0
+"""How soon stored messages that there was no room to show are tried again."""
 SHOW_DELAY_S: Final = 0.001
 """How long a message that is confirmed may stay unseen while nobody has asked for it."""
-"""How soon stored messages that there was no room to show are tried again."""
 
 
 @final

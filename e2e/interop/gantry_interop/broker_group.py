@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from gantry_broker.testing.ports import free_port, free_port_run
 from gantry_interop import probe
 from gantry_interop.errors import InteropError
-from gantry_interop.processes import Child, Nursery, free_port_run, wait_until
+from gantry_interop.processes import Child, Nursery, wait_until
 
 READY_SECONDS_MAX = 60.0
 COMMAND_SECONDS_MAX = 120.0
@@ -58,7 +59,7 @@ class BrokerGroup:
     def __init__(self, nursery: Nursery, directory: Path, count: int, settings: Mapping[str, str]) -> None:
         self._nursery = nursery
         self._directory = directory
-        self.address = f"127.0.0.1:{free_port_run()}"
+        self.address = f"127.0.0.1:{free_port()}"
         self.members = [self._member(number, settings) for number in range(1, count + 1)]
 
     def __getitem__(self, number: int) -> Member:

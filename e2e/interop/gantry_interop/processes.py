@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -124,18 +122,3 @@ def wait_until(what: str, holds: Callable[[], bool], seconds_max: float, child: 
             hint = f"; see {child.log}:\n{child.tail()}" if child is not None else ""
             raise DeadlineExceeded(f"{what} did not happen within {seconds_max:.0f} s{hint}")
         time.sleep(POLL_SECONDS)
-
-
-def free_port_run(length: int = 1, host: str = "127.0.0.1") -> int:
-    """The first of `length` neighbouring ports that are free now, below the range the kernel hands out itself."""
-    for _ in range(1000):
-        start = 20000 + secrets.randbelow(12000 - length)
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(start, start + length):
-                    probe = stack.enter_context(socket.socket())
-                    probe.bind((host, port))
-            except OSError:
-                continue
-            return start
-    raise InteropError("no free ports between 20000 and 32000")

@@ -29,7 +29,7 @@ PUMP_BYTES: Final = 1 << 20
 """To one slave in one turn of the loop: whoever catches up shares it with those who send."""
 BEAT_INTERVAL_S: Final = 1.0
 BEATS_PER_GRANT: Final = 4
-"""At least."""
+"""At least so many beats pass in the time of a grant, so that one or two may be lost."""
 CONFIRM_DELAY_S: Final = 0.005
 SILENCE_S: Final = 20.0
 """A slave that says nothing for so long is gone."""
