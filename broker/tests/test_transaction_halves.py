@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gantry_broker.server.transactions.halves import Half, OpenHalves
+from gantry_broker.server.transactions.halves import UNKNOWN, Half, OpenHalves
 
 
 def half(offset: int, *, first_check_ms: int = 0, origin: int = -1, checks: int = 0) -> Half:
@@ -45,6 +45,17 @@ def test_one_that_was_stored_again_is_open_once() -> None:
     one.found(half(3, origin=0, checks=2))
     assert one.find(0) is one.find(2) is one.find(3) is not None
     assert (one.half_low, one.op_low) == (1, 1)
+
+
+def test_one_that_was_stored_again_is_known_by_its_first_place() -> None:
+    """Also to who has not read that place."""
+    one = OpenHalves(5, 5)
+    one.found(half(7, origin=2, checks=3))
+
+    found = one.find(2)
+    assert found is not None and found.aliases == {2: UNKNOWN}
+    one.ended(found)
+    assert one.find(2) is None
 
 
 def test_an_end_counts_before_it_is_read() -> None:

@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 
+UNKNOWN: Final = -1
+"""The physical offset of a place that was not read, because nothing of interest lies before it."""
+
+
 @dataclass(slots=True)
 class Half:
     """One open transaction."""
@@ -80,7 +84,9 @@ class OpenHalves:
         older = self._open.pop(self._by_origin.get(origin, -1), None)
         if older is not None:
             half.aliases = {**older.aliases, older.queue_offset: older.physical}
-            self._aliases.update(dict.fromkeys(half.aliases, half.queue_offset))
+        elif origin != half.queue_offset:
+            half.aliases = {origin: UNKNOWN}
+        self._aliases.update(dict.fromkeys(half.aliases, half.queue_offset))
         self._by_origin[origin] = half.queue_offset
         half.origin = origin
         self._open[half.queue_offset] = half

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, final
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core import BrokerCore
 from gantry_broker.server.transactions import records
-from gantry_broker.server.transactions.halves import Half, OpenHalves
+from gantry_broker.server.transactions.halves import UNKNOWN, Half, OpenHalves
 from gantry_broker.server.transactions.records import Outcome
 from gantry_broker.store.draft import Draft
 from gantry_remoting import Connection
@@ -219,7 +219,7 @@ class Transactions:
         places = {**half.aliases, half.queue_offset: half.physical}
         if half.group != asked.producer_group:
             return Ended(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
-        if places.get(asked.tran_state_table_offset) != asked.commit_log_offset:
+        if places[asked.tran_state_table_offset] not in (asked.commit_log_offset, UNKNOWN):
             return Ended(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
         age_ms = self._core.clock.wall_ms() - half.born_ms
         if half.immunity_ms is not None and not asked.from_transaction_check and age_ms > half.immunity_ms:
