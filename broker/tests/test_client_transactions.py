@@ -54,8 +54,7 @@ async def delivered(servers: Servers, count: int, topic: str = "T") -> list[byte
     """The first so many messages of a topic."""
     settings = ConsumerSettings(start_from=StartFrom.FIRST)
     bodies: list[bytes] = []
-    async with PollConsumer(servers.address, "readers", settings=settings) as consumer:
-        await consumer.subscribe(topic)
+    async with PollConsumer(servers.address, "readers", topics=topic, settings=settings) as consumer:
         async with asyncio.timeout(30):
             while len(bodies) < count:
                 bodies += [message.body for message in await consumer.poll(timeout_ms=1000)]
