@@ -172,17 +172,22 @@ class Transactions:
 
     def knows(self, half_offset: int) -> bool:
         """Whether it is known what is open, and whether that half message is: reads what is new, if it is not much."""
-        if not self.read_on() or not self.is_ready:
+        if not self._is_master or not self.read_on() or not self.is_ready:
             return False
         queue = self._core.store.find_queue(names.HALF_TOPIC, 0)
         return queue is None or not queue.readable_end <= half_offset < queue.end
+
+    @property
+    def _is_master(self) -> bool:
+        gate = self._core.gate
+        return gate.sends is None and not gate.is_still
 
     async def learn(self, half_offset: int) -> bool:
         """Wait until it is known; False when that takes too long."""
         try:
             async with asyncio.timeout(LEARN_S):
                 while not self.knows(half_offset):
-                    await asyncio.sleep(0 if not self.read_on() else LEARN_POLL_S)
+                    await asyncio.sleep(LEARN_POLL_S)
         except TimeoutError:
             return False
         return True
@@ -281,11 +286,11 @@ class Transactions:
         """Read, ask, give up, and note how far that is, until cancelled."""
         while True:
             pause_s = TICK_S
-            if self._core.gate.sends is None:
+            if self._is_master:
                 try:
-                    while not self.read_on():
+                    while self._is_master and not self.read_on():
                         await asyncio.sleep(0)
-                    if self.is_ready:
+                    if self._is_master and self.is_ready:
                         self._note()
                         if self.ask():
                             pause_s = 0
