@@ -154,9 +154,6 @@ class Judgement:
     unforgotten: list[int]
     """Rolled back, and delivered."""
 
-    stored_twice: list[int]
-    """Delivered from two places, though a producer sends every number once."""
-
     headless: list[int]
     """Answered 0 between the end of the old master and the order to promote another."""
 
@@ -169,7 +166,6 @@ class Judgement:
             "acknowledged messages are never consumed": self.unseen,
             "consumed messages that a slave had have vanished": self.vanished_elsewhere,
             "messages of transactions that were rolled back are delivered": self.unforgotten,
-            "messages are stored twice": self.stored_twice,
             "messages are acknowledged while there is no master": self.headless,
         }
         if not may_lose_tail:
@@ -192,12 +188,10 @@ def judge(
     in_tail = set(tail.values())
     seen = {one.number for one in ledger.seen}
     lost = sorted(one.number for one in ledger.answered if final.get(one.place) != one.number)
-    vanished = sorted({one.number for one in ledger.seen if one.number >= 0 and final.get(one.place) != one.number})
+    here = [one for one in ledger.seen if one.number >= 0 and one.number not in ledger.failed]  # those come by another way
+    vanished = sorted({one.number for one in here if final.get(one.place) != one.number})
     unseen = sorted({one.number for one in ledger.answered} - seen - set(lost))
     retried = {one.number for one in ledger.seen if one.number in ledger.failed}
-    found: dict[int, set[Place]] = {}
-    for number, place in [(number, place) for place, number in final.items()]:
-        found.setdefault(number, set()).add(place)
     return Judgement(
         lost=lost,
         lost_elsewhere=[number for number in lost if number not in in_tail],
@@ -207,7 +201,6 @@ def judge(
         strange=sum(one.number < 0 for one in ledger.seen),
         unkept=sorted(({one.number for one in ledger.pledged} - seen) | (ledger.failed - retried - in_tail)),
         unforgotten=sorted(ledger.forgotten & seen),
-        stored_twice=sorted(number for number, places in found.items() if len(places) > 1),
         headless=[one.number for one in ledger.answered if one.began_us > killed_us and one.ended_us < ordered_us],
         redelivered=len(ledger.seen) - len({(one.number, one.place) for one in ledger.seen}),
     )
