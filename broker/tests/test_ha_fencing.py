@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gantry_broker.ha.grants import GivenGrants, Grants
+from gantry_broker.ha.grants import MARGIN_SHARE, GivenGrants, Grants
+from gantry_broker.ha.server import BEAT_INTERVAL_S, beat_interval_s
 
 
 def test_a_master_acknowledges_while_it_holds_one_of_its_keys() -> None:
@@ -83,3 +85,10 @@ def test_a_shorter_grant_does_not_end_a_longer_one_that_was_given() -> None:
     given.given(10)
 
     assert given.rest_ms(1_010) == 58_990
+
+
+@pytest.mark.parametrize("grant_ms", [1_000, 3_000, 60_000])
+def test_a_grant_outlives_the_next_two_beats(grant_ms: int) -> None:
+    """Whether or not anything else is said meanwhile: else a master that is well would stop for moments."""
+    assert 2_000 * beat_interval_s(grant_ms) < grant_ms * (1 - MARGIN_SHARE)
+    assert beat_interval_s(grant_ms) <= beat_interval_s(0) == BEAT_INTERVAL_S

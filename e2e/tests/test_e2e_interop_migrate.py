@@ -151,6 +151,7 @@ async def test_what_stops_sends_at_apaches_broker(tmp_path: Path) -> None:
             await old.close()
 
 
+@pytest.mark.slow
 async def test_a_migration_that_is_stopped_puts_the_old_broker_back(tmp_path: Path) -> None:
     """Too long a pause, and a command that is killed in it: the old broker goes on, and another run ends well."""
     with Nursery(tmp_path / "logs") as nursery:
@@ -198,6 +199,7 @@ async def test_a_migration_that_is_stopped_puts_the_old_broker_back(tmp_path: Pa
             assert await asyncio.to_thread(run, play.command("--abort"), tmp_path / "late.log") == 1
 
 
+@pytest.mark.slow
 async def test_the_old_broker_can_take_over_again(tmp_path: Path) -> None:
     """As docs/migration.md says: its store is the beginning of ours, so it follows ours, and goes on."""
     with Nursery(tmp_path / "logs") as nursery:

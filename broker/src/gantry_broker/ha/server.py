@@ -28,11 +28,18 @@ WRITE_BUFFER_BYTES: Final = 4 << 20
 PUMP_BYTES: Final = 1 << 20
 """To one slave in one turn of the loop: whoever catches up shares it with those who send."""
 BEAT_INTERVAL_S: Final = 1.0
+BEATS_PER_GRANT: Final = 4
+"""At least."""
 CONFIRM_DELAY_S: Final = 0.005
 SILENCE_S: Final = 20.0
 """A slave that says nothing for so long is gone."""
 HANDSHAKE_S: Final = 10.0
 STREAMS_MAX: Final = 64
+
+
+def beat_interval_s(grant_ms: int) -> float:
+    """How often a master says that it lives. A grant counts from the beat that it answers: the next comes early."""
+    return min(BEAT_INTERVAL_S, grant_ms / 1000 / BEATS_PER_GRANT) if grant_ms else BEAT_INTERVAL_S
 
 
 @final
@@ -127,7 +134,8 @@ class ReplicationServer:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(BEAT_INTERVAL_S)
+            facts = self.facts()
+            await asyncio.sleep(beat_interval_s(facts.grant_ms if facts is not None else 0))
             now = self._loop.time()
             for stream in tuple(self.streams):
                 stream.look(now)
