@@ -11,6 +11,7 @@ from crash.processes import HOST, ServerProcess, broker, name_server
 
 from gantry_broker.testing.ports import free_port
 from gantry_client import (
+    Admin,
     BrokerRefused,
     ConsumerSettings,
     Decision,
@@ -43,6 +44,12 @@ async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
     one = Servers(tmp_path)
     await one.name_server.start()
     await one.broker.start()
+    async with Admin(one.address) as admin:
+
+        async def is_known() -> bool:
+            return bool(await admin.brokers.all())
+
+        await wait_until(is_known, timeout_s=20, what="the broker's registration")
     try:
         yield one
     finally:
