@@ -38,6 +38,7 @@ from gantry_broker.server.handlers.queries import QueryHandlers
 from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
 from gantry_broker.server.handlers.topics import TopicHandlers
+from gantry_broker.server.handlers.transactions import TransactionHandlers
 from gantry_broker.server.offsets import ConsumerOffsets
 from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.persist import Persistence
@@ -56,6 +57,7 @@ from gantry_broker.server.stopping import StopTimeout, finish_within
 from gantry_broker.server.stored_tables import StoredTables
 from gantry_broker.server.table_sync import TableSync
 from gantry_broker.server.topics import TopicTable
+from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.abort_marker import AbortMarker
 from gantry_broker.store.consume_queue import ConsumeQueue
@@ -144,6 +146,7 @@ class Broker:
         self.pulls.hold.start()
         self._tasks = [
             asyncio.ensure_future(self.delay.run()),
+            asyncio.ensure_future(self.transactions.run()),
             asyncio.ensure_future(self.retention.run()),
             asyncio.ensure_future(self._rounds()),
             asyncio.ensure_future(self._samples()),
@@ -356,6 +359,7 @@ class Broker:
             published=lambda: self.registration.published(),
         )
         self.delay = DelayService(self.core)
+        self.transactions = Transactions(self.core)
         self.flow = FlowControl(
             self._loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms
         )
@@ -415,6 +419,7 @@ class Broker:
             **GroupHandlers(self.core).table(),
             **QueryHandlers(self.core).table(),
             **SendBackHandler(self.core, self.sends).table(),
+            **TransactionHandlers(self.core, self.sends, self.transactions).table(),
             **BrokerHandlers(self.core, self.delay, self.pulls.hold, self._connections).table(),
             **self.retention.table(),
         }

@@ -117,6 +117,18 @@ class BrokerSettings:
     offsets_interval_ms: int = 5_000
     """flushConsumerOffsetInterval: how often consumer and delay offsets go to disk."""
 
+    rejects_transactions: bool = False
+    """rejectTransactionMessage: answer the first half of a transaction with code 16."""
+
+    transaction_timeout_ms: int = 6_000
+    """transactionTimeOut: how long a producer has to end a transaction before it is asked."""
+
+    transaction_check_max: int = 15
+    """transactionCheckMax: after so many questions a transaction is given up, to TRANS_CHECK_MAX_TIME_TOPIC."""
+
+    transaction_check_interval_ms: int = 30_000
+    """transactionCheckInterval: between two questions about one transaction."""
+
     region: str = "DefaultRegion"
     """regionId, told to clients in every reply to a send."""
 
@@ -376,6 +388,10 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "messageIndexEnable": ("store.is_index_enabled", _boolean),
     "maxHashSlotNum": ("store.max_hash_slot_num", _POSITIVE),
     "maxIndexNum": ("store.max_index_num", _whole(2)),
+    "rejectTransactionMessage": ("rejects_transactions", _boolean),
+    "transactionTimeOut": ("transaction_timeout_ms", _POSITIVE),
+    "transactionCheckMax": ("transaction_check_max", _POSITIVE),
+    "transactionCheckInterval": ("transaction_check_interval_ms", _POSITIVE),
     "messageDelayLevel": ("store.delay_levels_ms", parse_delay_levels),
     "flushDiskType": ("store.flush.is_sync", _flush_type),
     "flushCommitLogTimed": ("store.flush.is_timed", _boolean),

@@ -45,6 +45,7 @@ from gantry_client.settings import (
     ProducerSettings,
     StartFrom,
 )
+from gantry_client.transactions import Check, Decision, HalfMessage, TransactionProducer
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.clients import MessageQueue
 
@@ -54,14 +55,17 @@ __all__ = [
     "BadReply",
     "BrokerAddress",
     "BrokerRefused",
+    "Check",
     "ClientClosed",
     "ClientConnection",
     "ClientError",
     "ClientSettings",
     "ConsumerConnections",
     "ConsumerSettings",
+    "Decision",
     "FetchResult",
     "FetchStatus",
+    "HalfMessage",
     "Handler",
     "InvalidMessage",
     "Message",
@@ -89,6 +93,7 @@ __all__ = [
     "SendTimeout",
     "StartFrom",
     "SubscriptionGroupConfig",
+    "TransactionProducer",
     "Unavailable",
     "UnreadableBody",
 ]

@@ -74,6 +74,7 @@ class _Play:
             scenario_seconds_max=1_200.0,
             extra=(
                 *("--directory", str(self._orders), "--poll-ms", str(self._plan.poll_ms)),
+                *("--mixed", str(int(self._plan.is_mixed))),
                 *("--threads", str(SENDERS), "--queues", str(QUEUES), "--body-bytes", str(self._plan.body_bytes)),
             ),
         )  # fmt: skip
@@ -158,7 +159,7 @@ class _Play:
         slaves = self._plan.members - 1
         wait_until("the old master to have caught up", lambda: self._are_level(slaves), CONSUMED_SECONDS_MAX)
         there = set(places(new.store, self._topic).values())
-        wanted = there & {one.number for one in self._ledger.answered}
+        wanted = there & {one.number for one in self._ledger.answered} | {one.number for one in self._ledger.pledged}
         deadline = time.monotonic() + CONSUMED_SECONDS_MAX
         while not wanted <= {one.number for one in self._ledger.read().seen} and time.monotonic() < deadline:
             time.sleep(0.5)

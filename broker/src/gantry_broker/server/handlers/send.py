@@ -1,7 +1,7 @@
 """Sends in words: every check that RocketMQ makes, in its order, with its codes.
 
 `SendHandlers.take` turns one request into drafts of the current pass or into a refusal; nothing is stored, and no topic
-made, before every check has passed. Transactional and timer messages are refused clearly until they exist.
+made, before every check has passed. Timer messages are refused clearly until they exist.
 """
 
 import logging
@@ -15,6 +15,7 @@ from gantry_broker.errors import BrokerError
 from gantry_broker.server.core import BrokerCore
 from gantry_broker.server.send_path import NO_ANSWER, SendPath, store_refusal
 from gantry_broker.server.topics import PERM_NORMAL
+from gantry_broker.server.transactions.preparing import half_properties, is_half
 from gantry_broker.store.draft import Draft
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
@@ -141,7 +142,10 @@ class SendHandlers:
             send.topic, self._queue_id(send, config), command.body, properties, send.reconsume_times or 0
         )
         config = self._redirect_exhausted_retry(send, message) or config
-        draft = self.draft(message, send, self._path.host_of(connection))
+        if is_half(properties, message.reconsume_times):
+            draft = self._half(message, send, self._path.host_of(connection))
+        else:
+            draft = self.draft(message, send, self._path.host_of(connection))
         template = NO_ANSWER if command.is_oneway else self._core.routes.template(message.queue_id)
         answer = (template, json_text(unique), command.opaque)
         self._make(config)
@@ -208,6 +212,15 @@ class SendHandlers:
             delay_ms=delay_ms,
             keys=index_keys(properties),
         )
+
+    def _half(self, message: Outgoing, send: SendMessageV2, born_host: bytes) -> Draft:
+        """The first half of a transaction: stored where nobody reads it, until its producer says how it has ended."""
+        if self._core.settings.rejects_transactions:
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._core.settings.broker_ip}] sending transaction message is forbidden"
+            )
+        properties = half_properties(message.properties, message.topic, message.queue_id)
+        return self.draft(Outgoing(names.HALF_TOPIC, 0, message.body, properties, message.reconsume_times), send, born_host)
 
     # ------- batches
 
@@ -299,8 +312,6 @@ def clean(properties: dict[str, str]) -> dict[str, str]:
 
 
 def refuse_unsupported(properties: dict[str, str]) -> None:
-    if properties.get(keys.TRANSACTION_PREPARED, "").lower() == "true":
-        raise Refused(ResponseCode.NO_PERMISSION, "this broker does not take transactional messages yet")
     if any(name in properties for name in TIMER_PROPERTIES):
         raise Refused(
             ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled; use one of the delay levels instead"

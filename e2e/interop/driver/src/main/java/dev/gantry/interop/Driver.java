@@ -28,6 +28,7 @@ public final class Driver {
         SCENARIOS.put("rebalance", Sharing::rebalance);
         SCENARIOS.put("retry", Retrying::retry);
         SCENARIOS.put("dlq", Retrying::deadLetters);
+        SCENARIOS.put("transactions", Transactions::play);
         SCENARIOS.put("failover", Failover::play);
     }
 

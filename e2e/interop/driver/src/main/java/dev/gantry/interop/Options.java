@@ -21,11 +21,12 @@ record Options(
     long delaySlackMillis,
     long patienceMillis,
     int pollMillis,
+    boolean isMixed,
     String directory,
     String run) {
 
     private static final Set<String> KNOWN = Set.of("namesrv", "count", "retry-count", "seed", "threads", "queues",
-        "window", "body-bytes", "levels", "delay-slack-ms", "patience-ms", "poll-ms", "directory", "run");
+        "window", "body-bytes", "levels", "delay-slack-ms", "patience-ms", "poll-ms", "mixed", "directory", "run");
 
     static final String DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h";
 
@@ -61,6 +62,7 @@ record Options(
             number(flags, "delay-slack-ms", 6_000),
             number(flags, "patience-ms", 30_000),
             number(flags, "poll-ms", 0),
+            number(flags, "mixed", 0) > 0,
             flags.getOrDefault("directory", "."),
             flags.getOrDefault("run", Long.toString(System.currentTimeMillis(), 36)));
     }

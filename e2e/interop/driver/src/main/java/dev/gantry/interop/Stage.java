@@ -11,6 +11,8 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 
 /**
@@ -62,6 +64,18 @@ final class Stage implements AutoCloseable {
         producer.setInstanceName(instance());
         producer.setClientIP("127.0.0.1");
         producer.setSendMsgTimeout(10_000);
+        producer.start();
+        closings.push(producer::shutdown);
+        return producer;
+    }
+
+    TransactionMQProducer transactional(TransactionListener listener) throws MQClientException {
+        TransactionMQProducer producer = new TransactionMQProducer("transactions_of_" + group);
+        producer.setNamesrvAddr(options.nameServer());
+        producer.setInstanceName(instance());
+        producer.setClientIP("127.0.0.1");
+        producer.setSendMsgTimeout(10_000);
+        producer.setTransactionListener(listener);
         producer.start();
         closings.push(producer::shutdown);
         return producer;
