@@ -180,7 +180,7 @@ class Retention:
         """What forced deletion must not pass; not looked for when the disk does not ask for any."""
         if not needs_unconsumed(self._space, self._settings):
             return None
-        return await oldest_unconsumed(self._core, self._delay.settled())
+        return await oldest_unconsumed(self._core, self._delay.progress.settled())
 
     def _believed_ms(self, wall_ms: int) -> int:
         monotonic_ms = self._core.clock.monotonic_ms()

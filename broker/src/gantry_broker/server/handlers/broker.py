@@ -40,7 +40,7 @@ class BrokerHandlers:
         return command.reply(ext={"version": version}, body="\n".join(lines).encode())
 
     def delay_offsets(self, command: Command, connection: Connection) -> Command:
-        return command.reply(body=write_document(self._delay.delivered()))
+        return command.reply(body=write_document(self._delay.progress.delivered()))
 
     def request_modes(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"messageRequestModeMap": {}}))
@@ -102,7 +102,7 @@ class BrokerHandlers:
             table.setdefault(f"{pool}ThreadPoolQueueHeadWaitTimeMills", 0)
         for name in ("timerReadBehind", "timerOffsetBehind", "timerCongestNum", "timerEnqueueTps", "timerDequeueTps"):
             table[name] = 0
-        for level, (delivered, end) in self._delay.progress().items():
+        for level, (delivered, end) in self._delay.positions().items():
             table[f"scheduleMessageOffset_{level}"] = f"{delivered},{end}"
         return {name: str(value) for name, value in table.items()}
 
