@@ -56,6 +56,7 @@ class StoredTables:
         core.groups.load(self._load("subscriptionGroup", GroupDocument))
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
         self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
+        core.topics.is_auto_creating = settings.auto_create_topics
         core.topics.seed(
             system_topics(
                 settings.cluster_name,
