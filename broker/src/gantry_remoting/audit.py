@@ -1,7 +1,7 @@
 """Who changed what: one line for each administrator's write, also for one that was refused.
 
     2025-01-31 12:00:00,000 INFO gantry.audit {"server":"broker","peer":"192.0.2.7:50412","account":null,
-      "what":"DELETE_TOPIC_IN_BROKER","code":17,"on":{"topic":"orders"},"outcome":0,"result":"SUCCESS","reason":null}
+      "what":"DELETE_TOPIC_IN_BROKER","code":215,"on":{"topic":"orders"},"outcome":0,"result":"SUCCESS","reason":null}
 
 The logger's name and the fields stay as they are, for programs read them. A line is written when the answer is known,
 in one place for all requests of a server, so that no handler can forget it. It is JSON, so that nothing that a peer

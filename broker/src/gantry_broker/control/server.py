@@ -168,7 +168,7 @@ class ControlServer:
             is_routine = isinstance(order, Lease) and not reason
             log.log(logging.DEBUG if is_routine else logging.INFO, "an order", extra=facts)
             if not is_routine:
-                on = {name: value for name, value in msgspec.to_builtins(order).items() if name != "type"}
+                on = {name: value for name, value in msgspec.to_builtins(order).items() if name != "order"}
                 write_line(
                     "control", peer=f"pid={peer.pid} uid={peer.uid}", account=None, what=name_of(order), code=None,
                     on=on, outcome=outcome, reason=reason,
