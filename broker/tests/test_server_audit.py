@@ -168,9 +168,9 @@ async def test_orders_over_the_control_socket_leave_a_line(tmp_path: Path, caplo
     await server.start()
     try:
         async with OrderClient(server.path, answer_timeout_s=10) as client:
-            await client.order(AskStatus())
-            await client.order(Lease(renewed_ms=1, duration_ms=2))
-            await client.order(Fence(epoch=9))
+            await client.call(AskStatus())
+            await client.call(Lease(renewed_ms=1, duration_ms=2))
+            await client.call(Fence(epoch=9))
     finally:
         await server.close()
 
