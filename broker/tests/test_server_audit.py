@@ -1,6 +1,5 @@
 """The audit log: one line for each administrator's write to a broker, whatever became of it."""
 
-import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from gantry_broker.server import service
 from gantry_broker.server.audit import AUDITED, EVERY_DAY
 from gantry_broker.server.gate import CHANGES
 from gantry_broker.testing.fake_group import FakeGroup
-from gantry_broker.testing.local import dialogue, running_broker
+from gantry_broker.testing.local import dialogue, running_broker, wait_until
 from gantry_remoting.audit import FIELDS, LOGGER, subject
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import AskStatus, Fence, Lease
@@ -92,9 +91,7 @@ async def test_a_oneway_write_leaves_its_line(tmp_path: Path, caplog: pytest.Log
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         client.tell(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
         await client.ask(RequestCode.GET_BROKER_CONFIG)
-        async with asyncio.timeout(30):
-            while not lines(caplog):
-                await asyncio.sleep(0.01)
+        await wait_until(lambda: bool(lines(caplog)))
 
     assert [line["what"] for line in lines(caplog)] == ["DELETE_TOPIC_IN_BROKER"]
 
@@ -132,7 +129,8 @@ def test_names_come_from_bodies_whatever_they_are(body: bytes, about: dict[str, 
 
 def test_no_name_makes_a_second_line() -> None:
     """A header's line breaks stay inside of the JSON, and its length is bounded."""
-    command = Command(code=RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": "a\n2025 INFO gantry.audit {}" + "x" * 999})
+    topic = "a\n2025 INFO gantry.audit {}" + "x" * 999
+    command = Command(code=RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": topic})
 
     text = json.dumps(subject(command))
     assert "\n" not in text

@@ -74,6 +74,7 @@ class DelayService:
         """Deliver until cancelled."""
         while True:
             if self._core.gate.sends is not None:  # a master delivers, and nobody else
+                self._not_before.clear()  # the log may be another one when it opens again
                 await asyncio.sleep(TICK_S)
                 continue
             now_ms = self._core.clock.wall_ms()
