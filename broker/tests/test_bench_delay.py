@@ -16,7 +16,7 @@ from gantry_bench.delay_run import DelayScale, lateness, quantile
 from gantry_bench.errors import BenchmarkFailed
 
 SMALL = DelayScale(
-    pending=300, due_per_second=100, due_seconds=0.5, delays_s=(1, 2), body_bytes=64, segment_bytes=1 << 20
+    pending=300, due_per_second=100, due_seconds=0.5, delays_s=(1, 2), body_bytes=64, segment_bytes=8 << 20
 )
 
 

@@ -46,7 +46,7 @@ async def test_each_write_leaves_exactly_one_line(
 ) -> None:
     """Done, wrong, unknown or refused: who asked for what, and the code that was answered."""
     conf = {} if is_master else {"roleAtStart": "UNASSIGNED", "brokerId": "1"}
-    async with running_broker(tmp_path, **conf) as broker, dialogue(broker) as client:
+    async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
         for code in sorted(AUDITED):
             caplog.clear()
             reply = await client.ask(code, {"topic": "T", "secretKey": "do-not-tell"})

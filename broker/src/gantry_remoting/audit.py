@@ -129,9 +129,7 @@ def _body_names(body: bytes) -> dict[str, Any]:
         return {"body": "not readable"}
     if not isinstance(document, dict):
         return {}
-    about: dict[str, Any] = {
-        shown: bounded(str(document[name])) for name, shown in _NAMES.items() if name in document
-    }
+    about: dict[str, Any] = {shown: bounded(str(document[name])) for name, shown in _NAMES.items() if name in document}
     for name, item_name in _LISTS.items():
         items = document.get(name)
         if isinstance(items, list):

@@ -61,7 +61,15 @@ def producer_group(rng: random.Random, places: Places) -> Seed:
 
 def config_text(code: RequestCode) -> Maker:
     def make(rng: random.Random, places: Places) -> Seed:
-        keys = ("rocketmqHome", "kvConfigPath", "listenPort", "orderMessageEnable", "enableTopicList", "deleteWhen", "x")
+        keys = (
+            "rocketmqHome",
+            "kvConfigPath",
+            "listenPort",
+            "orderMessageEnable",
+            "enableTopicList",
+            "deleteWhen",
+            "x",
+        )
         key = rng.choice(keys)
         return Seed(code, {}, f"{key}={rng.choice(('true', '1', '/tmp/x', ''))}\n".encode())
 

@@ -48,9 +48,7 @@ class SlaveReads:
         if not is_far:
             return MASTER_ID
         offset = _PHYSICAL.unpack_from(body)[0]
-        able = sorted(
-            slave.broker_id for slave in self._replication.acks if slave.received > offset + far_bytes // 2
-        )
+        able = sorted(slave.broker_id for slave in self._replication.acks if slave.received > offset + far_bytes // 2)
         if when_slow in able:
             return when_slow
         return able[0] if able else MASTER_ID
