@@ -2,9 +2,10 @@
 
 Only the broker's own user (and root) may open the socket, so whoever gets in may do everything, and everything but
 looking is written to the log, and to the audit log, with the process that asked. A line that is no order is answered
-with the reason, and its connection is closed: whoever sends one is no client of ours. No peer, whatever it sends or does
-not read, costs more than one of sixteen connections, and that for a bounded time. An order that was begun is finished,
-though its sender is gone. ``status`` needs no turn: it is answered while another connection's order still runs.
+with the reason, and its connection is closed: whoever sends one is no client of ours. No peer, whatever it sends or
+does not read, costs more than one of sixteen connections, and that for a bounded time. An order that was begun is
+finished, though its sender is gone. ``status`` needs no turn: it is answered while another connection's order still
+runs.
 """
 
 from __future__ import annotations
