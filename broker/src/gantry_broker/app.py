@@ -10,7 +10,7 @@ has a bound, of which half belongs to the network: whoever hangs there must not 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, final
@@ -39,6 +39,8 @@ from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
 from gantry_broker.server.handlers.topics import TopicHandlers
 from gantry_broker.server.handlers.transactions import TransactionHandlers
+from gantry_broker.server.live_settings import FILE as LIVE_FILE
+from gantry_broker.server.live_settings import LiveSettings
 from gantry_broker.server.offsets import ConsumerOffsets
 from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.persist import Persistence
@@ -60,6 +62,7 @@ from gantry_broker.server.topics import TopicTable
 from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.abort_marker import AbortMarker
+from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.message_store import MessageStore
@@ -104,9 +107,14 @@ class Broker:
         clock: Clock,
         open_page: OpenPage | None = None,
         takes_orders: bool = False,
+        insisted: Collection[str] = (),
     ) -> None:
-        """Without ``open_page`` there is no status page, without ``takes_orders`` no control socket."""
+        """Without ``open_page`` there is no status page, without ``takes_orders`` no control socket.
+
+        ``insisted`` are settings that what was changed at run time, before this start, does not change.
+        """
         self.settings = settings
+        self._insisted: Final = insisted
         self._takes_orders = takes_orders
         self._disk = disk
         self._clock = clock
@@ -328,7 +336,10 @@ class Broker:
     def _build(self) -> None:
         settings, clock = self.settings, self._clock
         store_settings = settings_of_store(settings.store_path, settings.store, settings.given, self._disk)
-        settings = self.settings = replace(settings, store=store_settings)
+        file = ConfigFile(self._disk, settings.store_path, LIVE_FILE)
+        live = LiveSettings(replace(settings, store=store_settings), file, clock.wall_ms, insisted=self._insisted)
+        settings = self.settings = live.load()
+        live.on_change = self._settings_changed
         store_host = encode_host(settings.broker_ip, settings.listen_port)
         self.store = MessageStore(
             settings.store_path,
@@ -342,7 +353,7 @@ class Broker:
         stats = BrokerStats()
         routes = SendRoutes(self.store, store_host=store_host, cluster=settings.cluster_name, region=settings.region)
         self.core = BrokerCore(
-            settings=settings,
+            live=live,
             clock=clock,
             disk=self._disk,
             store=self.store,
@@ -396,7 +407,7 @@ class Broker:
             settings, self.store, self.replication, self.core.gate, self,
             promises=PromiseFile(self._disk, settings.store_path), records=RoleFile(self._disk, settings.store_path),
         )  # fmt: skip
-        reads = SlaveReads(settings, self.store, self.replication, self.roles)
+        reads = SlaveReads(live, self.store, self.replication, self.roles)
         self.pulls.suggest = reads.suggest
         self.pulls.is_copy = lambda: self.roles.role is HaRole.SLAVE
         self.control = ControlServer(settings.control_path, self.roles)
@@ -450,6 +461,19 @@ class Broker:
         return sum(len(listener.connections) for listener in self._listeners)
 
     # ------- events
+
+    def _settings_changed(self, settings: BrokerSettings) -> None:
+        """Who copied what it needs when it was built gets it again; everybody else asks ``core.settings``."""
+        self.settings = settings
+        self.core.groups.is_auto_creating = settings.auto_create_groups
+        if settings.auto_create_topics != self.core.topics.is_auto_creating:
+            self.core.topics.allow_auto_create(settings.auto_create_topics, settings.default_topic_queues)
+        self.flow.limit(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
+        self.parked.sends_max = settings.send_queue_capacity
+        self.path.body_bytes_max = settings.message_bytes_max
+        self.pulls.hold.limit(
+            held_max=settings.held_pulls_max, held_per_connection_max=settings.held_pulls_per_connection_max
+        )
 
     def _topic_changed(self, topic: str) -> None:
         self.core.routes.forget(topic)

@@ -32,6 +32,8 @@ class BrokerFacts:
     producer_groups: int | None
     consumer_groups: int | None
     held_pulls: int | None
+    changed_settings: str
+    """key=value;key=value of what was changed at run time, over what its broker.conf says."""
 
     @property
     def stored_bytes(self) -> int:
@@ -65,6 +67,7 @@ def read_facts(table: Mapping[str, str], at_s: float) -> BrokerFacts:
         producer_groups=_whole(table, "producerGroups"),
         consumer_groups=_whole(table, "consumerGroups"),
         held_pulls=_whole(table, "heldPulls"),
+        changed_settings=table.get("settingsChangedAtRunTime", ""),
     )
 
 

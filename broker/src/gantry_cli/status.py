@@ -92,6 +92,8 @@ def render(view: ClusterView, local: StackRecord | None) -> Iterator[RenderableT
     for broker in view.brokers:
         if broker.failure:
             yield f"{broker.address.name} ({broker.address.address}) does not answer: {broker.failure}"
+        elif broker.facts is not None and broker.facts.changed_settings:
+            yield f"{broker.address.name} was changed at run time: {broker.facts.changed_settings.replace(';', ', ')}"
     yield _topic_table(view) if view.topics else "no topics yet: gantry topic create NAME, or just produce to one"
     if view.topics_total > len(view.topics):
         yield f"and {view.topics_total - len(view.topics)} more topics: gantry topic list"

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Final, final
 
 from gantry_nameserver.directory import LiveBroker
-from gantry_nameserver.handlers import Handlers
+from gantry_nameserver.handlers import AUDITED, Handlers, failure
 from gantry_nameserver.kv import KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings
 from gantry_nameserver.routes import RouteTable
 from gantry_nameserver.settings import NameServerSettings
+from gantry_remoting.audit import audited
 from gantry_remoting.server import CommandService, Connection, Listener
 from gantry_remoting.settings import ListenerSettings
 
@@ -52,7 +53,8 @@ class NameServer:
         self._settings = LiveSettings(settings, directory / SETTINGS_FILE)
         self._key_values = KeyValueStore(directory / KEY_VALUE_FILE)
         handlers = Handlers(self.routes, self._key_values, self._settings, now_ms)
-        self._service = CommandService(handlers.dispatch, disconnected=self._disconnected)
+        dispatch = audited(handlers.dispatch, "nameserver", AUDITED, failure=failure)
+        self._service = CommandService(dispatch, disconnected=self._disconnected)
         self._listener = Listener(
             self._service,
             ListenerSettings(host=settings.bind_address, port=settings.listen_port, tls=settings.tls),

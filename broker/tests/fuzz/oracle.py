@@ -23,7 +23,8 @@ LATER: Final = frozenset(
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG,
-        RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, *PULLS,
+        RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, *PULLS,
     }
 )  # fmt: skip
 """Answered when the disk has it, or when there is something: not necessarily before the connection ends."""

@@ -178,6 +178,7 @@ class Replication:
             electable=tuple(electable), broker_id=settings.broker_id, acks_needed=ha.acks_needed,
         )  # fmt: skip
         if not is_comparing:
+            self._tables.lead()
             self._judge()
             self._advanced()
 
@@ -316,6 +317,7 @@ class Replication:
     def follow(self, address: str) -> None:
         """Follow the master at ``address``, host:port, again and again."""
         assert self._following is None, "stop_following() comes first"
+        self._tables.begin_copying()
         self.follower = self._classic_follower(address) if self._ha.is_master_classic else self._our_follower(address)
         self._following = asyncio.ensure_future(self.follower.run())
 
@@ -327,7 +329,7 @@ class Replication:
             on_table=self._tables.take,
             on_copied=self._copied,
             on_grant=self._granted,
-            on_welcome=self.on_welcome,
+            on_welcome=self._welcomed,
             tls=self._tls[1],
             standstill=self._standstill,
         )
@@ -370,6 +372,12 @@ class Replication:
         """For how much longer a grant that was given may count for its master."""
         return self.given.rest_ms(self.clock_ms())
 
+    async def _welcomed(self, welcome: Welcome) -> None:
+        """The log is cut to what this master has, too, and nothing is copied yet."""
+        self._tables.begin_copying()
+        if self.on_welcome is not None:
+            await self.on_welcome(welcome)
+
     def _granted(self) -> None:
         self.given.given(self.clock_ms())
 
@@ -393,7 +401,7 @@ class Replication:
         follower = self.follower
         if follower is None or self.store.copier is None:
             return
-        self._tables.settle(self._log.wrote)
+        self._tables.settle(self._log.wrote, follower.confirmed)
         if not self.store.dispatch(min(follower.confirmed, self.store.received)) and not self._is_show_scheduled:
             self._is_show_scheduled = True
             if self.store.is_behind:

@@ -96,7 +96,9 @@ class SendPath:
         self._stats = stats
         self._limits = limits
         self._total_max = limits.frame_bytes_max - 4
-        self._body_bytes_max = body_bytes_max
+        self.body_bytes_max = body_bytes_max
+        """The largest body that is no matter of words."""
+
         self._loop = loop
         self._hosts: dict[Connection, tuple[bytes, int]] = {}
         self._is_flush_scheduled = False
@@ -156,7 +158,7 @@ class SendPath:
         A plain send is put into the pass here. At the first sign of something else its frame goes to `other` whole.
         """
         position, end, reply_bytes = 0, len(data), 0
-        total_max, body_bytes_max = self._total_max, self._body_bytes_max
+        total_max, body_bytes_max = self._total_max, self.body_bytes_max
         by_topic = self._routes.by_topic
         drafts, answers = self.drafts, self.answers
         host, host_flag = self._host(connection)

@@ -2,7 +2,8 @@
 
 Plain sends take the short way (`send_path`); everything else is decoded in full and looked up in one table of codes.
 A handler's refusal becomes its code and text; a request that nobody handles gets code 3; a bug in one handler costs
-its request an answer with code 1 and a logged traceback, never the connection of somebody else.
+its request an answer with code 1 and a logged traceback, never the connection of somebody else. What an administrator
+changes leaves a line in the audit log, whatever became of it.
 """
 
 import asyncio
@@ -11,11 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 from gantry_broker.errors import BrokerError
+from gantry_broker.server.audit import AUDITED
 from gantry_broker.server.core import Answer, HandlerTable
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.handlers.send import SEND_CODES, Refused, SendHandlers
 from gantry_broker.server.send_path import SendPath, store_refusal
 from gantry_remoting import Connection
+from gantry_remoting.audit import audited
 from gantry_wire import Command, Frame, RequestCode, ResponseCode, WireLimits, decode_command
 from gantry_wire.commands.fields import FieldError
 
@@ -50,6 +53,7 @@ class BrokerService:
         self._disconnected = disconnected
         self._settle = settle
         self._tasks: set[asyncio.Task[None]] = set()
+        self._audited = audited(self._answer, "broker", AUDITED, failure=failure)
 
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
         return self._path.handle(data, connection, self._other)
@@ -70,7 +74,7 @@ class BrokerService:
             return self._sends.take(command, connection)
         self._path.flush_for(connection)
         self._settle()
-        answer = self._answer(command, connection)
+        answer = self._audited(command, connection)
         if isinstance(answer, Awaitable):
             task = asyncio.ensure_future(self._later(command, answer, connection))
             self._tasks.add(task)

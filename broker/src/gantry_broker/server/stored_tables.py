@@ -43,7 +43,7 @@ class StoredTables:
             ("topics", core.topics.document),
             ("subscriptionGroup", core.groups.document),
             ("consumerOffset", core.offsets.document),
-            ("delayOffset", delay.document),
+            ("delayOffset", delay.progress.document),
         )
         for name, document in tables:
             file = self._files[name] = ConfigFile(core.disk, core.settings.store_path, name)
@@ -55,7 +55,8 @@ class StoredTables:
         core.topics.load(self._load("topics", TopicConfigTable))
         core.groups.load(self._load("subscriptionGroup", GroupDocument))
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
-        self._delay.load(self._load("delayOffset", DelayOffsetDocument))
+        self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
+        core.topics.is_auto_creating = settings.auto_create_topics
         core.topics.seed(
             system_topics(
                 settings.cluster_name,

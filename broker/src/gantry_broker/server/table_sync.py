@@ -4,8 +4,9 @@
     slave    taken as a whole; a topic that is gone from it is deleted when the log has got as far as the stamp
 
 Topics and groups go out at once, offsets once a second if they have changed, everything when a slave comes. The stamp
-is for deletions: a slave whose log is behind would make the topic again from older messages of it. A slave writes what
-it takes to its own files, so that a promotion, and a start, go on from there.
+is for deletions: a slave whose log is behind would make the topic again from older messages of it. And it is for delay
+progress: without the log up to there a slave lacks what was delivered, and would skip it as the next master. A slave
+writes what it takes to its own files, so that a promotion, and a start, go on from there.
 """
 
 import logging
@@ -83,7 +84,7 @@ class TableSync:
         elif name == "consumerOffset":
             document = core.offsets.document()
         else:
-            document = self._delay.delivered()
+            document = self._delay.progress.delivered()
         data = without_nulls(msgspec.to_builtins(document, str_keys=True))
         return Table(core.store.wrote, name, msgspec.json.encode(data))
 
@@ -111,13 +112,25 @@ class TableSync:
             core.offsets.load(msgspec.json.decode(data, type=OffsetDocument, strict=False))
             core.offsets.is_dirty = True
         elif name == "delayOffset":
-            self._delay.load(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False))
-            core.persistence.mark("delayOffset", now=False)
+            self._delay.progress.hear(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
         else:
             log.warning("the master has a table that is not known here", extra={"table": name})
 
-    def settle(self, wrote: int) -> None:
-        """The log has got so far: topics that were deleted by then go."""
+    def begin_copying(self) -> None:
+        """A master is followed from now on; its tables come with its log."""
+        self._delay.progress.begin_copying()
+
+    def lead(self) -> None:
+        """This broker is the master now."""
+        self._delay.progress.lead()
+
+    def settle(self, wrote: int, confirmed: int) -> None:
+        """The log has got so far: topics that were deleted by then go, and what was delivered by then counts."""
+        self._is_taking = True
+        try:
+            self._delay.progress.reach(min(wrote, confirmed))
+        finally:
+            self._is_taking = False
         if not self._doomed:
             return
         for topic, end in list(self._doomed.items()):

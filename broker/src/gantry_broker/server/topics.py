@@ -57,6 +57,9 @@ class TopicTable:
         self._on_change = on_change
         self._topics: dict[str, TopicConfig] = {}
         self._system: set[str] = set()
+        self.is_auto_creating = True
+        """Whether the first message to an unknown topic makes it."""
+
         self.version = DataVersion(timestamp=clock.wall_ms())
 
     def __repr__(self) -> str:
@@ -85,6 +88,13 @@ class TopicTable:
         for config in configs:
             self._system.add(config.topic_name)
             self._topics.setdefault(config.topic_name, config)
+
+    def allow_auto_create(self, is_allowed: bool, queues: int) -> None:
+        """Whether the first message to an unknown topic makes it, from now on, with at most so many queues."""
+        self.is_auto_creating = is_allowed
+        if is_allowed:
+            self._system.add(names.AUTO_CREATE_TOPIC)
+            self.ensure(names.AUTO_CREATE_TOPIC, queues, PERM_NORMAL | PERM_INHERIT)
 
     def adopt_queues(self, queues: Mapping[str, list[int]]) -> list[str]:
         """Add topics that have queues on disk and no entry here; returns their names."""
@@ -119,6 +129,8 @@ class TopicTable:
 
     def from_template(self, topic: str, template: str, queues: int) -> TopicConfig | None:
         """What an unknown topic would become under auto-creation; None when the template does not allow it."""
+        if template == names.AUTO_CREATE_TOPIC and not self.is_auto_creating:
+            return None  # the table may still have the template, from a time when it was allowed
         source = self._topics.get(template)
         if source is None or not source.perm & PERM_INHERIT:
             return None
