@@ -35,6 +35,7 @@ from gantry_broker.server.handlers.groups import GroupHandlers
 from gantry_broker.server.handlers.offsets import OffsetHandlers
 from gantry_broker.server.handlers.pull import PullHandlers
 from gantry_broker.server.handlers.queries import QueryHandlers
+from gantry_broker.server.handlers.reply import ReplyHandlers
 from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
 from gantry_broker.server.handlers.topics import TopicHandlers
@@ -415,6 +416,7 @@ class Broker:
             **GroupHandlers(self.core).table(),
             **QueryHandlers(self.core).table(),
             **SendBackHandler(self.core, self.sends).table(),
+            **ReplyHandlers(self.core, self.sends).table(),
             **BrokerHandlers(self.core, self.delay, self.pulls.hold, self._connections).table(),
             **self.retention.table(),
         }

@@ -62,6 +62,7 @@ class StoredTables:
                 settings.broker_name,
                 auto_create=settings.auto_create_topics,
                 default_queues=settings.default_topic_queues,
+                trace_topic=settings.trace_topic if settings.is_trace_topic_made else None,
             )
         )
         adopted = core.topics.adopt_queues(core.store.topics())
