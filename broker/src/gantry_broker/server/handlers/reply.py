@@ -8,8 +8,8 @@ A reply is a message to the cluster's reply topic, which nobody consumes: what i
 stored first, in the same turn of the loop, since a role may change while the requester is waited for; that it cannot be
 stored is logged and costs the requester nothing. Code 0 says that the requester has it, and that the copy is kept as
 the mode promises (10 and 12 mean the copy alone); code 1 with a text says that the requester has not got it. Nobody
-but the replier's own answer waits for the requester, for `PUSH_TIMEOUT_MS` at most, and not for more than
-`PUSHES_MAX` at once: each holds its message in memory.
+but the replier's own answer waits for the requester, for `PUSH_TIMEOUT_MS` at most, and replies on their way take no
+more than `PUSH_BYTES_MAX` together: each is held in memory until its requester has it.
 """
 
 import logging
@@ -18,8 +18,16 @@ from typing import Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core import BrokerCore, HandlerTable
-from gantry_broker.server.handlers.send import Outgoing, Refused, SendHandlers, clean, is_waiting, read_send
-from gantry_broker.server.handlers.send import refuse_unsupported
+from gantry_broker.server.handlers.send import (
+    Outgoing,
+    Refused,
+    SendHandlers,
+    clean,
+    fitting,
+    is_waiting,
+    read_send,
+    refuse_unsupported,
+)
 from gantry_remoting import Connection, ConnectionClosed, RemotingTimeout
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire import properties as keys
@@ -33,8 +41,11 @@ log = logging.getLogger(__name__)
 PUSH_TIMEOUT_MS: Final = 3000
 """How long a requester may take to say that it has its reply: as long as a replier waits for its send by default."""
 
-PUSHES_MAX: Final = 4096
-"""Replies on their way to requesters at once; with bodies of 4 KiB that is 16 MiB."""
+PUSH_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What replies on their way to requesters may take in memory together."""
+
+PUSH_OVERHEAD_BYTES: Final = 2048
+"""What one costs besides its body and properties: a task, a waiter, a header."""
 
 NOWHERE: Final = SendResult(msg_id="0", queue_id=0, queue_offset=0)
 """Where a reply is that was not stored; clients read these fields in any case."""
@@ -47,10 +58,10 @@ class ReplyHandlers:
     def __init__(self, core: BrokerCore, sends: SendHandlers) -> None:
         self._core = core
         self._sends = sends
-        self._pushes = 0
+        self._push_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<ReplyHandlers pushes={self._pushes}>"
+        return f"<ReplyHandlers push_bytes={self._push_bytes}>"
 
     def table(self) -> HandlerTable:
         return {RequestCode.SEND_REPLY_MESSAGE: self.reply, RequestCode.SEND_REPLY_MESSAGE_V2: self.reply}
@@ -65,15 +76,17 @@ class ReplyHandlers:
         config = self._sends.admit(send, command, connection)
         properties = clean(parse_properties(send.properties or ""))
         refuse_unsupported(properties)
-        if self._pushes >= PUSHES_MAX:
-            raise Refused(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]{PUSHES_MAX} replies wait for their requesters")
+        size = PUSH_OVERHEAD_BYTES + len(command.body) + len(fitting(properties))
+        if self._push_bytes + size > PUSH_BYTES_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]too many replies wait for their requesters")
         stored = self._store(send, command, connection, config, properties)
-        self._pushes += 1
-        return self._push(send, command, connection, properties, stored)
+        self._push_bytes += size
+        return self._push(send, command, connection, properties, stored, size)
 
     def _store(
-        self, send: SendMessageV2, command: Command, connection: Connection, config: TopicConfig, properties: dict[str, str]
-    ) -> SendResult | None:
+        self, send: SendMessageV2, command: Command, connection: Connection, config: TopicConfig,
+        properties: dict[str, str],
+    ) -> SendResult | None:  # fmt: skip
         """Where the copy is; None when none is kept."""
         if not self._core.settings.is_reply_stored:
             return None
@@ -88,13 +101,13 @@ class ReplyHandlers:
 
     async def _push(
         self, send: SendMessageV2, command: Command, connection: Connection, properties: dict[str, str],
-        stored: SendResult | None,
+        stored: SendResult | None, size: int,
     ) -> Command | None:  # fmt: skip
         """The answer to the replier, when it is known whether the requester has the reply."""
         try:
             fault = await self._push_fault(send, command.body, connection, properties)
         finally:
-            self._pushes -= 1
+            self._push_bytes -= size
         ext = {**(stored or NOWHERE).write(), **self._said_to_senders()}
         if fault is not None:
             log.info("a reply is not pushed", extra={"reason": fault})
