@@ -210,10 +210,8 @@ class Replier:
         message = reply_message(request, body, tags=tags, keys=keys, properties=properties or {})
         outgoing = prepare(message, self._session.unique_ids.next(wall_ms()), self._settings)
         deadline = Deadline(timeout_ms or self._settings.send_timeout_ms)
-        route = await self._session.routes.get(message.topic)
+        route = await self._session.routes.for_sending(message.topic)
         queue = _queue_at(request.queue.broker_name, route.write_queues)
-        if queue is None:
-            raise NoRoute(message.topic, "no broker with a master lets anybody write to it")
         header = SendMessageV2(
             producer_group=self._group,
             topic=message.topic,
@@ -258,6 +256,6 @@ def reply_message(
     return Message(reply_topic(asked[names.CLUSTER]), body, tags=tags, keys=keys, properties={**properties, **ours})
 
 
-def _queue_at(broker_name: str, queues: Sequence[MessageQueue]) -> MessageQueue | None:
+def _queue_at(broker_name: str, queues: Sequence[MessageQueue]) -> MessageQueue:
     """A queue of the broker that the request came from: the requester is known there. Any other if it has none."""
-    return next((queue for queue in queues if queue.broker_name == broker_name), queues[0] if queues else None)
+    return next((queue for queue in queues if queue.broker_name == broker_name), queues[0])
