@@ -186,6 +186,8 @@ class Broker:
         self.core.gate.close("this broker starts")
         try:
             self.tables.load()
+            if not report.is_clean:
+                self.core.locks.forget_holders()
             self.core.stats.start_at(self.store.wrote)
             await self.retention.start()
             await self._listen()
@@ -411,7 +413,7 @@ class Broker:
         return {
             **self.pulls.table(),
             **OffsetHandlers(self.core).table(),
-            **ClientHandlers(self.core).table(),
+            **ClientHandlers(self.core, lambda: self.replication.is_sure).table(),
             **TopicHandlers(self.core).table(),
             **GroupHandlers(self.core).table(),
             **QueryHandlers(self.core).table(),
