@@ -39,6 +39,7 @@ from gantry_broker.server.handlers.reply import ReplyHandlers
 from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
 from gantry_broker.server.handlers.topics import TopicHandlers
+from gantry_broker.server.handlers.unsupported import unsupported_table
 from gantry_broker.server.offsets import ConsumerOffsets
 from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.persist import Persistence
@@ -411,6 +412,7 @@ class Broker:
 
     def _handlers(self) -> HandlerTable:
         return {
+            **unsupported_table(),
             **self.pulls.table(),
             **OffsetHandlers(self.core).table(),
             **ClientHandlers(self.core, lambda: self.replication.is_sure).table(),
