@@ -20,6 +20,7 @@ from gantry_client.outgoing import check_batch, check_group, prepare, prepare_ba
 from gantry_client.replies import Replier, Reply, Requests
 from gantry_client.selection import queue_for_key
 from gantry_client.sender import Sender
+from gantry_client.sending_again import message_again
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
 from gantry_wire.batch import ENTRY_BYTES_MIN, BatchEntry
@@ -100,6 +101,19 @@ class Producer:
         outgoing = prepare(message, self._session.unique_ids.next(wall_ms()), self.settings)
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
         return await self._sender.send(outgoing, await self._fixed_queue(message, queue), deadline)
+
+    async def send_again(
+        self, received: ReceivedMessage, *, topic: str | None = None, timeout_ms: int | None = None
+    ) -> SendReceipt:
+        """Send a received message once more, to its own topic or to `topic`: as its sender sent it, with the same id.
+
+        Its delay and what retries wrote on it are left out. Raises as `send`, and UnreadableBody.
+        """
+        self._session.require_open()
+        message = message_again(received, topic or received.topic)
+        outgoing = prepare(message, received.message_id, self.settings)
+        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        return await self._sender.send(outgoing, await self._fixed_queue(message, None), deadline)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
         """Send one message and do not wait for the broker: it may be lost, and nobody will say so.
