@@ -16,6 +16,7 @@ from typing import Final, final
 from gantry_cli.errors import CliError
 from gantry_client import (
     FetchStatus,
+    InvalidMessage,
     MessageQueue,
     Producer,
     PullConsumer,
@@ -23,7 +24,7 @@ from gantry_client import (
     UnreadableBody,
 )
 from gantry_wire import properties as names
-from gantry_wire.names import dead_letter_topic, group_fault
+from gantry_wire.names import dead_letter_topic, group_fault, is_retry_or_dead_letter, topic_fault
 
 READER_PREFIX: Final = "CID_RMQ_SYS_RESEND_"
 """Of the reader's group; brokers make groups of this prefix also where they make no others."""
@@ -61,7 +62,7 @@ class Tally:
     sent: Counter[str] = field(default_factory=Counter)
     """By topic; in a dry run those that would be sent."""
     unreadable: list[str] = field(default_factory=list)
-    """Ids of messages whose bodies cannot be unpacked; they are passed over."""
+    """Ids of messages that cannot be unpacked, or sent as they are; they are passed over."""
     without_origin: list[str] = field(default_factory=list)
     """Ids of messages that do not say where they came from; they are passed over, too."""
 
@@ -103,7 +104,6 @@ class DeadLetters:
                 if done - committed >= COMMIT_EVERY:
                     await self._commit(queue, done)
                     committed = done
-            done = max(done, end)
         finally:
             if done > committed:
                 # Also when interrupted: what is acknowledged need not be sent twice.
@@ -128,13 +128,15 @@ class DeadLetters:
             for message in result.messages:
                 if message.queue_offset < end:
                     yield message
-            if result.next_offset == offset and result.status is FetchStatus.NO_NEW:
-                return
+            if result.next_offset <= offset:
+                if result.status is FetchStatus.NO_NEW:
+                    return  # not confirmed yet: the next call finds it
+                raise CliError(f"the dead letters of {self._wish.group} were deleted while they were read")
             offset = result.next_offset
 
     async def _send(self, message: ReceivedMessage) -> None:
-        topic = message.properties.get(names.RETRY_TOPIC)
-        if not topic:
+        topic = message.properties.get(names.RETRY_TOPIC, "")
+        if topic_fault(topic) is not None or is_retry_or_dead_letter(topic):
             self.tally.without_origin.append(message.message_id)
             return
         if message.body_fault is not None:
@@ -143,7 +145,7 @@ class DeadLetters:
         if not self._wish.is_dry:
             try:
                 receipt = await self._producer.send_again(message, topic=topic)
-            except UnreadableBody:
+            except (UnreadableBody, InvalidMessage):
                 self.tally.unreadable.append(message.message_id)
                 return
             if not receipt.is_acknowledged:

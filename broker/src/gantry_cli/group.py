@@ -98,7 +98,7 @@ def _text(tally: Tally, wish: Resend) -> str:
     if tally.without_origin:
         lines.append(f"passed over, since they do not say where they came from: {_ids(tally.without_origin)}")
     if tally.unreadable:
-        lines.append(f"passed over, since their bodies cannot be unpacked: {_ids(tally.unreadable)}")
+        lines.append(f"passed over, since they cannot be unpacked, or sent as they are: {_ids(tally.unreadable)}")
     return "\n".join(lines)
 
 
