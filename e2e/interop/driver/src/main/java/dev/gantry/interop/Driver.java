@@ -28,6 +28,8 @@ public final class Driver {
         SCENARIOS.put("rebalance", Sharing::rebalance);
         SCENARIOS.put("retry", Retrying::retry);
         SCENARIOS.put("dlq", Retrying::deadLetters);
+        SCENARIOS.put("request", Asking::request);
+        SCENARIOS.put("trace", Tracing::trace);
         SCENARIOS.put("failover", Failover::play);
     }
 
