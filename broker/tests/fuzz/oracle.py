@@ -24,9 +24,10 @@ LATER: Final = frozenset(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG,
         RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, *PULLS,
+        RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
     }
 )  # fmt: skip
-"""Answered when the disk has it, or when there is something: not necessarily before the connection ends."""
+"""Answered when the disk has it, when a requester has it, or when there is something: not necessarily before the connection ends."""
 SHORT_SUSPENSIONS: Final = ("0", "30")
 SEND_PREFIX: Final = b'{"code":310,'
 
