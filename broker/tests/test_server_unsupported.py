@@ -80,7 +80,7 @@ async def test_a_timer_on_a_send_is_refused(broker: Broker, client: Dialogue, na
 
 
 async def test_a_consumer_that_asks_for_a_division_is_not_stopped(client: Dialogue) -> None:
-    """400 as 5.x clients send it is refused in a way that they take for "divide them yourself": code 3, not a timeout."""
+    """400 as 5.x clients send it is refused so that they divide the queues themselves: code 3, not a timeout."""
     body = {"topic": TOPIC, "consumerGroup": "G", "clientId": "c", "strategyName": "AVG", "messageModel": "CLUSTERING"}
     reply = await client.ask(400, body=dumps(body))
     assert (reply.code, "clientRebalance" in (reply.remark or "")) == (3, True)

@@ -27,7 +27,7 @@ LATER: Final = frozenset(
         RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
     }
 )  # fmt: skip
-"""Answered when the disk has it, when a requester has it, or when there is something: not necessarily before the connection ends."""
+"""Answered when the disk or a requester has it, or when there is something: perhaps after the connection has ended."""
 SHORT_SUSPENSIONS: Final = ("0", "30")
 SEND_PREFIX: Final = b'{"code":310,'
 

@@ -4,7 +4,7 @@ from gantry_wire.commands.fields import Fields, Int32, Int64
 
 
 class PushReply(Fields):
-    """Code 326, broker to client: a reply as its sender sent it, with where it comes from. The body is the message's."""
+    """Code 326, broker to client: a reply as it was sent, with where it comes from. The body is the message's."""
 
     producer_group: str
     topic: str

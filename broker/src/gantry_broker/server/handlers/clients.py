@@ -74,7 +74,7 @@ class ClientHandlers:
         return command.reply(body=dumps({"consumerIdList": state.client_ids}))
 
     def lock(self, command: Command, connection: Connection) -> Command:
-        """Refused as a whole while holders may be unknown: an error leaves a holder what it has, an empty answer not."""
+        """An error leaves a holder what it has, an empty answer does not: refused as a whole where nothing is known."""
         request = read_document(command.body, LockBatch)
         rest_ms = self._core.locks.rest_ms
         if rest_ms:

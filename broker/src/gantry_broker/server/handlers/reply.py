@@ -14,6 +14,7 @@ more than `PUSH_BYTES_MAX` together: each is held in memory until its requester 
 
 import logging
 from collections.abc import Awaitable
+from dataclasses import dataclass
 from typing import Final, final
 
 from gantry_broker.errors import BrokerError
@@ -52,6 +53,23 @@ NOWHERE: Final = SendResult(msg_id="0", queue_id=0, queue_offset=0)
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A reply after all checks of its request."""
+
+    send: SendMessageV2
+    command: Command
+    connection: Connection
+    config: TopicConfig
+    properties: dict[str, str]
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory."""
+        return PUSH_OVERHEAD_BYTES + len(self.command.body) + len(self.send.properties or "")
+
+
+@final
 class ReplyHandlers:
     """Codes 324 and 325. Owned by the event loop."""
 
@@ -68,46 +86,46 @@ class ReplyHandlers:
 
     def reply(self, command: Command, connection: Connection) -> Awaitable[Command | None]:
         """Store the reply and push it to the requester."""
+        reply = self._checked(command, connection)
+        if self._push_bytes + reply.bytes > PUSH_BYTES_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]too many replies wait for their requesters")
+        stored = self._store(reply)
+        self._push_bytes += reply.bytes
+        return self._push(reply, stored)
+
+    def _checked(self, command: Command, connection: Connection) -> Incoming:
         send = read_send(command)
         if send.batch:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply is no batch")
         if names.is_retry_or_dead_letter(send.topic):
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"a reply does not go to the topic {send.topic}")
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"a reply does not go to the topic {send.topic[:300]}")
         config = self._sends.admit(send, command, connection)
         properties = clean(parse_properties(send.properties or ""))
         refuse_unsupported(properties)
-        size = PUSH_OVERHEAD_BYTES + len(command.body) + len(fitting(properties))
-        if self._push_bytes + size > PUSH_BYTES_MAX:
-            raise Refused(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]too many replies wait for their requesters")
-        stored = self._store(send, command, connection, config, properties)
-        self._push_bytes += size
-        return self._push(send, command, connection, properties, stored, size)
+        fitting(properties)
+        return Incoming(send, command, connection, config, properties)
 
-    def _store(
-        self, send: SendMessageV2, command: Command, connection: Connection, config: TopicConfig,
-        properties: dict[str, str],
-    ) -> SendResult | None:  # fmt: skip
+    def _store(self, reply: Incoming) -> SendResult | None:
         """Where the copy is; None when none is kept."""
         if not self._core.settings.is_reply_stored:
             return None
+        send = reply.send
         queue_id = max(send.queue_id, 0)
-        message = Outgoing(send.topic, queue_id, command.body, properties, send.reconsume_times or 0)
+        message = Outgoing(send.topic, queue_id, reply.command.body, reply.properties, send.reconsume_times or 0)
         try:
-            message_id, offset = self._sends.store_one(message, send, config, connection)
+            message_id, offset = self._sends.store_one(message, send, reply.config, reply.connection)
         except (BrokerError, Refused) as error:
             log.warning("a reply is not stored", extra={"topic": send.topic, "reason": str(error)})
             return None
         return SendResult(msg_id=message_id, queue_id=queue_id, queue_offset=offset)
 
-    async def _push(
-        self, send: SendMessageV2, command: Command, connection: Connection, properties: dict[str, str],
-        stored: SendResult | None, size: int,
-    ) -> Command | None:  # fmt: skip
+    async def _push(self, reply: Incoming, stored: SendResult | None) -> Command | None:
         """The answer to the replier, when it is known whether the requester has the reply."""
+        command, connection = reply.command, reply.connection
         try:
-            fault = await self._push_fault(send, command.body, connection, properties)
+            fault = await self._push_fault(reply)
         finally:
-            self._push_bytes -= size
+            self._push_bytes -= reply.bytes
         ext = {**(stored or NOWHERE).write(), **self._said_to_senders()}
         if fault is not None:
             log.info("a reply is not pushed", extra={"reason": fault})
@@ -115,36 +133,30 @@ class ReplyHandlers:
         answer = command.reply(ext=ext)
         if stored is None or command.is_oneway or self._core.gate.is_still or not connection.is_open:
             return answer
-        is_parked = self._sends.park(answer.encode(), connection, is_waiting=is_waiting(properties)) is None
+        is_parked = self._sends.park(answer.encode(), connection, is_waiting=is_waiting(reply.properties)) is None
         return None if is_parked else answer
 
-    async def _push_fault(
-        self, send: SendMessageV2, body: bytes, connection: Connection, properties: dict[str, str]
-    ) -> str | None:
+    async def _push_fault(self, reply: Incoming) -> str | None:
         """Hand the reply to the requester: None when it has it, or why not."""
-        requester = properties.get(keys.REPLY_TO_CLIENT)
+        requester = reply.properties.get(keys.REPLY_TO_CLIENT)
         if requester is None:
             return f"reply message properties[{keys.REPLY_TO_CLIENT}] is null"
         target = self._core.clients.producer(requester)
         if target is None:
             return f"push reply message fail, channel of <{requester[:300]}> not found."
-        push = Command(
-            code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-            ext=self._header(send, connection, properties).write(),
-            body=body,
-        )
+        code, ext = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._header(reply).write()
         try:
-            said = await target.request(push, PUSH_TIMEOUT_MS)
+            said = await target.request(Command(code=code, ext=ext, body=reply.command.body), PUSH_TIMEOUT_MS)
         except (ConnectionClosed, RemotingTimeout) as error:
             return f"push reply message to {requester[:300]} fail: {error}"
         if said.code != ResponseCode.SUCCESS:
             return f"push reply message to {requester[:300]} fail: it answered {said.code}, {(said.remark or '')[:300]}"
         return None
 
-    def _header(self, send: SendMessageV2, connection: Connection, properties: dict[str, str]) -> PushReply:
-        core = self._core
+    def _header(self, reply: Incoming) -> PushReply:
+        send, core = reply.send, self._core
         now_ms = core.clock.wall_ms()
-        host, port = connection.peer
+        host, port = reply.connection.peer
         return PushReply(
             producer_group=send.producer_group,
             topic=send.topic,
@@ -157,7 +169,7 @@ class ReplyHandlers:
             born_host=f"{host}:{port}",
             store_host=core.settings.address,
             store_timestamp=now_ms,
-            properties=format_properties({**properties, keys.PUSH_REPLY_TIME: str(now_ms)}),
+            properties=format_properties({**reply.properties, keys.PUSH_REPLY_TIME: str(now_ms)}),
             reconsume_times=send.reconsume_times,
             unit_mode=send.unit_mode,
         )
