@@ -234,7 +234,7 @@ async def test_the_newest_connection_of_a_requester_gets_the_reply(broker: Broke
         ({"topic": "bad/../name"}, 29),
         ({"queueId": "7"}, 29),
         ({"batch": "true"}, 13),
-        ({"properties": properties_text(REPLY_TO_CLIENT=REQUESTER, TRAN_MSG="true")}, 16),
+        ({"properties": properties_text(REPLY_TO_CLIENT=REQUESTER, TRAN_MSG="true")}, 13),
         ({"properties": "REPLY_TO_CLIENT\x01a\x01b\x02"}, 13),
     ],
     ids=["retry topic", "system topic", "bad name", "bad queue", "batch", "transaction", "bad property"],

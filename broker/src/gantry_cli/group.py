@@ -37,7 +37,7 @@ def group() -> None:
 @click.argument("name", metavar="GROUP")
 @name_server_option
 @click.option(
-    "--from-dead-letters", "is_confirmed", is_flag=True, required=True, help="Read what the group has given up."
+    "--from-dead-letters", "is_from_dead_letters", is_flag=True, help="Read what the group has given up; must be said."
 )
 @click.option("--since", metavar="WHEN", help=f"Only what was given up at or after this: {HELP}.")
 @click.option("--until", metavar="WHEN", help="Only what was given up before this.")
@@ -46,8 +46,8 @@ def group() -> None:
 @click.option("-v", "--verbose", is_flag=True, help="A line for each message.")
 @json_option
 def resend(
-    name: str, name_server: str, is_confirmed: bool, since: str | None, until: str | None, from_start: bool,
-    dry_run: bool, verbose: bool, as_json: bool,
+    name: str, name_server: str, is_from_dead_letters: bool, since: str | None, until: str | None,
+    from_start: bool, dry_run: bool, verbose: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Send a group's dead letters to the topics that they came from.
 
@@ -56,7 +56,8 @@ def resend(
     call that dies may send up to 32 messages twice. What --since leaves out is passed over for later calls, too. The
     dead letters themselves stay until they expire.
     """
-    assert is_confirmed, "click demands it"
+    if not is_from_dead_letters:
+        raise Mistyped("what shall be sent again? write --from-dead-letters")
     fault = reader_fault(name)
     if fault is not None:
         raise Mistyped(f"no group can be called {fault}")

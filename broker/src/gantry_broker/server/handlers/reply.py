@@ -64,7 +64,7 @@ class Incoming:
     properties: dict[str, str]
 
     @property
-    def bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """What it takes in memory."""
         return PUSH_OVERHEAD_BYTES + len(self.command.body) + len(self.send.properties or "")
 
@@ -87,10 +87,10 @@ class ReplyHandlers:
     def reply(self, command: Command, connection: Connection) -> Awaitable[Command | None]:
         """Store the reply and push it to the requester."""
         reply = self._checked(command, connection)
-        if self._push_bytes + reply.bytes > PUSH_BYTES_MAX:
+        if self._push_bytes + reply.memory_bytes > PUSH_BYTES_MAX:
             raise Refused(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]too many replies wait for their requesters")
         stored = self._store(reply)
-        self._push_bytes += reply.bytes
+        self._push_bytes += reply.memory_bytes
         return self._push(reply, stored)
 
     def _checked(self, command: Command, connection: Connection) -> Incoming:
@@ -101,6 +101,8 @@ class ReplyHandlers:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"a reply does not go to the topic {send.topic[:300]}")
         config = self._sends.admit(send, command, connection)
         properties = clean(parse_properties(send.properties or ""))
+        if properties.get(keys.TRANSACTION_PREPARED, "").lower() == "true":
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply is no half of a transaction")
         refuse_unsupported(properties)
         fitting(properties)
         return Incoming(send, command, connection, config, properties)
@@ -125,7 +127,7 @@ class ReplyHandlers:
         try:
             fault = await self._push_fault(reply)
         finally:
-            self._push_bytes -= reply.bytes
+            self._push_bytes -= reply.memory_bytes
         ext = {**(stored or NOWHERE).write(), **self._said_to_senders()}
         if fault is not None:
             log.info("a reply is not pushed", extra={"reason": fault})
