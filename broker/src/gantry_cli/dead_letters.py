@@ -66,10 +66,6 @@ class Tally:
     without_origin: list[str] = field(default_factory=list)
     """Ids of messages that do not say where they came from; they are passed over, too."""
 
-    @property
-    def passed_over(self) -> int:
-        return len(self.unreadable) + len(self.without_origin)
-
 
 @final
 class DeadLetters:
