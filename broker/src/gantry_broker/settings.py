@@ -27,7 +27,7 @@ from gantry_broker.store.settings import (
 )
 from gantry_remoting import ListenerSettings, TlsMode, TlsSettings, split_address
 from gantry_wire import WireLimits
-from gantry_wire.names import NOT_SENDABLE_TOPICS, TRACE_TOPIC, topic_fault
+from gantry_wire.names import NOT_SENDABLE_TOPICS, topic_fault
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class BrokerSettings:
     is_trace_topic_made: bool = False
     """traceTopicEnable: this broker has the topic that clients send their traces to; RocketMQ's default is false."""
 
-    trace_topic: str = TRACE_TOPIC
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
     """msgTraceTopicName: what that topic is called; clients with another name say so to theirs."""
 
     offsets_interval_ms: int = 5_000
