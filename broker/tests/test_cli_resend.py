@@ -57,9 +57,15 @@ def bury(
         pairs |= {"RETRY_TOPIC": topic, "ORIGIN_MESSAGE_ID": "0" * 32, "CLUSTER": "DefaultCluster"}
     cluster.broker().state.log.append(
         StoredMessage(
-            topic=DEAD, queue_id=0, body=body, flag=7, reconsume_times=17, born_timestamp_ms=at_ms,
-            store_timestamp_ms=at_ms, properties_bytes=encode_properties(pairs),
-        )  # fmt: skip
+            topic=DEAD,
+            queue_id=0,
+            body=body,
+            flag=7,
+            reconsume_times=17,
+            born_timestamp_ms=at_ms,
+            store_timestamp_ms=at_ms,
+            properties_bytes=encode_properties(pairs),
+        )
     )
 
 

@@ -161,9 +161,7 @@ async def test_a_reply_goes_to_the_broker_that_the_request_came_from() -> None:
                 queue = MessageQueue(topic="orders", broker_name=name, queue_id=0)
                 await producer.request(Message("orders", b"?"), queue=queue, timeout_ms=PATIENT_MS)
 
-        counts = [
-            cluster.broker(name).received[RequestCode.SEND_REPLY_MESSAGE_V2] for name in ("broker-a", "broker-b")
-        ]
+        counts = [cluster.broker(name).received[RequestCode.SEND_REPLY_MESSAGE_V2] for name in ("broker-a", "broker-b")]
         assert counts == [1, 2]
 
 
@@ -228,9 +226,7 @@ async def test_a_large_reply_arrives_unpacked_and_a_damaged_one_is_said() -> Non
         async with echo.consumer, Producer(cluster.name_server) as producer:
             large = await producer.request(Message("orders", b"a" * 100_000), timeout_ms=PATIENT_MS)
             assert large.body == b"A" * 100_000
-            (sent,) = [
-                one for one in cluster.broker().requests if one.code == RequestCode.SEND_REPLY_MESSAGE_V2
-            ]
+            (sent,) = [one for one in cluster.broker().requests if one.code == RequestCode.SEND_REPLY_MESSAGE_V2]
             assert len(sent.body) < 10_000
 
             cluster.broker().fault(RequestCode.SEND_REPLY_MESSAGE_V2, damaged)  # type: ignore[arg-type]

@@ -216,10 +216,9 @@ async def test_a_requester_is_known_until_its_last_group_is_gone(broker: Broker,
 
 async def test_the_newest_connection_of_a_requester_gets_the_reply(broker: Broker, client: Dialogue) -> None:
     """A client that came back is pushed at where it is now; the end of its old connection does not make it unknown."""
-    async with requester(broker) as new:
-        async with requester(broker) as newest:
-            assert (await reply(client)).code == 0
-            assert (len(new.pushed), len(newest.pushed)) == (0, 1)
+    async with requester(broker) as new, requester(broker) as newest:
+        assert (await reply(client)).code == 0
+        assert (len(new.pushed), len(newest.pushed)) == (0, 1)
     async with requester(broker) as old:
         pass
     await wait_until(lambda: broker.core.clients.producer(REQUESTER) is None)

@@ -68,9 +68,7 @@ async def test_a_timer_on_a_send_is_refused(broker: Broker, client: Dialogue, na
         data = pairs.encode()
         inner = b"x"
         size = 4 * 5 + len(inner) + 2 + len(data)
-        entry = b"".join(
-            (size.to_bytes(4), bytes(12), len(inner).to_bytes(4), inner, len(data).to_bytes(2), data)
-        )
+        entry = b"".join((size.to_bytes(4), bytes(12), len(inner).to_bytes(4), inner, len(data).to_bytes(2), data))
         reply = await client.send(entry, code=RequestCode.SEND_BATCH_MESSAGE, batch="true")
     else:
         reply = await client.send(properties=pairs)

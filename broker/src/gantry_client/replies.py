@@ -239,9 +239,7 @@ def reply_message(
 ) -> Message:
     """The message that answers `request`. Raises InvalidMessage when nobody waits for one."""
     asked = request.properties
-    missing = [
-        name for name in (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.CLUSTER) if not asked.get(name)
-    ]
+    missing = [name for name in (names.CORRELATION_ID, names.REPLY_TO_CLIENT, names.CLUSTER) if not asked.get(name)]
     if missing:
         raise InvalidMessage(f"message {request.message_id} is no request: it has no {', '.join(missing)}")
     taken = _OURS.intersection(properties)

@@ -66,9 +66,7 @@ async def send_reply(state: BrokerState, command: Command, connection: Connectio
     client_id = parse_properties(header.properties or "").get(REPLY_TO_CLIENT)
     found = [one for one, beat in state.clients.items() if beat.client_id == client_id and beat.producer_data_set]
     if not found:
-        return command.reply(
-            ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found."
-        )
+        return command.reply(ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found.")
     push = PushReply(
         producer_group=header.producer_group,
         topic=header.topic,
