@@ -286,7 +286,7 @@ async def test_a_broker_has_a_trace_topic_when_it_is_told_to(tmp_path: Path) -> 
 )
 async def test_the_trace_topic_is_as_configured(tmp_path: Path, conf: dict[str, str], name: str | None) -> None:
     """Without the switch there is none, as in RocketMQ; with another name that one belongs to the system."""
-    async with running_broker(tmp_path, **conf) as broker:
+    async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker:
         topics = broker.core.topics
         assert topics.find("RMQ_SYS_TRACE_TOPIC") is None
         assert name is None or (name in topics and topics.is_system(name))

@@ -106,7 +106,8 @@ class Requests:
             names.REPLY_TO_CLIENT: self._session.client_id,
             names.TIME_TO_LIVE: str(deadline.remaining_ms),
         }
-        waiter = self._waiting[number] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiter
         try:
             await self._send_request(send, replace(message, properties={**message.properties, **ours}), waiter)
             async with asyncio.timeout_at(deadline.at):
