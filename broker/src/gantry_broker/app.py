@@ -35,12 +35,14 @@ from gantry_broker.server.handlers.groups import GroupHandlers
 from gantry_broker.server.handlers.offsets import OffsetHandlers
 from gantry_broker.server.handlers.pull import PullHandlers
 from gantry_broker.server.handlers.queries import QueryHandlers
+from gantry_broker.server.handlers.reply import ReplyHandlers
 from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
 from gantry_broker.server.handlers.topics import TopicHandlers
 from gantry_broker.server.handlers.transactions import TransactionHandlers
 from gantry_broker.server.live_settings import FILE as LIVE_FILE
 from gantry_broker.server.live_settings import LiveSettings
+from gantry_broker.server.handlers.unsupported import unsupported_table
 from gantry_broker.server.offsets import ConsumerOffsets
 from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.persist import Persistence
@@ -196,6 +198,8 @@ class Broker:
         self.core.gate.close("this broker starts")
         try:
             self.tables.load()
+            if not report.is_clean:
+                self.core.locks.forget_holders()
             self.core.stats.start_at(self.store.wrote)
             await self.retention.start()
             await self._listen()
@@ -423,14 +427,16 @@ class Broker:
 
     def _handlers(self) -> HandlerTable:
         return {
+            **unsupported_table(),
             **self.pulls.table(),
             **OffsetHandlers(self.core).table(),
-            **ClientHandlers(self.core).table(),
+            **ClientHandlers(self.core, lambda: self.replication.is_sure).table(),
             **TopicHandlers(self.core).table(),
             **GroupHandlers(self.core).table(),
             **QueryHandlers(self.core).table(),
             **SendBackHandler(self.core, self.sends).table(),
             **TransactionHandlers(self.core, self.sends, self.transactions).table(),
+            **ReplyHandlers(self.core, self.sends).table(),
             **BrokerHandlers(self.core, self.delay, self.pulls.hold, self._connections).table(),
             **self.retention.table(),
         }

@@ -27,6 +27,7 @@ from gantry_broker.store.settings import (
 )
 from gantry_remoting import ListenerSettings, TlsMode, TlsSettings, split_address
 from gantry_wire import WireLimits
+from gantry_wire.names import NOT_SENDABLE_TOPICS, topic_fault
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,15 @@ class BrokerSettings:
 
     pull_bytes_limit: int = 8 * 1024 * 1024
     """maxTransferBytesOnRequest: the most that a client's own maxMsgBytes may raise it to."""
+
+    is_reply_stored: bool = True
+    """storeReplyMessageEnable: replies are kept in the cluster's reply topic besides being pushed to who asked."""
+
+    is_trace_topic_made: bool = False
+    """traceTopicEnable: this broker has the topic that clients send their traces to; RocketMQ's default is false."""
+
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    """msgTraceTopicName: what that topic is called; clients with another name say so to theirs."""
 
     offsets_interval_ms: int = 5_000
     """flushConsumerOffsetInterval: how often consumer and delay offsets go to disk."""
@@ -319,6 +329,15 @@ def _name(text: str) -> str:
     return text
 
 
+def _topic(text: str) -> str:
+    fault = topic_fault(text)
+    if fault is not None:
+        raise ValueError(fault.value)
+    if text in NOT_SENDABLE_TOPICS:
+        raise ValueError("only the broker itself writes to this topic")
+    return text
+
+
 def _addresses(text: str) -> tuple[str, ...]:
     addresses = tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
     for address in addresses:
@@ -372,6 +391,9 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxPullBatchSize": ("pull_messages_max", _whole(1, 10_000)),
     "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", _whole(1, 15 * 1024 * 1024)),
     "maxTransferBytesOnRequest": ("pull_bytes_limit", _whole(1, 15 * 1024 * 1024)),
+    "storeReplyMessageEnable": ("is_reply_stored", _boolean),
+    "traceTopicEnable": ("is_trace_topic_made", _boolean),
+    "msgTraceTopicName": ("trace_topic", _topic),
     "flushConsumerOffsetInterval": ("offsets_interval_ms", _whole(100)),
     "regionId": ("region", _name),
     "serverMaxConnections": ("connections_max", _POSITIVE),

@@ -36,6 +36,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Messages": {
         "produce": Entry("gantry_cli.produce", "produce", "Send messages."),
         "consume": Entry("gantry_cli.consume", "consume", "Read messages."),
+        "group": Entry("gantry_cli.group", "group", "Send a consumer group's dead letters again."),
     },
 }
 

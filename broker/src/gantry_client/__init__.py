@@ -19,6 +19,7 @@ from gantry_client.errors import (
     ClientClosed,
     ClientError,
     InvalidMessage,
+    NoReply,
     NoRoute,
     OffsetsUnreadable,
     RequestFailed,
@@ -36,6 +37,7 @@ from gantry_client.poll_consumer import PollConsumer
 from gantry_client.producer import Producer, Selector
 from gantry_client.pull_consumer import PullConsumer
 from gantry_client.push_consumer import PushConsumer
+from gantry_client.replies import Reply
 from gantry_client.routes import Route
 from gantry_client.settings import (
     ClientSettings,
@@ -72,6 +74,7 @@ __all__ = [
     "MessageModel",
     "MessageQueue",
     "NameServerAddresses",
+    "NoReply",
     "NoRoute",
     "OffsetsUnreadable",
     "PollConsumer",
@@ -82,6 +85,7 @@ __all__ = [
     "QueueOffsets",
     "QueueProgress",
     "ReceivedMessage",
+    "Reply",
     "RequestFailed",
     "RequestTimeout",
     "RetryLater",

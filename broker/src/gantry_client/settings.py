@@ -137,6 +137,10 @@ class ConsumerSettings:
     concurrency: int = 20
     """Handlers of a push consumer that run at once; RocketMQ's default number of consumer threads."""
 
+    consume_timeout_ms: int = 15 * 60 * 1000
+    """How long a handler may take for one message: then it is cancelled, and the message delivered again. RocketMQ's
+    default of 15 minutes; there the handler goes on, and its result does not count any more."""
+
     max_reconsume_times: int | None = None
     """Deliveries after the first before a message goes to the dead letter topic; None leaves it to the group's
     configuration (16), and for ordered consumption means: for ever, as in RocketMQ."""

@@ -101,5 +101,10 @@ def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + group
 
 
+def reply_topic(cluster: str) -> str:
+    """Where replies of a cluster are sent; brokers push them on, and keep a copy."""
+    return f"{cluster}_REPLY_TOPIC"
+
+
 def is_retry_or_dead_letter(topic: str) -> bool:
     return topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))

@@ -204,6 +204,11 @@ class Replication:
         is_fenced_by_acks = self._ha.acks_needed > 0 and not self.is_degraded
         return is_fenced_by_acks or self.grants.may_acknowledge(self.clock_ms())
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether this master could acknowledge something now, and so nobody else can be one."""
+        return self.is_leading and self.may_acknowledge() and self._shortfall() is None
+
     def missing(self) -> str:
         """Why nothing may be acknowledged."""
         names = ", ".join(self.grants.missing(self.clock_ms()))

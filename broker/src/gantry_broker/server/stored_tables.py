@@ -1,6 +1,6 @@
 """The broker's tables and their files: read at the start, written whenever they change.
 
-    config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json
+    config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json  queueLocks.json
 
 What a crash has left is brought together here, before the first request: a topic that has queues and no entry gets
 one, and no consumer offset points beyond its queue. A file that cannot be read, together with its predecessor, stops
@@ -19,11 +19,15 @@ from gantry_broker.server.delay import DelayService
 from gantry_broker.server.groups import GroupDocument
 from gantry_broker.server.offsets import DelayOffsetDocument, OffsetDocument
 from gantry_broker.server.persist import TableFile
+from gantry_broker.server.queue_locks import LockDocument
 from gantry_broker.server.topics import system_topics
 from gantry_broker.store.config_file import ConfigFile
 from gantry_wire.commands.admin import TopicConfigTable
 
 log = logging.getLogger(__name__)
+
+FIRST_EPOCH = 1
+"""Of a log that is new."""
 
 D = TypeVar("D", bound=msgspec.Struct)
 
@@ -44,6 +48,7 @@ class StoredTables:
             ("subscriptionGroup", core.groups.document),
             ("consumerOffset", core.offsets.document),
             ("delayOffset", delay.progress.document),
+            ("queueLocks", core.locks.document),
         )
         for name, document in tables:
             file = self._files[name] = ConfigFile(core.disk, core.settings.store_path, name)
@@ -56,6 +61,7 @@ class StoredTables:
         core.groups.load(self._load("subscriptionGroup", GroupDocument))
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
         self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
+        core.locks.load(self._load("queueLocks", LockDocument))
         core.topics.is_auto_creating = settings.auto_create_topics
         core.topics.seed(
             system_topics(
@@ -63,6 +69,7 @@ class StoredTables:
                 settings.broker_name,
                 auto_create=settings.auto_create_topics,
                 default_queues=settings.default_topic_queues,
+                trace_topic=settings.trace_topic if settings.is_trace_topic_made else None,
             )
         )
         adopted = core.topics.adopt_queues(core.store.topics())
@@ -83,10 +90,15 @@ class StoredTables:
                 )
 
     def begin_epoch(self) -> None:
-        """Nor because a consumer is where its last master was. A start that lost nothing goes on in its old epoch."""
+        """Nor because a consumer is where its last master was; and nobody knows any more who holds which queue.
+
+        A start that lost nothing goes on in its old epoch.
+        """
         self.clamp_offsets()
         epoch = self._core.store.identity.epoch
         if epoch != self._epoch:
+            if self._epoch > FIRST_EPOCH or self._core.store.wrote:
+                self._core.locks.forget_holders()
             self._epoch = epoch
             self._core.offsets.begin_epoch(self._end_of)
 

@@ -25,8 +25,10 @@ QUEUES_MAX: Final = 65536
 DELAY_LEVELS_MAX: Final = 32
 
 
-def system_topics(cluster: str, broker: str, *, auto_create: bool, default_queues: int) -> list[TopicConfig]:
-    """The topics that every broker has, as RocketMQ 5.3.3 makes them."""
+def system_topics(
+    cluster: str, broker: str, *, auto_create: bool, default_queues: int, trace_topic: str | None = None
+) -> list[TopicConfig]:
+    """The topics that every broker has, as RocketMQ 5.3.3 makes them; one for traces only where it is asked for."""
 
     def topic(name: str, queues: int, perm: int = PERM_NORMAL) -> TopicConfig:
         return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
@@ -39,10 +41,12 @@ def system_topics(cluster: str, broker: str, *, auto_create: bool, default_queue
         topic(broker, 1, with_inheritance),
         topic(names.OFFSET_MOVED_TOPIC, 1),
         topic(names.SCHEDULE_TOPIC, DELAY_LEVELS_MAX),
-        topic(f"{cluster}_REPLY_TOPIC", 1),
+        topic(names.reply_topic(cluster), 1),
         topic(names.HALF_TOPIC, 1),
         topic(names.OP_HALF_TOPIC, 1),
     ]
+    if trace_topic is not None:
+        topics.append(topic(trace_topic, 1))
     if auto_create:
         topics.append(topic(names.AUTO_CREATE_TOPIC, default_queues, with_inheritance))
     return topics

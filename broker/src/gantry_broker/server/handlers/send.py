@@ -92,6 +92,12 @@ class SendHandlers:
 
     # ------- checks
 
+    def admit(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
+        """The topic of a send that may be stored now, for sends that go another way. Raises Refused."""
+        if self._path.refusal is not None:
+            raise Refused(*self._path.refusal)
+        return self._check(send, command, connection)
+
     def _check(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
         """The topic of a send that may be stored, as it is or as it would be made."""
         fault = names.topic_fault(send.topic)
@@ -182,6 +188,19 @@ class SendHandlers:
         message.queue_id = 0
         message.properties.pop(keys.DELAY_LEVEL, None)
         return self._core.topics.find(message.topic) or one_queue(message.topic)
+
+    def store_one(
+        self, message: Outgoing, send: SendMessageV2, config: TopicConfig, connection: Connection
+    ) -> tuple[str, int]:
+        """Append one message at once, outside of the pass: its offset message id and its queue offset.
+
+        Raises Refused and BrokerError; the topic exists afterwards.
+        """
+        draft = self.draft(message, send, self._path.host_of(connection))
+        self._make(config)
+        physical_offsets, queue_offsets = self._core.store.append([draft])
+        self._core.stats.put(1, self._core.store)
+        return offset_message_id(self._core.store_host, physical_offsets[0]), queue_offsets[0]
 
     def draft(self, message: Outgoing, send: SendMessageV2, born_host: bytes) -> Draft:
         """What the store appends for `message`. Raises Refused when its properties no longer fit."""
@@ -297,8 +316,8 @@ def one_queue(topic: str) -> TopicConfig:
 
 
 def read_send(command: Command) -> SendMessageV2:
-    """The fields of code 10, 310 or 320. Raises FieldError."""
-    if command.code != RequestCode.SEND_MESSAGE:
+    """The fields of code 10, 310, 320, 324 or 325. Raises FieldError."""
+    if command.code not in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         return SendMessageV2.read(command.ext)
     first = SendMessage.read(command.ext)
     return SendMessageV2(**{info.name: getattr(first, info.name) for info in msgspec.structs.fields(SendMessage)})

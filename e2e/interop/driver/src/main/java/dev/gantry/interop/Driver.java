@@ -29,6 +29,8 @@ public final class Driver {
         SCENARIOS.put("retry", Retrying::retry);
         SCENARIOS.put("dlq", Retrying::deadLetters);
         SCENARIOS.put("transactions", Transactions::play);
+        SCENARIOS.put("request", Asking::request);
+        SCENARIOS.put("trace", Tracing::trace);
         SCENARIOS.put("failover", Failover::play);
     }
 

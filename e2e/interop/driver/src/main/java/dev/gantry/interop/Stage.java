@@ -59,7 +59,15 @@ final class Stage implements AutoCloseable {
     }
 
     DefaultMQProducer producer() throws MQClientException {
-        DefaultMQProducer producer = new DefaultMQProducer("producers_of_" + group);
+        return started(new DefaultMQProducer("producers_of_" + group));
+    }
+
+    /** A producer that tells the trace topic what it sends. */
+    DefaultMQProducer tracedProducer() throws MQClientException {
+        return started(new DefaultMQProducer("producers_of_" + group, true, null));
+    }
+
+    private DefaultMQProducer started(DefaultMQProducer producer) throws MQClientException {
         producer.setNamesrvAddr(options.nameServer());
         producer.setInstanceName(instance());
         producer.setClientIP("127.0.0.1");
@@ -87,7 +95,15 @@ final class Stage implements AutoCloseable {
 
     /** A push consumer that reads from the first message on; the caller subscribes, listens and starts it. */
     DefaultMQPushConsumer pushConsumer(String group) {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        return prepared(new DefaultMQPushConsumer(group));
+    }
+
+    /** A push consumer that tells the trace topic what it consumes. */
+    DefaultMQPushConsumer tracedConsumer(String group) {
+        return prepared(new DefaultMQPushConsumer(group, true, null));
+    }
+
+    private DefaultMQPushConsumer prepared(DefaultMQPushConsumer consumer) {
         consumer.setNamesrvAddr(options.nameServer());
         consumer.setInstanceName(instance());
         consumer.setClientIP("127.0.0.1");
