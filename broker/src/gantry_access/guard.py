@@ -17,7 +17,7 @@ from typing import Final, final
 
 from gantry_access.account_file import AccountFile
 from gantry_access.needs import needed
-from gantry_access.permissions import Account, Kind, Need, reading
+from gantry_access.permissions import ADMIN_ONLY, Account, Kind, Need, reading
 from gantry_access.replays import Replays
 from gantry_access.settings import AccessMode, AccessSettings
 from gantry_wire.codes import ResponseCode
@@ -39,7 +39,8 @@ Denial = tuple[ResponseCode, str]
 """The code and text of the answer."""
 
 TopicAt = Callable[[int], str | None]
-"""The topic of the message at an offset of the log, the one that it is meant for; None when there is no message."""
+"""The topic of the message at an offset of the log, the one that it is meant for: None when there is no message, empty
+when nobody can tell, and then it is an administrator's."""
 
 LOG_INTERVAL_MS: Final = 1_000
 LOGGED_PEERS_MAX: Final = 4_096
@@ -132,11 +133,10 @@ class Guard:
             return f"Check signature failed for accessKey={access_key[:64]}"
         return account
 
-    def content_v1_is_signed(self, account: Account | None, content: bytes, signature: str) -> bool:
-        """The same for whoever has the content already: the way of plain sends."""
-        secret = self._nobody if account is None else account.secret
-        made = signature_v1(secret, content)
-        return hmac.compare_digest(made, signature.encode("utf-8", "replace")) and account is not None
+    def is_content_signed(self, account: Account, content: bytes, signature: str) -> bool:
+        """The same for whoever has what is signed at hand already: the way of plain sends."""
+        made = signature_v1(account.secret, content)
+        return hmac.compare_digest(made, signature.encode("utf-8", "replace"))
 
     def _strict(self, command: Command, access_key: str, account: Account | None) -> Account | str:
         secret = self._nobody if account is None else account.secret
@@ -167,6 +167,8 @@ class Guard:
         topic = self._topic_at(int(need.name))
         if topic is None:
             return None
+        if not topic:
+            return ADMIN_ONLY[0]
         one = reading(topic)
         return one._replace(permission=need.permission) if one.kind is Kind.TOPIC else one
 

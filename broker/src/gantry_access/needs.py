@@ -9,7 +9,7 @@ demands the thought.
     a group's name                SUB
     an offset in the log          the permission for the topic that the message there belongs to, looked up by the guard
 
-It reads exactly the fields that the handlers read, by the same structs, so that a request cannot name one topic to the
+It reads exactly the fields that the handlers read, so that a request cannot name one topic to the
 guard and another one to the handler. Pure: a command in, needs out.
 """
 
@@ -34,9 +34,13 @@ from gantry_wire.commands.admin import GroupField, TopicName
 from gantry_wire.commands.clients import CheckClientConfig, ConsumerGroup, HeartbeatData, LockBatch, UnregisterClient
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
+from gantry_wire.commands.pull import ViewMessage
 from gantry_wire.commands.send import SendBack
 
 Reader = Callable[[Command], Needs]
+
+NUMBER_CHARACTERS_MAX: Final = 19
+"""Of a 64-bit offset."""
 
 
 def needed(command: Command) -> Needs:
@@ -52,15 +56,6 @@ def _field(command: Command, name: str) -> str:
     return value
 
 
-def _offset(command: Command, name: str, permission: Permission) -> Need:
-    """The message at an offset of the log."""
-    text = _field(command, name)
-    try:
-        return Need(Kind.MESSAGE, str(int(text)), permission)
-    except ValueError as error:
-        raise FieldError(f"the custom field is wrong or missing: {name}") from error
-
-
 def _published_to(field: str) -> Reader:
     return lambda command: (publishing(_field(command, field)),)
 
@@ -71,7 +66,6 @@ def _read_from(field: str) -> Reader:
 
 def _known(field: str) -> Reader:
     return lambda command: (knowing(_field(command, field)),)
-
 
 
 def _somebody(command: Command) -> Needs:
@@ -94,7 +88,7 @@ def _route(command: Command) -> Needs:
 
 
 def _view(command: Command) -> Needs:
-    return (_offset(command, "offset", Permission.SUB),)
+    return (Need(Kind.MESSAGE, str(ViewMessage.read(command.ext).offset), Permission.SUB),)
 
 
 def _heartbeat(command: Command) -> Needs:
@@ -121,7 +115,10 @@ def _send_back(command: Command) -> Needs:
 
 def _end_transaction(command: Command) -> Needs:
     """The topic is what the half message says, not what the request says."""
-    return (_offset(command, "commitLogOffset", Permission.PUB),)
+    text = _field(command, "commitLogOffset")
+    if not text.isascii() or not text.isdigit() or len(text) > NUMBER_CHARACTERS_MAX:
+        raise FieldError("the custom field is wrong or missing: commitLogOffset")
+    return (Need(Kind.MESSAGE, text, Permission.PUB),)
 
 
 def _members(command: Command) -> Needs:
