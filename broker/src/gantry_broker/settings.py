@@ -591,7 +591,8 @@ def _check_access(settings: BrokerSettings) -> None:
     if fault is not None:
         raise SettingsError(fault)
     ha = settings.ha
-    is_open = not (ha.secret_path or ha.tls_authority or ha.is_classic_allowed)
+    is_asking = bool(ha.secret_path or (ha.tls_certificate and ha.tls_authority))
+    is_open = not is_asking and not ha.is_classic_allowed
     if settings.access.is_enabled and settings.ha_listen_port is not None and is_open:
         raise SettingsError(
             f"aclEnable=true and haListenPort={settings.ha_listen_port} without haSecretPath: whoever reaches that port "

@@ -4,6 +4,7 @@ Everything here is asyncio; `gantry_client.sync` is the same for programs withou
 here is kept compatible.
 """
 
+from gantry_access import AccessFileError, Credentials, SignatureKind, read_credentials
 from gantry_client.admin import Admin
 from gantry_client.admin_brokers import BrokerAddress
 from gantry_client.documents import (
@@ -49,6 +50,7 @@ from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.clients import MessageQueue
 
 __all__ = [
+    "AccessFileError",
     "Admin",
     "Attempt",
     "BadReply",
@@ -60,6 +62,7 @@ __all__ = [
     "ClientSettings",
     "ConsumerConnections",
     "ConsumerSettings",
+    "Credentials",
     "FetchResult",
     "FetchStatus",
     "Handler",
@@ -87,8 +90,10 @@ __all__ = [
     "SendReceipt",
     "SendStatus",
     "SendTimeout",
+    "SignatureKind",
     "StartFrom",
     "SubscriptionGroupConfig",
     "Unavailable",
     "UnreadableBody",
+    "read_credentials",
 ]
