@@ -1,9 +1,9 @@
 """The accounts as the file has them now, read again when it changes.
 
-Polled once a second by content, since that is right for everything that happens to such files: edited in place, renamed
-over, a Kubernetes Secret whose `..data` link moves, a clock that stands. A file that cannot be used, or is gone, changes
-nothing: the accounts from before stay, and the log says what is wrong, once for each such state. The first reading has
-nothing to fall back to, and so it refuses the start.
+Polled once a second by content, since that is right for everything that happens to such files: edited in place,
+renamed over, a Kubernetes Secret whose `..data` link moves, a clock that stands. A file that cannot be used, or is
+gone, changes nothing: the accounts from before stay, and the log says what is wrong, once for each such state. The
+first reading has nothing to fall back to, and so it refuses the start.
 
 What is read belongs to the event loop; reading and parsing happen in a thread.
 """

@@ -14,8 +14,9 @@
         groupPerms:
           - billing=SUB
 
-RocketMQ passes over what it does not understand, and half of a file decides then who may do what. Here an unknown field,
-a doubled account, or a permission that is none refuses the whole file, and the text names file, account and field.
+RocketMQ passes over what it does not understand, and half of a file decides then who may do what. Here an unknown
+field, a doubled account, or a permission that is none refuses the whole file, and the text names file, account and
+field.
 
 Two differences, both to the safe side: a peer that is believed by its address has what its account may, not everything;
 and an administrator with permissions beside it is refused, since RocketMQ would ignore `admin` for most of them.

@@ -2,10 +2,10 @@
 
 `plain_acl.yml` and `tools.yml` are mappings and lists in block form, with comments, quoted text, and lists of words in
 brackets. Exactly that is read here. Every value is text, as the file has it: a secret of digits stays the digits that
-were written, `0123` and `1e3` included, and `NO` is no boolean. Whatever else YAML has (anchors, tags, folded text, text
-over several lines, mappings in braces, several documents) is refused with its line number, and so is a key that comes
-twice: in a file that says who may do what, half of a misunderstanding is worse than an error. A YAML parser would read
-everything that is read here the same way, but for the types of plain words.
+were written, `0123` and `1e3` included, and `NO` is no boolean. Whatever else YAML has (anchors, tags, folded text,
+text over several lines, mappings in braces, several documents) is refused with its line number, and so is a key that
+comes twice: in a file that says who may do what, half of a misunderstanding is worse than an error. A YAML parser would
+read everything that is read here the same way, but for the types of plain words.
 
 No error quotes the line, since a secret may stand in it.
 """
@@ -100,7 +100,8 @@ class _Reader:
 
     def expect_end(self) -> None:
         if self._next < len(self._lines):
-            raise _fault(self._lines[self._next].number, "this line belongs to nothing above it: look at its indentation")
+            number = self._lines[self._next].number
+            raise _fault(number, "this line belongs to nothing above it: look at its indentation")
 
     def block(self, indent: int, depth: int) -> Node:
         """The mapping, list or word that begins with the next line, at `indent`."""
@@ -130,7 +131,7 @@ class _Reader:
         return found
 
     def _value(self, rest: str, line: _Line, indent: int, depth: int) -> Node:
-        """What a key stands for: the rest of its line, or the block below it. A list may stand as far left as its key."""
+        """What a key stands for: the rest of its line, or the block below it; a list may stand as far left as its key."""
         if rest:
             return _scalar(rest, line.number)
         following = self._peek()

@@ -24,7 +24,7 @@ class AccessSettings:
     """aclFile: the accounts, in the form of RocketMQ's `plain_acl.yml`. Read again when it changes."""
 
     mode: AccessMode = AccessMode.V1
-    """aclMode: V1 takes what RocketMQ's clients sign; STRICT only signatures that cover request, time and repetition."""
+    """aclMode: V1 takes what RocketMQ's clients sign; STRICT only what also covers request, time and repetition."""
 
     window_ms: int = 60_000
     """aclTimeWindow: how far a strict signature's time may be from ours. Longer forgives worse clocks; a request that

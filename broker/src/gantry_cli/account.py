@@ -25,7 +25,8 @@ def credentials() -> Credentials | None:
     try:
         return read_credentials(path)
     except AccessFileError as error:
-        raise Mistyped(f"{error}", "a file of credentials has two lines, accessKey: NAME and secretKey: SECRET") from error
+        remedy = "a file of credentials has two lines, accessKey: NAME and secretKey: SECRET"
+        raise Mistyped(f"{error}", remedy) from error
 
 
 def signature() -> SignatureKind:

@@ -1,8 +1,8 @@
 """How a request shows whose it is: the scheme that RocketMQ's clients use, and a strict one of our own.
 
-Weak by inheritance, v1 (`sign_v1`): HmacSHA1, keyed with the account's secret, over the VALUES of the header's fields in
-the order of their names, one behind the other, and the body. Java clients 4.9.8 and 5.3.3 sign so, and a Java broker
-checks no more. It does not cover
+Weak by inheritance, v1 (`sign_v1`): HmacSHA1, keyed with the account's secret, over the VALUES of the header's fields
+in the order of their names, one behind the other, and the body. Java clients 4.9.8 and 5.3.3 sign so, and a Java
+broker checks no more. It does not cover
 
     names and borders   {queueId: "12", queueOffset: "3"} signs like {queueId: "1", queueOffset: "23"}
     the request code    a signed question can be sent again as an order with the same values
@@ -131,9 +131,7 @@ def sign_strict(command: Command, credentials: Credentials, claim: StrictClaim) 
     signed[STRICT_TIME] = str(claim.time_ms)
     signed[STRICT_SESSION] = claim.session
     signed[STRICT_NUMBER] = str(claim.number)
-    ready = Command(
-        code=int(command.code), opaque=command.opaque, flag=command.flag, ext=signed, body=command.body
-    )
+    ready = Command(code=command.code, opaque=command.opaque, flag=command.flag, ext=signed, body=command.body)
     signed[STRICT_SIGNATURE] = _strict_signature(credentials.secret_key.encode(), ready).decode()
     return signed
 

@@ -2,9 +2,9 @@
 
 With access control off nobody comes here, and `send_path` is as it is without. With it on the short way there is shut,
 and each frame is looked at here first: the usual message (code 310, JSON, signed as RocketMQ's clients sign, a known
-topic, a known shape of properties) is checked and put into the pass at once. Anything else is left to the readable path,
-a wrong signature included: that path asks the guard, which says no in words. So a mistake here may cost time, but lets
-nobody in: a message enters the pass only behind a right signature and a permission.
+topic, a known shape of properties) is checked and put into the pass at once. Anything else is left to the readable
+path, a wrong signature included: that path asks the guard, which says no in words. So a mistake here may cost time, but
+lets nobody in: a message enters the pass only behind a right signature and a permission.
 
 What is signed is built from the very texts that the message is made of. A field that is not known here sends the frame
 the long way, since it would be signed, too. All fields together in the order of their names are what v1 signs:
@@ -17,7 +17,14 @@ from typing import Final, final
 import msgspec
 
 from gantry_access import Guard, Permission
-from gantry_broker.server.send_path import CLEARED_FLAGS, FLAG_ONEWAY, FLAG_RESPONSE, NO_ANSWER, SEND_V2_PREFIX, SendPath
+from gantry_broker.server.send_path import (
+    CLEARED_FLAGS,
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    NO_ANSWER,
+    SEND_V2_PREFIX,
+    SendPath,
+)
 from gantry_broker.server.send_routes import (
     UNIQUE_END,
     UNIQUE_PREFIX,
