@@ -131,7 +131,7 @@ class _Reader:
         return found
 
     def _value(self, rest: str, line: _Line, indent: int, depth: int) -> Node:
-        """What a key stands for: the rest of its line, or the block below it; a list may stand as far left as its key."""
+        """What a key stands for: the rest of its line, or the block below. A list may stand as far left as its key."""
         if rest:
             return _scalar(rest, line.number)
         following = self._peek()

@@ -9,7 +9,7 @@ lets nobody in: a message enters the pass only behind a right signature and a pe
 What is signed is built from the very texts that the message is made of. A field that is not known here sends the frame
 the long way, since it would be signed, too. All fields together in the order of their names are what v1 signs:
 
-    AccessKey SecurityToken a b c d e f g h i j k l m n body
+    AccessKey  SecurityToken  a b c d e f g h i j k l m n  body
 """
 
 from typing import Final, final
@@ -35,32 +35,44 @@ from gantry_broker.server.send_routes import (
 from gantry_remoting import Connection
 from gantry_wire import Frame
 from gantry_wire.commands.fields import Int32
+from gantry_wire.commands.send import SendMessageV2
 
 INT32_END: Final = 1 << 31
 INT64_END: Final = 1 << 63
 NUMBER_CHARACTERS_MAX: Final = 20
 
 
-class SignedFields(msgspec.Struct, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """The fields of a signed send as texts, under the names that are signed."""
+class SignedFields(
+    msgspec.Struct,
+    kw_only=True,
+    gc=False,
+    forbid_unknown_fields=True,
+    rename={
+        "access_key": "AccessKey",
+        "signature": "Signature",
+        "token": "SecurityToken",
+        **{info.name: info.encode_name for info in msgspec.structs.fields(SendMessageV2)},
+    },
+):
+    """The fields of a signed send as the texts that are signed, those of `SendMessageV2` under its names."""
 
-    access_key: str = msgspec.field(name="AccessKey")
-    signature: str = msgspec.field(name="Signature")
-    token: str = msgspec.field(name="SecurityToken", default="")
-    a: str
-    b: str
-    c: str
-    d: str
-    e: str
-    f: str
-    g: str
-    h: str
-    i: str
-    j: str = ""
-    k: str = ""
-    l: str = ""  # noqa: E741 - the wire's name
-    m: str = ""
-    n: str = ""
+    access_key: str
+    signature: str
+    token: str = ""
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: str
+    queue_id: str
+    sys_flag: str
+    born_timestamp: str
+    flag: str
+    properties: str
+    reconsume_times: str = ""
+    unit_mode: str = ""
+    max_reconsume_times: str = ""
+    batch: str = ""
+    broker_name: str = ""
 
 
 class SignedHeader(msgspec.Struct, kw_only=True, gc=False):
@@ -104,25 +116,27 @@ class SignedSends:
     def _is_permitted(self, fields: SignedFields, body: bytes) -> bool:
         """Whether an account that may publish to the topic has signed this."""
         guard = self._guard
-        account = guard.file.accounts.by_key.get(fields.access_key)
-        if account is None or not account.topic(fields.b) & Permission.PUB:
-            return False
         one = fields
+        account = guard.file.accounts.by_key.get(one.access_key)
+        if account is None or not account.topic(one.topic) & Permission.PUB:
+            return False
+        # By the order of their names on the wire: AccessKey, SecurityToken, a to n.
         text = (
-            f"{one.access_key}{one.token}{one.a}{one.b}{one.c}{one.d}{one.e}{one.f}{one.g}{one.h}{one.i}"
-            f"{one.j}{one.k}{one.l}{one.m}{one.n}"
+            f"{one.access_key}{one.token}{one.producer_group}{one.topic}{one.default_topic}"
+            f"{one.default_topic_queue_nums}{one.queue_id}{one.sys_flag}{one.born_timestamp}{one.flag}{one.properties}"
+            f"{one.reconsume_times}{one.unit_mode}{one.max_reconsume_times}{one.batch}{one.broker_name}"
         )
         return guard.is_content_signed(account, text.encode("utf-8", "replace") + body, one.signature)
 
     def _put(self, request: SignedHeader, body: bytes, connection: Connection) -> bool:
         """What `SendPath` does with a plain send: its conditions, its draft, its answer."""
         fields = request.fields
-        route = self._routes.by_topic.get(fields.b)
-        text = fields.i
+        route = self._routes.by_topic.get(fields.topic)
+        text = fields.properties
         if route is None or text[:UNIQUE_START] != UNIQUE_PREFIX or _is_special(fields):
             return False
-        queue_id, sys_flag = _number(fields.e, INT32_END), _number(fields.f, INT32_END)
-        born_ms, flag = _number(fields.g, INT64_END), _number(fields.h, INT32_END)
+        queue_id, sys_flag = _number(fields.queue_id, INT32_END), _number(fields.sys_flag, INT32_END)
+        born_ms, flag = _number(fields.born_timestamp, INT64_END), _number(fields.flag, INT32_END)
         if queue_id is None or sys_flag is None or born_ms is None or flag is None or queue_id >= len(route.slots):
             return False
         key, tail = text[UNIQUE_START:UNIQUE_END], text[UNIQUE_END:]
@@ -155,7 +169,7 @@ class SignedSends:
 
 def _is_special(fields: SignedFields) -> bool:
     """A batch, or a message that a consumer could not consume."""
-    return fields.m not in ("", "false") or fields.j not in ("", "0")
+    return fields.batch not in ("", "false") or fields.reconsume_times not in ("", "0")
 
 
 def _number(text: str, end: int) -> int | None:
