@@ -18,6 +18,7 @@ READ: list[tuple[str, Node]] = [
     ("a: 'b # c'\n", {"a": "b # c"}),
     ("a: it's\n", {"a": "it's"}),
     ("a: 'it''s'\n", {"a": "it's"}),
+    ("a: 'it''s # b' # c\n", {"a": "it's # b"}),
     ('a: "x\\"y\\\\z\\n"\n', {"a": 'x"y\\z\n'}),
     ("a: b:c\n", {"a": "b:c"}),
     ("a: http://b/c?d=e\n", {"a": "http://b/c?d=e"}),

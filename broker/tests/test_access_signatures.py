@@ -160,7 +160,13 @@ def test_strict_signatures_cover_the_borders_between_fields() -> None:
 
 @pytest.mark.parametrize(
     "broken",
-    [{"GantryTime": ""}, {"GantryTime": "-1"}, {"GantryNumber": "x"}, {"GantryNumber": "1" * 19}, {"GantrySession": "a"}],
+    [
+        {"GantryTime": ""},
+        {"GantryTime": "-1"},
+        {"GantryNumber": "x"},
+        {"GantryNumber": "1" * 19},
+        {"GantrySession": "a"},
+    ],
     ids=["no time", "a negative time", "no number", "a long number", "a short session"],
 )
 def test_a_malformed_claim_is_none(broken: dict[str, str]) -> None:

@@ -69,7 +69,7 @@ def _without_comment(raw: str, number: int) -> str:
     position = 0
     while position < len(raw):
         character = raw[position]
-        if quote == '"' and character == "\\":
+        if (quote == '"' and character == "\\") or (quote == "'" and raw[position : position + 2] == "''"):
             position += 1
         elif quote:
             quote = "" if character == quote else quote
@@ -119,7 +119,7 @@ class _Reader:
         found: dict[str, Node] = {}
         while (line := self._peek()) is not None and line.indent == indent and not _is_item(line.text):
             end = _key_end(line.text)
-            if end < 0:
+            if end < 1:
                 raise _fault(line.number, "write key: value")
             key = _scalar(line.text[:end].rstrip(), line.number)
             if not isinstance(key, str):

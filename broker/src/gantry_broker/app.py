@@ -116,6 +116,8 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: list[Listener] = []
         self._services: list[BrokerService] = []
+        self.handled_codes = frozenset[int]()
+        """Of requests that are answered with something else than 3, beside sends. Known once the ports are open."""
         self._is_open = False
         self._is_advance_scheduled = False
         self._is_show_due = False
@@ -430,6 +432,7 @@ class Broker:
     async def _listen(self) -> None:
         settings = self.settings
         table = self._handlers()
+        self.handled_codes = frozenset(table)
         guard = self.guard
         signed = None
         if guard is not None:
