@@ -119,7 +119,8 @@ async def test_every_code_that_a_broker_handles_is_in_the_table(broker: Broker) 
 
 def test_every_code_that_a_name_server_handles_is_in_the_table(tmp_path: Path) -> None:
     """The same for the name server."""
-    handlers = Handlers(RouteTable(), KeyValueStore(tmp_path / "kv.json"), LiveSettings(NameServerSettings()), lambda: 0)
+    settings = LiveSettings(NameServerSettings())
+    handlers = Handlers(RouteTable(), KeyValueStore(tmp_path / "kv.json"), settings, lambda: 0)
 
     assert len(handlers.codes) > 20
     assert sorted(RequestCode(code).name for code in set(handlers.codes) - NEEDS.keys()) == []
