@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from guarded_cluster import guarded_cluster
 
-from gantry_broker.app import Broker
-from gantry_broker.testing.accounts import ADMIN, BILLING, ORDERS, guarded_broker, signed_dialogue, write_accounts
+from gantry_broker.testing.accounts import ADMIN, BILLING, ORDERS
 from gantry_broker.testing.local import GROUP, TOPIC, wait_until
 from gantry_client import (
     Admin,
@@ -25,34 +23,7 @@ from gantry_client import (
     SignatureKind,
     StartFrom,
 )
-from gantry_nameserver.server import NameServer
-from gantry_nameserver.settings import NameServerSettings
-
 KINDS = [SignatureKind.V1, SignatureKind.STRICT]
-
-
-@asynccontextmanager
-async def guarded_cluster(path: Path, mode: str = "V1") -> AsyncIterator[tuple[str, Broker]]:
-    """A name server and a broker with the same accounts, and the topic of the orders account."""
-    file = write_accounts(path / "plain_acl.yml")
-    own = path / "broker.yml"
-    own.write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
-    settings = NameServerSettings(
-        bind_address="127.0.0.1", listen_port=0, acl_enable=True, acl_file=str(file), acl_mode=mode
-    )
-    server = NameServer(settings, path / "ns")
-    await server.start()
-    address = f"127.0.0.1:{server.port}"
-    try:
-        conf = {"namesrvAddr": address, "aclCredentialsPath": str(own), "aclMode": mode}
-        async with guarded_broker(path, **conf) as broker:
-            await wait_until(lambda: address in broker.registration.registered)
-            async with signed_dialogue(broker, ADMIN, SignatureKind.STRICT) as admin:
-                await admin.send_ok(b"first")
-            await broker.registration.published()
-            yield address, broker
-    finally:
-        await server.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,7 +37,7 @@ async def test_a_client_with_an_account_produces_consumes_and_administers(
         received.append(message.body)
 
     mode = "STRICT" if kind is SignatureKind.STRICT else "V1"
-    async with guarded_cluster(tmp_path, mode) as (address, broker):
+    async with guarded_cluster(tmp_path, mode) as (address, _):
         account = ClientSettings(credentials=ORDERS, signature=kind)
         first = ConsumerSettings(start_from=StartFrom.FIRST)
         consumer = PushConsumer(
