@@ -24,10 +24,21 @@ from gantry_broker.testing.accounts import (
     signed_dialogue,
     write_accounts,
 )
-from gantry_broker.testing.local import GROUP, TOPIC, dialogue, properties_text, pull_ext, send_ext, tree, wait_until
+from gantry_broker.testing.local import (
+    GROUP,
+    TOPIC,
+    UNIQUE_ID,
+    dialogue,
+    properties_text,
+    pull_ext,
+    send_ext,
+    tree,
+    wait_until,
+)
 from gantry_remoting import Channel
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.fastjson import dumps
+from gantry_wire.hashing import java_string_hash
 from gantry_wire.signatures import sign_v1
 
 DENIED = ResponseCode.NO_PERMISSION
@@ -260,6 +271,43 @@ async def test_a_message_is_shown_and_moved_only_to_whoever_may_read_its_topic(b
         assert state(broker) == before
         assert (await client.ask(33, {"offset": str(own)})).code == 0
         assert (await client.ask(36, {**back, "offset": str(own)})).code == 0
+
+
+async def test_nobody_looks_where_a_message_may_be_in_a_moment(broker: Broker) -> None:
+    """S6: the guard looks before the sends of this turn are appended, so an offset beyond the end is not free either."""
+    end = broker.core.store.wrote
+
+    async with signed_dialogue(broker, ORDERS) as client, signed_dialogue(broker, ADMIN) as admin:
+        send = asyncio.ensure_future(admin.send(b"secret", topic="Billing"))
+        look = asyncio.ensure_future(client.ask(33, {"offset": str(end)}))
+        assert (await look).code == DENIED
+        assert (await send).code == 0
+        assert (await admin.ask(33, {"offset": str(1 << 40)})).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_query_finds_nothing_of_another_topic(broker: Broker) -> None:
+    """S6: the index knows hashes only, and whoever asks chooses the key, and so the hash. The twin is the index."""
+    async with signed_dialogue(broker, ADMIN) as admin:
+        keyed = properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="k")
+        await admin.send_ok(b"of another topic", topic="Billing", properties=keyed)
+    key, end = colliding_key(TOPIC, "Billing", "k"), 1 << 50
+
+    async with signed_dialogue(broker, ORDERS) as client:
+        query = {"topic": TOPIC, "key": key, "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(end)}
+        assert (await client.ask(12, query)).code == ResponseCode.QUERY_NOT_FOUND
+    assert len(broker.core.store.query_keys(TOPIC, key, 9, 0, end)[0]) == 1
+
+
+def colliding_key(topic: str, other: str, key: str) -> str:
+    """A key that has in `topic` the hash that `key` has in `other`: Java's hashes are numbers in base 31."""
+    length, first = 7, ord("0")
+    least = sum(first * 31**place for place in range(length))
+    rest = (java_string_hash(f"{other}#{key}") - java_string_hash(f"{topic}#") * 31**length - least) % (1 << 32)
+    characters = []
+    for _ in range(length):
+        rest, digit = divmod(rest, 31)
+        characters.append(chr(first + digit))
+    return "".join(reversed(characters))
 
 
 async def test_without_the_guard_a_message_goes_to_whoever_asks(open_broker: Broker) -> None:

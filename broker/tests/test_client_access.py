@@ -23,6 +23,7 @@ from gantry_client import (
     SignatureKind,
     StartFrom,
 )
+
 KINDS = [SignatureKind.V1, SignatureKind.STRICT]
 
 

@@ -17,7 +17,7 @@ from typing import Final, final
 
 from gantry_access.account_file import AccountFile
 from gantry_access.needs import needed
-from gantry_access.permissions import ADMIN_ONLY, Account, Kind, Need, reading
+from gantry_access.permissions import Account, Kind, Need, reading
 from gantry_access.replays import Replays
 from gantry_access.settings import AccessMode, AccessSettings
 from gantry_wire.codes import ResponseCode
@@ -25,7 +25,6 @@ from gantry_wire.command import Command
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.signatures import (
     ACCESS_KEY,
-    SIGNATURE,
     STRICT_SIGNATURE,
     is_signed_strict,
     is_signed_v1,
@@ -39,11 +38,11 @@ Denial = tuple[ResponseCode, str]
 """The code and text of the answer."""
 
 TopicAt = Callable[[int], str | None]
-"""The topic of the message at an offset of the log, the one that it is meant for: None when there is no message, empty
-when nobody can tell, and then it is an administrator's."""
+"""The topic of the message at an offset of the log, the one that it is meant for; None when nobody can tell."""
 
 LOG_INTERVAL_MS: Final = 1_000
 LOGGED_PEERS_MAX: Final = 4_096
+WRONG_SIGNATURE: Final = "Check signature failed: unknown accessKey, or another secretKey"
 TRUSTED: Final = Account(access_key="", secret=b"", is_admin=True)
 """A peer that is believed by its address."""
 
@@ -120,28 +119,25 @@ class Guard:
         if account is not None and account.addresses.matches(peer):
             return account
         if STRICT_SIGNATURE in ext:
-            return self._strict(command, access_key, account)
+            return self._strict(command, account)
         if self.is_strict:
             return "The server takes strict signatures only (aclMode=STRICT)"
-        return self.check_v1(account, ext, command.body, access_key)
+        return self._v1(command, account)
 
-    def check_v1(self, account: Account | None, ext: dict[str, str], body: bytes, access_key: str) -> Account | str:
-        """The account, if its secret has made this signature."""
+    def _v1(self, command: Command, account: Account | None) -> Account | str:
         secret = self._nobody if account is None else account.secret
-        is_right = is_signed_v1(ext, body, secret)
-        if account is None or not is_right or SIGNATURE not in ext:
-            return f"Check signature failed for accessKey={access_key[:64]}"
-        return account
+        is_right = is_signed_v1(command.ext, command.body, secret)
+        return account if account is not None and is_right else WRONG_SIGNATURE
 
     def is_content_signed(self, account: Account, content: bytes, signature: str) -> bool:
-        """The same for whoever has what is signed at hand already: the way of plain sends."""
+        """Whether the account's secret has made a v1 signature of what is at hand already: the way of plain sends."""
         made = signature_v1(account.secret, content)
         return hmac.compare_digest(made, signature.encode("utf-8", "replace"))
 
-    def _strict(self, command: Command, access_key: str, account: Account | None) -> Account | str:
+    def _strict(self, command: Command, account: Account | None) -> Account | str:
         secret = self._nobody if account is None else account.secret
         if not is_signed_strict(command, secret) or account is None:
-            return f"Check signature failed for accessKey={access_key[:64]}"
+            return WRONG_SIGNATURE
         claim = strict_claim(command.ext)
         if claim is None:
             return "The request does not say when it was signed, and as which of its connection"
@@ -155,20 +151,22 @@ class Guard:
         if account.is_admin:
             return None
         for need in needed(command):
+            if need.kind is Kind.ADMIN:
+                return f"Need admin permission for request code={command.code}, but accessKey is not"
             one = self._of_message(need) if need.kind is Kind.MESSAGE else need
-            if one is not None and not account.may(one):
-                if one.kind is Kind.ADMIN:
-                    return f"Need admin permission for request code={command.code}, but accessKey is not"
-                return f"No default permission for {one.kind.value}:{one.name[:300]}"
+            if one is None or not account.may(one):
+                return f"No default permission for {need.kind.value}:{need.name[:300]}"
         return None
 
     def _of_message(self, need: Need) -> Need | None:
-        """The same for the topic of a stored message; None when there is nothing to protect."""
+        """The same for the topic of a stored message; None when nobody knows it.
+
+        Where there is no message nobody but an administrator may look either: a moment later there may be somebody
+        else's.
+        """
         topic = self._topic_at(int(need.name))
         if topic is None:
             return None
-        if not topic:
-            return ADMIN_ONLY[0]
         one = reading(topic)
         return one._replace(permission=need.permission) if one.kind is Kind.TOPIC else one
 

@@ -59,7 +59,7 @@ class NameServer:
         self._key_values = KeyValueStore(directory / KEY_VALUE_FILE)
         handlers = Handlers(self.routes, self._key_values, self._settings, now_ms)
         self.guard = _guard(settings)
-        dispatch = handlers.dispatch if self.guard is None else guarded(handlers.dispatch, self.guard)
+        dispatch: Dispatch = handlers.dispatch if self.guard is None else guarded(handlers.dispatch, self.guard)
         self._service = CommandService(dispatch, disconnected=self._disconnected)
         self._listener = Listener(
             self._service,

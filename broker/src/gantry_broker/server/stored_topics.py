@@ -26,9 +26,7 @@ def topics_of(store: MessageStore) -> TopicAt:
         try:
             message = decode_record(record)
         except RemoteProtocolError:
-            return ""
-        if message.topic in WAITING_TOPICS:
-            return message.properties.get(keys.REAL_TOPIC, "")
-        return message.topic
+            return None
+        return message.properties.get(keys.REAL_TOPIC) if message.topic in WAITING_TOPICS else message.topic
 
     return topic_at

@@ -1,4 +1,8 @@
-"""Messages by key and by place."""
+"""Messages by key and by place.
+
+The index knows hashes only, of topic and key together, and whoever chooses a key chooses its hash: what comes along from
+another topic is left out here, since who may read this topic need not be one who may read that one.
+"""
 
 from typing import final
 
@@ -7,6 +11,7 @@ from gantry_broker.server.handlers.send import Refused
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.pull import QueryMessage, QueryMessageResult, ViewMessage
+from gantry_wire.message import decode_record
 
 QUERY_MESSAGES_MAX = 64
 UNIQUE_QUERY_MESSAGES = 32
@@ -31,6 +36,7 @@ class QueryHandlers:
         records, timestamp, physical_offset = self._core.store.query_keys(
             query.topic, query.key, count_max, query.begin_timestamp, query.end_timestamp
         )
+        records = [record for record in records if decode_record(record).topic == query.topic]
         if not records:
             raise Refused(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
         result = QueryMessageResult(index_last_update_timestamp=timestamp, index_last_update_phyoffset=physical_offset)
