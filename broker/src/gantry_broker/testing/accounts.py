@@ -13,9 +13,10 @@ from typing import Final
 from gantry_access import Credentials, Sign, SignatureKind, signer
 from gantry_broker.app import Broker
 from gantry_broker.ports import Clock
-from gantry_broker.testing.local import Dialogue, running_broker
+from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, running_broker, tree
 from gantry_remoting import Channel
 from gantry_wire import Command
+from gantry_wire.fastjson import dumps
 
 ORDERS: Final = Credentials("orders-key", "orders-secret")
 BILLING: Final = Credentials("billing-key", "billing-secret")
@@ -82,3 +83,19 @@ async def raw_dialogue(broker: Broker, sign: Sign | None, *, port: int | None = 
         yield Dialogue(channel, told)
     finally:
         await channel.close()
+
+
+async def fill(broker: Broker) -> None:
+    """Both accounts' topics, with a message in each, and their groups."""
+    async with signed_dialogue(broker, ADMIN) as admin:
+        for topic in (TOPIC, "Billing"):
+            await admin.send_ok(b"first", topic=topic)
+        for group in (GROUP, "BillingGroup"):
+            assert (await admin.ask(200, body=dumps({"groupName": group}))).code == 0
+
+
+def state(broker: Broker) -> tuple[int, list[str], list[str], list[str]]:
+    """What a denied request must not change: the log's end, topics, groups, queues on the disk."""
+    core = broker.core
+    queues = [name for name in tree(core.settings.store_path) if name.startswith("consumequeue")]
+    return core.store.wrote, sorted(core.topics.all), sorted(core.groups.all), queues

@@ -1,7 +1,7 @@
 """Messages by key and by place.
 
-The index knows hashes only, of topic and key together, and whoever chooses a key chooses its hash: what comes along from
-another topic is left out here, since who may read this topic need not be one who may read that one.
+The index knows hashes only, of topic and key together, and whoever chooses a key chooses its hash: what comes along
+from another topic is left out here, since who may read this topic need not be one who may read that one.
 """
 
 from typing import final
