@@ -1,4 +1,4 @@
-"""S6 of the catalogue over time: requests that are said again, servers that take strict signatures, accounts that change."""
+"""S6 of the catalogue over time: requests said again, servers that are strict, accounts that change."""
 
 from __future__ import annotations
 
