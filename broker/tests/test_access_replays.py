@@ -22,9 +22,7 @@ def claim(number: int, session: str = "a", time_ms: int = START_MS) -> StrictCla
 
 
 def replays(clock: Clock, *, sessions_max: int = 100, sessions_per_account_max: int = 100) -> Replays:
-    return Replays(
-        clock, WINDOW_MS, sessions_max=sessions_max, sessions_per_account_max=sessions_per_account_max
-    )
+    return Replays(clock, WINDOW_MS, sessions_max=sessions_max, sessions_per_account_max=sessions_per_account_max)
 
 
 def test_numbers_of_a_connection_must_rise() -> None:

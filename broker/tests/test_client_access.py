@@ -28,9 +28,7 @@ KINDS = [SignatureKind.V1, SignatureKind.STRICT]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_client_with_an_account_produces_consumes_and_administers(
-    tmp_path: Path, kind: SignatureKind
-) -> None:
+async def test_a_client_with_an_account_produces_consumes_and_administers(tmp_path: Path, kind: SignatureKind) -> None:
     """Routes, sends, heartbeats, rebalancing, pulls, offsets and administration pass the guard."""
     received: list[bytes] = []
 

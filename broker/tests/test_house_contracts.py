@@ -32,7 +32,14 @@ def tree(tmp_path: Path) -> Path:
     modules = {
         "broker/src": [
             *("gantry_wire", "gantry_status", "gantry_remoting", "gantry_nameserver", "gantry_client"),
-            *("gantry_access", "gantry_cli", "gantry_admin", "gantry_broker", "gantry_broker/ports", "gantry_broker/store"),
+            *(
+                "gantry_access",
+                "gantry_cli",
+                "gantry_admin",
+                "gantry_broker",
+                "gantry_broker/ports",
+                "gantry_broker/store",
+            ),
             *("gantry_broker/ha", "gantry_broker/server", "gantry_broker/app", "gantry_broker/testing"),
         ],
         "operator/src": ["gantry_spec", "gantry_operator"],

@@ -169,5 +169,3 @@ class Guard:
             return None
         one = reading(topic)
         return one._replace(permission=need.permission) if one.kind is Kind.TOPIC else one
-
-

@@ -123,7 +123,6 @@ def statement(command: Command) -> bytes:
     return b"".join(parts)
 
 
-
 def sign_strict(command: Command, credentials: Credentials, claim: StrictClaim) -> dict[str, str]:
     """The fields of `command` with account, claim and signature among them."""
     signed = without_signatures(command.ext)

@@ -341,9 +341,7 @@ class Replication:
         store = self._settings.store
         return ClassicFollower(
             self.store,
-            ClassicMaster(
-                (host, port), self._ha.classic_broker_address or f"{host}:{port - 1}", self._credentials
-            ),
+            ClassicMaster((host, port), self._ha.classic_broker_address or f"{host}:{port - 1}", self._credentials),
             file_bytes=store.mapped_file_size_commit_log,
             is_flushed_wanted=store.flush.is_sync,
             on_table=self._tables.take,

@@ -1,8 +1,8 @@
 """Accounts for tests: a file of them, a broker behind it, and connections that sign as one of them.
 
-    orders-key     may publish to and consume TopicTest as GroupTest
-    billing-key    may do nothing there; consumes Billing as BillingGroup
-    admin-key      an administrator
+orders-key     may publish to and consume TopicTest as GroupTest
+billing-key    may do nothing there; consumes Billing as BillingGroup
+admin-key      an administrator
 """
 
 from collections.abc import AsyncIterator
