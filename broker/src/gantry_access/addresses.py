@@ -17,7 +17,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Octets = tuple[range, range, range, range]
 
 _BRACES: Final = re.compile(r"(?P<head>\d+\.\d+\.\d+\.)\{(?P<choices>[\d, ]+)\}")
-_WHOLE: Final = range(0, 256)
+_WHOLE: Final = range(256)
 ALTERNATIVES_MAX: Final = 1024
 
 

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, cast, final
 
-from gantry_broker.errors import StoreError
 from gantry_access import Credentials
+from gantry_broker.errors import StoreError
 from gantry_broker.ha.classic.chunks import REPORT_INTERVAL_S, SILENCE_S
 from gantry_broker.ha.classic.questions import BadAnswer, Questions
 from gantry_broker.ha.classic.slave_session import ClassicSlaveSession
