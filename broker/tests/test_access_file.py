@@ -35,7 +35,7 @@ def test_a_missing_or_broken_file_refuses_the_start(tmp_path: Path) -> None:
 
 async def test_a_change_is_taken_whatever_the_clock_of_the_file_says(file: AccountFile, path: Path) -> None:
     """Same size, same inode, same times: the content decides."""
-    times = path.stat()
+    times = os.stat(path)
     write_accounts(path, ACCOUNTS.replace("orders-secret", "Orders-secret"))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
@@ -60,7 +60,7 @@ async def test_a_file_that_cannot_be_used_changes_nothing(
     """The old accounts stay, one line says why, and a file that can be used again is taken."""
     accounts = file.accounts
     if text is None:
-        path.unlink()
+        os.unlink(path)
     else:
         write_accounts(path, text)
 

@@ -59,7 +59,7 @@ async def test_a_client_that_may_not_is_told_so(tmp_path: Path, credentials: obj
         before = broker.core.store.wrote
         account = ClientSettings(credentials=credentials)  # type: ignore[arg-type]
         async with Producer(address, client_settings=account) as producer:
-            with pytest.raises((RequestFailed, SendFailed), match="16|No accessKey|No default permission"):
+            with pytest.raises((RequestFailed, SendFailed), match=r"16|No accessKey|No default permission"):
                 await producer.send(Message(TOPIC, b"x"))
         async with Admin(address, client_settings=account) as admin:
             with pytest.raises(BrokerRefused) as caught:
@@ -70,10 +70,10 @@ async def test_a_client_that_may_not_is_told_so(tmp_path: Path, credentials: obj
 
 async def test_a_client_that_signs_as_v1_is_refused_by_a_strict_server(tmp_path: Path) -> None:
     """The default way of signing is RocketMQ's, and a strict server says which one it takes."""
-    async with guarded_cluster(tmp_path, "STRICT") as (address, _):
-        async with Admin(address, client_settings=ClientSettings(credentials=ADMIN)) as admin:
-            with pytest.raises(BrokerRefused, match="STRICT"):
-                await admin.topics.all()
+    settings = ClientSettings(credentials=ADMIN)
+    async with guarded_cluster(tmp_path, "STRICT") as (address, _), Admin(address, client_settings=settings) as admin:
+        with pytest.raises(BrokerRefused, match="STRICT"):
+            await admin.topics.all()
 
 
 def test_settings_show_no_secret() -> None:

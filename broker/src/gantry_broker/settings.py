@@ -595,8 +595,8 @@ def _check_access(settings: BrokerSettings) -> None:
     is_open = not is_asking and not ha.is_classic_allowed
     if settings.access.is_enabled and settings.ha_listen_port is not None and is_open:
         raise SettingsError(
-            f"aclEnable=true and haListenPort={settings.ha_listen_port} without haSecretPath: whoever reaches that port "
-            "could copy the log; set haSecretPath, or haListenPort=-1 if nobody follows"
+            f"aclEnable=true and haListenPort={settings.ha_listen_port} without haSecretPath: whoever reaches it "
+            "could copy the log; set haSecretPath, or haListenPort=-1"
         )
 
 

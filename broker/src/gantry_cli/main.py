@@ -113,8 +113,8 @@ def cli(ctx: click.Context, log_level: str, credentials: str | None, signature: 
     """Gantry: a message broker for RocketMQ clients.
 
     Every command has examples: gantry COMMAND --help. Commands that talk to a cluster take the name server's address
-    from -n, else from GANTRY_NAMESRV, else from a `gantry up` in this directory, else 127.0.0.1:9876; their account from
-    --credentials, else from GANTRY_CREDENTIALS.
+    from -n, else from GANTRY_NAMESRV, else from a `gantry up` in this directory, else 127.0.0.1:9876; their account
+    from --credentials, else from GANTRY_CREDENTIALS.
 
     Exit codes: 0 done, 1 it could not be done, 2 the command was typed wrongly, 3 what was asked for is not there.
     Every failure is one line on standard error with its remedy.

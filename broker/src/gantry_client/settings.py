@@ -43,7 +43,7 @@ class ClientSettings:
     """The account to sign every request with; None signs nothing. `read_credentials` has it from a file."""
 
     signature: SignatureKind = SignatureKind.V1
-    """V1 signs as RocketMQ's clients do; STRICT also covers request, time and repetition, and only our servers know it."""
+    """V1 signs as RocketMQ's clients do; STRICT also covers request, time and repetition, for servers of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
