@@ -28,7 +28,7 @@ async def guarded_cluster(path: Path, mode: str = "V1") -> AsyncIterator[tuple[s
     address = f"127.0.0.1:{server.port}"
     try:
         conf = {"namesrvAddr": address, "aclCredentialsPath": str(own), "aclMode": mode}
-        async with guarded_broker(path, **conf) as broker:
+        async with guarded_broker(path, clock=None, **conf) as broker:
             await wait_until(lambda: address in broker.registration.registered)
             async with signed_dialogue(broker, ADMIN, SignatureKind.STRICT) as admin:
                 await admin.send_ok(b"first")

@@ -69,7 +69,7 @@ async def test_a_broker_without_its_files_does_not_start(tmp_path: Path, conf: d
     paths = {key: str(tmp_path / name) for key, name in conf.items()}
 
     with pytest.raises(AccessFilesUnusable, match=says):
-        async with guarded_broker(tmp_path, **paths):
+        async with guarded_broker(tmp_path, clock=None, **paths):
             pass
 
     assert not (tmp_path / "store" / "commitlog").exists()

@@ -57,7 +57,7 @@ async def guarded_broker(path: Path, *, clock: Clock | None = None, **conf: str)
     guarded.update(conf)
     if guarded["aclEnable"] == "false":
         guarded = {key: value for key, value in guarded.items() if not key.startswith("acl")}
-    async with running_broker(path / "store", clock=clock, **guarded) as broker:
+    async with running_broker(path / "store", disk=None, clock=clock, **guarded) as broker:
         yield broker
 
 
