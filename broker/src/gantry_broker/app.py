@@ -17,12 +17,14 @@ from typing import Final, final
 
 import msgspec
 
+from gantry_access import Guard
 from gantry_broker.control.server import ControlServer
 from gantry_broker.errors import FlushFailed
 from gantry_broker.ha.promise import PromiseFile
 from gantry_broker.ha.role_record import RoleFile
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.registration import BrokerIdentity, Registration
+from gantry_broker.server.access import broker_guard, own_credentials
 from gantry_broker.server.clients import ClientRegistry
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
@@ -53,6 +55,7 @@ from gantry_broker.server.roles import Roles
 from gantry_broker.server.send_path import SendPath
 from gantry_broker.server.send_routes import SendRoutes
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
+from gantry_broker.server.signed_sends import SignedSends
 from gantry_broker.server.slave_reads import SlaveReads
 from gantry_broker.server.stats import SAMPLE_INTERVAL_S, BrokerStats
 from gantry_broker.server.status import ServerFacts, StatusPublisher
@@ -125,6 +128,8 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: list[Listener] = []
         self._services: list[BrokerService] = []
+        self.handled_codes = frozenset[int]()
+        """Of requests that are answered with something else than 3, beside sends. Known once the ports are open."""
         self._is_open = False
         self._is_advance_scheduled = False
         self._is_show_due = False
@@ -161,6 +166,7 @@ class Broker:
             asyncio.ensure_future(self._rounds()),
             asyncio.ensure_future(self._samples()),
             asyncio.ensure_future(self._scans()),
+            *([] if self.guard is None else [asyncio.ensure_future(self.guard.file.watch())]),
         ]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
@@ -354,6 +360,8 @@ class Broker:
             on_fatal=self._fatal,
             on_progress=self._progressed,
         )
+        self.guard: Guard | None = broker_guard(settings.access, self.store, clock)
+        credentials = own_credentials(settings.access)
         stats = BrokerStats()
         routes = SendRoutes(self.store, store_host=store_host, cluster=settings.cluster_name, region=settings.region)
         self.core = BrokerCore(
@@ -385,7 +393,7 @@ class Broker:
         self.core.persistence.on_mark = tables.changed
         self.replication = Replication(
             settings, self.store, tables, standstill=self.standstill, advanced=self._look_at_waiting,
-            meanwhile=self._meanwhile,
+            meanwhile=self._meanwhile, credentials=credentials,
         )  # fmt: skip
         stages = [*([on_disk] if settings.store.flush.is_sync else []), *self.replication.stages()]
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
@@ -401,6 +409,7 @@ class Broker:
             loop=self._loop,
             gate=self.core.gate,
             parked=self.parked,
+            is_guarded=self.guard is not None,
         )
         self.sends = SendHandlers(self.core, self.path)
         self.pulls = PullHandlers(self.core, self._loop)
@@ -421,6 +430,7 @@ class Broker:
             self._registered_topics,
             period_ms=settings.register_period_ms,
             on_master=self.roles.master_found,
+            credentials=credentials,
         )
         self.tables = StoredTables(self.core, self.delay)
         self._limits = limits
@@ -444,6 +454,11 @@ class Broker:
     async def _listen(self) -> None:
         settings = self.settings
         table = self._handlers()
+        self.handled_codes = frozenset(table)
+        guard = self.guard
+        signed = None
+        if guard is not None:
+            signed = SignedSends(guard, self.path, self.core.routes, body_bytes_max=settings.message_bytes_max)
         ports = [(settings.listen_port, frozenset[int]())]
         if settings.fast_listen_port is not None:
             ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSES)))
@@ -457,6 +472,8 @@ class Broker:
                 refuses=refuses,
                 disconnected=self._disconnected,
                 settle=self._show,
+                guard=guard,
+                signed=signed,
             )
             listener = Listener(service, settings.listener(port))
             await listener.start()

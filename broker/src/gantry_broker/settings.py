@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
 
+from gantry_access import AccessMode, AccessSettings
 from gantry_broker.ha.settings import AckLevel, BrokerRole, Degrade, ReplicationSettings, RoleAtStart
 from gantry_broker.store.settings import (
     FlushSettings,
@@ -189,6 +190,9 @@ class BrokerSettings:
 
     ha: ReplicationSettings = field(default_factory=ReplicationSettings)
     """Who follows whom, and what an answer waits for."""
+
+    access: AccessSettings = field(default_factory=AccessSettings)
+    """Whose requests are answered."""
 
     given: Mapping[str, str] = field(default_factory=dict)
     """The keys that were set, as they were written."""
@@ -454,6 +458,11 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "slaveReadEnable": ("ha.is_slave_read_suggested", _boolean),
     "accessMessageInMemoryMaxRatio": ("ha.memory_percent_max", _whole(1, 95)),
     "controlSocketPath": ("ha.control_path", str),
+    "aclEnable": ("access.is_enabled", _boolean),
+    "aclFile": ("access.file", str),
+    "aclMode": ("access.mode", _one_of(AccessMode)),
+    "aclTimeWindow": ("access.window_ms", _whole(1_000, 3_600_000)),
+    "aclCredentialsPath": ("access.credentials", str),
 }
 
 _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
@@ -463,7 +472,6 @@ _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
 """How the value of a key is written where it is not obvious from its type."""
 
 _FIXED: Final[dict[str, tuple[str, str]]] = {
-    "aclEnable": ("false", "requests would go through unchecked"),
     "enablePropertyFilter": ("false", "SQL92 subscriptions would not be filtered"),
     "timerWheelEnable": ("false", "arbitrary delays would not be kept; delay levels work"),
     "longPollingEnable": ("true", "pulls are always held"),
@@ -538,13 +546,15 @@ def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
             pool=PoolSettings(**part("store.pool.")),
             retention=RetentionSettings(**part("store.retention.")),
         )
-        return BrokerSettings(**top, store=store, ha=ReplicationSettings(**part("ha.")), given=given)
+        ha, access = ReplicationSettings(**part("ha.")), AccessSettings(**part("access."))
+        return BrokerSettings(**top, store=store, ha=ha, access=access, given=given)
     except ValueError as error:
         raise SettingsError(str(error)) from error
 
 
 def _check_together(settings: BrokerSettings) -> None:
     _check_roles(settings)
+    _check_access(settings)
     if settings.fast_listen_port == settings.listen_port:
         raise SettingsError(f"listenPort and fastListenPort are both {settings.listen_port}; they must differ")
     if settings.message_bytes_max + 65536 > settings.store.mapped_file_size_commit_log:
@@ -613,6 +623,21 @@ def _check_roles(settings: BrokerSettings) -> None:
         raise SettingsError("haTlsCertPath and haTlsKeyPath go together: set both or neither")
 
 
+def _check_access(settings: BrokerSettings) -> None:
+    """The replication port gives away the whole log: with access control on it must ask who comes, too."""
+    fault = settings.access.fault()
+    if fault is not None:
+        raise SettingsError(fault)
+    ha = settings.ha
+    is_asking = bool(ha.secret_path or (ha.tls_certificate and ha.tls_authority))
+    is_open = not is_asking and not ha.is_classic_allowed
+    if settings.access.is_enabled and settings.ha_listen_port is not None and is_open:
+        raise SettingsError(
+            f"aclEnable=true and haListenPort={settings.ha_listen_port} without haSecretPath: whoever reaches it "
+            "could copy the log; set haSecretPath, or haListenPort=-1"
+        )
+
+
 def describe_settings() -> list[tuple[str, str, str]]:
     """(key, default, explanation) of every setting, for `--settings` and the documentation."""
     texts = {
@@ -622,6 +647,7 @@ def describe_settings() -> list[tuple[str, str, str]]:
         **_field_texts(PoolSettings, "store.pool."),
         **_field_texts(RetentionSettings, "store.retention."),
         **_field_texts(ReplicationSettings, "ha."),
+        **_field_texts(AccessSettings, "access."),
     }
     defaults = BrokerSettings(broker_name="the host's name")
     return [

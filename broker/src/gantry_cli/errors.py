@@ -66,6 +66,8 @@ def explain(error: ClientError, name_server: str) -> CliError:
             return Absent(f"{error}", "make the topic: gantry topic create NAME")
         case BrokerRefused(code=26):
             return Absent(f"{error}", "the group does not exist and this broker creates none")
+        case BrokerRefused(code=16):
+            return CliError(f"{error}", "name an account that may do this: gantry --credentials FILE ...")
         case BrokerRefused() | BadReply():
             return CliError(f"{error}", "look at the broker's log")
         case RequestTimeout():

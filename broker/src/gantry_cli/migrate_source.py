@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
+from gantry_access import signer
+from gantry_cli.account import credentials
 from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, fastjson
 from gantry_wire.commands.documents import read_document
@@ -85,7 +87,7 @@ class RemotingPeer:
         """Its answer, whatever the code. Raises ``CannotMigrate``."""
         try:
             if self._channel is None or not self._channel.is_open:
-                self._channel = await Channel.connect(self.address)
+                self._channel = await Channel.connect(self.address, sign=signer(credentials()))
             return await self._channel.request(Command(code=code, ext=dict(ext or {}), body=body), TIMEOUT_MS)
         except RemotingError as error:
             raise CannotMigrate(

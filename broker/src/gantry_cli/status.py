@@ -8,6 +8,7 @@ import click
 import msgspec
 from rich.console import RenderableType
 
+from gantry_cli.account import client_settings
 from gantry_cli.cluster_view import BrokerView, ClusterView, view_cluster
 from gantry_cli.examples import examples
 from gantry_cli.options import data_option, json_option, name_server_option, run
@@ -62,7 +63,7 @@ def status(name_server: str, data: Path, with_internal: bool, page: Path | None,
 
 
 async def _ask(name_server: str, with_internal: bool) -> ClusterView:
-    async with Admin(name_server) as admin:
+    async with Admin(name_server, client_settings=client_settings()) as admin:
         return await view_cluster(admin, name_server, with_internal=with_internal)
 
 

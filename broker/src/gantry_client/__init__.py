@@ -4,6 +4,7 @@ Everything here is asyncio; `gantry_client.sync` is the same for programs withou
 here is kept compatible.
 """
 
+from gantry_access import AccessFileError, Credentials, SignatureKind, read_credentials
 from gantry_client.admin import Admin
 from gantry_client.admin_brokers import BrokerAddress
 from gantry_client.documents import (
@@ -52,6 +53,7 @@ from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.clients import MessageQueue
 
 __all__ = [
+    "AccessFileError",
     "Admin",
     "Attempt",
     "BadReply",
@@ -64,6 +66,7 @@ __all__ = [
     "ClientSettings",
     "ConsumerConnections",
     "ConsumerSettings",
+    "Credentials",
     "Decision",
     "FetchResult",
     "FetchStatus",
@@ -95,9 +98,11 @@ __all__ = [
     "SendReceipt",
     "SendStatus",
     "SendTimeout",
+    "SignatureKind",
     "StartFrom",
     "SubscriptionGroupConfig",
     "TransactionProducer",
     "Unavailable",
     "UnreadableBody",
+    "read_credentials",
 ]

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, final
 
+from gantry_access import signer
 from gantry_client.errors import ClientClosed, RequestTimeout, Unavailable
 from gantry_client.settings import ClientSettings
 from gantry_remoting.client import Channel
@@ -116,6 +117,7 @@ class ConnectionPool:
                 tls=self._settings.tls,
                 on_request=lambda command, _: self._answer(command, address),
                 on_close=lambda closed: self._forget(address, closed),
+                sign=signer(self._settings.credentials, self._settings.signature),
             )
         except (CannotConnect, ValueError) as error:
             raise Unavailable(str(error)) from error

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from gantry_access import Credentials, SignatureKind
 from gantry_wire.limits import BODY_INFLATED_BYTES_MAX, MESSAGE_BYTES_MAX
 
 NameServerAddresses = str | Sequence[str]
@@ -37,6 +38,12 @@ class ClientSettings:
 
     tls: ssl.SSLContext | None = None
     """Speak TLS with this context; None speaks plain text."""
+
+    credentials: Credentials | None = None
+    """The account to sign every request with; None signs nothing. `read_credentials` has it from a file."""
+
+    signature: SignatureKind = SignatureKind.V1
+    """V1 signs as RocketMQ's clients do; STRICT also covers request, time and repetition, for servers of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from gantry_access import AccessMode, AccessSettings
 from gantry_nameserver.properties import read_properties
 from gantry_nameserver.routes import RouteLimits
 from gantry_remoting.settings import TlsSettings
@@ -55,11 +56,37 @@ class NameServerSettings:
     scan_not_active_broker_interval: int = 5000
     """Milliseconds between searches for silent brokers."""
 
+    acl_enable: bool = False
+    """Every request needs an account that may do what it asks for. Brokers need administrators' accounts."""
+
+    acl_file: str = ""
+    """The accounts, in the form of RocketMQ's `plain_acl.yml`. Read again when it changes."""
+
+    acl_mode: str = AccessMode.V1.value
+    """V1 takes what RocketMQ's clients sign; STRICT only signatures that cover request, time and repetition."""
+
+    acl_time_window: int = 60_000
+    """Milliseconds that a strict signature's time may be from ours."""
+
     limits: RouteLimits = field(default_factory=RouteLimits)
     """How much the route table takes in."""
 
     tls: TlsSettings | None = None
     """Certificates; None speaks plain text only."""
+
+    def access(self) -> AccessSettings:
+        """Access control in one piece. Raises SettingsError for what contradicts itself."""
+        try:
+            mode = AccessMode(self.acl_mode.upper())
+        except ValueError:
+            raise SettingsError(f"aclMode must be one of {', '.join(AccessMode)}, not {self.acl_mode!r}") from None
+        access = AccessSettings(
+            is_enabled=self.acl_enable, file=self.acl_file, mode=mode, window_ms=self.acl_time_window
+        )
+        fault = access.fault()
+        if fault is not None:
+            raise SettingsError(fault)
+        return access
 
 
 UPDATABLE: Final = frozenset(
@@ -154,4 +181,6 @@ def _value(key: str, text: str, kind: type) -> object:
 def _bounds(key: str) -> tuple[int, int]:
     if key == "listenPort":
         return 0, 65535
+    if key == "aclTimeWindow":
+        return 1_000, 3_600_000
     return (100, 3_600_000) if key == "scanNotActiveBrokerInterval" else (0, 86_400)

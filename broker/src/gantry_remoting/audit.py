@@ -64,19 +64,19 @@ def audited(
     codes: Container[int],
     *,
     failure: Callable[[Command, Exception], Command],
-    account_of: Callable[[Connection], str | None] = lambda connection: None,
+    account_of: Callable[[], str | None] = lambda: None,
 ) -> Dispatch:
     """``dispatch`` with a line for each request of ``codes``, when its answer is known.
 
-    What is raised becomes the answer that ``failure`` makes of it. ``account_of`` says who a connection's peer has
-    proved to be.
+    What is raised becomes the answer that ``failure`` makes of it. ``account_of`` says who the sender of the request that
+    was dispatched last has proved to be.
     """
 
-    def known(command: Command, connection: Connection, reply: Command | None) -> Command | None:
+    def known(command: Command, connection: Connection, account: str | None, reply: Command | None) -> Command | None:
         write_line(
             server,
             peer=f"{connection.peer[0]}:{connection.peer[1]}",
-            account=account_of(connection),
+            account=account,
             what=RequestCode(command.code).name,
             code=command.code,
             on=subject(command),
@@ -85,12 +85,14 @@ def audited(
         )
         return reply
 
-    async def later(command: Command, connection: Connection, answer: Awaitable[Command | None]) -> Command | None:
+    async def later(
+        command: Command, connection: Connection, account: str | None, answer: Awaitable[Command | None]
+    ) -> Command | None:
         try:
             reply = await answer
         except Exception as error:  # noqa: BLE001 - it becomes the answer, which whoever asked gets
             reply = failure(command, error)
-        return known(command, connection, reply)
+        return known(command, connection, account, reply)
 
     def answer(command: Command, connection: Connection) -> Answer:
         if command.code not in codes:
@@ -99,9 +101,10 @@ def audited(
             reply = dispatch(command, connection)
         except Exception as error:  # noqa: BLE001 - it becomes the answer, which whoever asked gets
             reply = failure(command, error)
+        account = account_of()
         if reply is None or isinstance(reply, Command):
-            return known(command, connection, reply)
-        return later(command, connection, reply)
+            return known(command, connection, account, reply)
+        return later(command, connection, account, reply)
 
     return answer
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
+from gantry_access import Credentials, SignatureKind, signer
 from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfigTable
@@ -56,10 +57,15 @@ class Registration:
         *,
         period_ms: int,
         on_master: Callable[[str], None] = lambda address: None,
+        credentials: Credentials | None = None,
     ) -> None:
-        """Without an identity nothing is registered yet. ``on_master`` hears where a slave finds its master."""
+        """Without an identity nothing is registered yet. ``on_master`` hears where a slave finds its master.
+
+        ``credentials`` sign strictly: our name servers check that, and Java's check nothing.
+        """
         self._identity = identity
         self._on_master = on_master
+        self._credentials = credentials
         self._farewells: dict[str, list[BrokerIdentity]] = {address: [] for address in name_servers}
         """Under which names each of them still has us."""
         self._name_servers = name_servers
@@ -154,7 +160,12 @@ class Registration:
 
     async def _stay_registered(self, address: str) -> None:
         """Connect and register again and again; returns when the name server refuses us."""
-        channel = await Channel.connect(address, timeout_ms=REQUEST_TIMEOUT_MS, on_close=lambda _: self._wake(address))
+        channel = await Channel.connect(
+            address,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            on_close=lambda _: self._wake(address),
+            sign=signer(self._credentials, SignatureKind.STRICT),
+        )
         self._channels[address] = channel
         self._farewells[address].clear()  # it has forgotten us with the last connection
         try:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
+from gantry_access import Credentials
 from gantry_broker.ha.ack_set import AckSet
 from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.follower import Follower
@@ -57,10 +58,12 @@ class Replication:
         advanced: Callable[[], None],
         meanwhile: Callable[[], None] = lambda: None,
         clock_ms: Callable[[], int] = boottime_ms,
+        credentials: Credentials | None = None,
     ) -> None:
         """``standstill`` runs what nobody may see half done, ``advanced`` looks at everybody who waits.
 
         ``meanwhile`` is called after an append, when whoever makes it safe is at work: there is time for other things.
+        ``credentials`` sign what a Java master is asked.
         """
         ha = settings.ha
         self.store: Final = SlaveStore(store)
@@ -93,6 +96,7 @@ class Replication:
         self._standstill: Final = standstill
         self._advanced: Final = advanced
         self._meanwhile: Final = meanwhile
+        self._credentials: Final = credentials
         self.clock_ms: Final = clock_ms
         self._loop = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
@@ -344,7 +348,7 @@ class Replication:
         store = self._settings.store
         return ClassicFollower(
             self.store,
-            ClassicMaster((host, port), self._ha.classic_broker_address or f"{host}:{port - 1}"),
+            ClassicMaster((host, port), self._ha.classic_broker_address or f"{host}:{port - 1}", self._credentials),
             file_bytes=store.mapped_file_size_commit_log,
             is_flushed_wanted=store.flush.is_sync,
             on_table=self._tables.take,

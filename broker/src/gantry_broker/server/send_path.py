@@ -88,6 +88,7 @@ class SendPath:
         loop: asyncio.AbstractEventLoop,
         gate: Gate | None = None,  # None: always open
         parked: ParkedReplies | None = None,  # None: what is appended may be acknowledged
+        is_guarded: bool = False,  # True: every frame goes to `other`, which asks who may
     ) -> None:
         self._store = store
         self._routes = routes
@@ -100,6 +101,7 @@ class SendPath:
         """The largest body that is no matter of words."""
 
         self._loop = loop
+        self._prefix: Final = NEVER_A_PREFIX if is_guarded else SEND_V2_PREFIX
         self._hosts: dict[Connection, tuple[bytes, int]] = {}
         self._is_flush_scheduled = False
         self._runs: list[tuple[Connection, int]] = []
@@ -114,9 +116,9 @@ class SendPath:
 
     def host_of(self, connection: Connection) -> bytes:
         """The peer's address as records hold it."""
-        return self._host(connection)[0]
+        return self.host_and_flag(connection)[0]
 
-    def _host(self, connection: Connection) -> tuple[bytes, int]:
+    def host_and_flag(self, connection: Connection) -> tuple[bytes, int]:
         """The peer's address and the flag that goes with its length."""
         known = self._hosts.get(connection)
         if known is None:
@@ -161,9 +163,9 @@ class SendPath:
         total_max, body_bytes_max = self._total_max, self.body_bytes_max
         by_topic = self._routes.by_topic
         drafts, answers = self.drafts, self.answers
-        host, host_flag = self._host(connection)
+        host, host_flag = self.host_and_flag(connection)
         # Refused sends take the readable path, which says so.
-        prefix = SEND_V2_PREFIX if self.refusal is None else NEVER_A_PREFIX
+        prefix = self._prefix if self.refusal is None else NEVER_A_PREFIX
         while end - position >= _HEAD_BYTES:
             total, type_and_header = _unpack_head(data, position)
             header_bytes = type_and_header & 0xFFFFFF

@@ -8,7 +8,8 @@ Nobody is shown here what consumers are not shown yet: a message that a covered 
 one of a topic that is not there any more, though its records lie in the log until they expire.
 
 The index knows hashes only. What merely has the same hash is left out here, where RocketMQ leaves that to its clients:
-otherwise such messages use up the number that was asked for, and one that is there is not found. Times are compared to
+otherwise such messages use up the number that was asked for, and one that is there is not found; and who may read this
+topic need not be one who may read that of the same hash. Times are compared to
 the millisecond; RocketMQ's are those of the index, in whole seconds. Answers come in the order of the log, as Java's.
 """
 
