@@ -55,6 +55,7 @@ from gantry_broker.server.status_thread import OpenPage
 from gantry_broker.server.stopping import StopTimeout, finish_within
 from gantry_broker.server.stored_tables import StoredTables
 from gantry_broker.server.table_sync import TableSync
+from gantry_broker.server.tls import BrokerTls
 from gantry_broker.server.topics import TopicTable
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.abort_marker import AbortMarker
@@ -121,6 +122,7 @@ class Broker:
         """Whether the store is the loop's: not while another thread opens or closes it."""
         self._progress: Callable[[int, int], None] = lambda done, total: None
         self.status = StatusPublisher(settings.status_page, settings.broker_name, open_page=open_page)
+        self.tls = BrokerTls(settings)
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.settings.address} {'open' if self._is_open else 'closed'}>"
@@ -136,8 +138,10 @@ class Broker:
         self.status.start(self._task_ended)
         try:
             self._build()
+            await self.tls.start()
             await self._open_store()
         except BaseException as error:
+            await self.tls.close()
             await self.status.finish(Phase.FAILED, f"cannot start: {error}")
             raise
         self.flow.start()
@@ -248,6 +252,7 @@ class Broker:
 
     async def _leave(self) -> None:
         """Out of the routes, and let requests under way come to their end."""
+        await self.tls.close()
         await self.control.close()
         await self.roles.close()
         await self.registration.close()
@@ -366,7 +371,7 @@ class Broker:
         self.core.persistence.on_mark = tables.changed
         self.replication = Replication(
             settings, self.store, tables, standstill=self.standstill, advanced=self._look_at_waiting,
-            meanwhile=self._meanwhile,
+            meanwhile=self._meanwhile, certificates=self.tls.replication,
         )  # fmt: skip
         stages = [*([on_disk] if settings.store.flush.is_sync else []), *self.replication.stages()]
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
@@ -402,6 +407,7 @@ class Broker:
             self._registered_topics,
             period_ms=settings.register_period_ms,
             on_master=self.roles.master_found,
+            tls=self.tls.towards_name_servers,
         )
         self.tables = StoredTables(self.core, self.delay)
         self._limits = limits
@@ -415,7 +421,10 @@ class Broker:
             **GroupHandlers(self.core).table(),
             **QueryHandlers(self.core).table(),
             **SendBackHandler(self.core, self.sends).table(),
-            **BrokerHandlers(self.core, self.delay, self.pulls.hold, self._connections).table(),
+            **BrokerHandlers(
+                self.core, self.delay, self.pulls.hold, self._connections,
+                certificate_ends_at=lambda: self.tls.expires_at,
+            ).table(),  # fmt: skip
             **self.retention.table(),
         }
 
@@ -436,7 +445,7 @@ class Broker:
                 disconnected=self._disconnected,
                 settle=self._show,
             )
-            listener = Listener(service, settings.listener(port))
+            listener = Listener(service, settings.listener(port), certificates=self.tls.clients)
             await listener.start()
             self._services.append(service)
             self._listeners.append(listener)

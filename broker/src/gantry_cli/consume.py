@@ -18,6 +18,7 @@ from gantry_cli.options import json_option, name_server_option, run
 from gantry_cli.reading import Delivery, TopicReader
 from gantry_cli.round_trip import READER_GROUP
 from gantry_cli.times import HELP, Start, parse_start
+from gantry_cli.tls_options import client_settings
 from gantry_client import PullConsumer
 
 
@@ -96,7 +97,7 @@ def _messages(name_server: str, wish: Wish) -> AsyncGenerator[Delivery, None]:
 
 
 async def _as_onlooker(name_server: str, wish: Wish) -> AsyncGenerator[Delivery, None]:
-    async with PullConsumer(name_server, READER_GROUP) as consumer:
+    async with PullConsumer(name_server, READER_GROUP, client_settings=client_settings()) as consumer:
         reader = TopicReader(consumer, wish.topic, tags=wish.tags, warn=lambda text: click.echo(text, err=True))
         cursors = await reader.open(wish.start)
         async for delivery in reader.present(cursors):

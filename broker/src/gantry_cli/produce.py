@@ -16,6 +16,7 @@ from gantry_cli.examples import examples
 from gantry_cli.options import json_option, name_server_option, run
 from gantry_cli.stdin_lines import standard_input_lines
 from gantry_cli.text import count_text, rate_text
+from gantry_cli.tls_options import client_settings
 from gantry_client import ClientError, Message, Producer, SendReceipt
 
 OUTSTANDING_MAX: Final = 256
@@ -141,7 +142,7 @@ async def _send_all(name_server: str, shape: Shape, bodies: AsyncIterator[bytes]
         while (task := await under_way.get()) is not None:
             outcome.add(await task)
 
-    async with Producer(name_server) as producer:
+    async with Producer(name_server, client_settings=client_settings()) as producer:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(collect(), name="collect receipts")

@@ -15,6 +15,7 @@ from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.status_page import show_page
 from gantry_cli.tables import console, table
 from gantry_cli.text import bytes_text, count_text, duration_text, rate_text, time_text
+from gantry_cli.tls_options import client_settings
 from gantry_client import Admin
 
 
@@ -62,7 +63,7 @@ def status(name_server: str, data: Path, with_internal: bool, page: Path | None,
 
 
 async def _ask(name_server: str, with_internal: bool) -> ClusterView:
-    async with Admin(name_server) as admin:
+    async with Admin(name_server, client_settings=client_settings()) as admin:
         return await view_cluster(admin, name_server, with_internal=with_internal)
 
 

@@ -45,6 +45,7 @@ from gantry_client.settings import (
     ProducerSettings,
     StartFrom,
 )
+from gantry_remoting.settings import ClientTlsSettings
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.clients import MessageQueue
 
@@ -58,6 +59,7 @@ __all__ = [
     "ClientConnection",
     "ClientError",
     "ClientSettings",
+    "ClientTlsSettings",
     "ConsumerConnections",
     "ConsumerSettings",
     "FetchResult",
