@@ -573,7 +573,7 @@ def _check_tls(settings: BrokerSettings) -> None:
         raise SettingsError("tlsClientCertPath and tlsClientKeyPath go together: set both or neither")
     if settings.tls_client_authority and not (settings.is_tls_enabled and settings.is_tls_server_verified):
         raise SettingsError(
-            "tlsClientTrustCertPath is asked only with tlsEnable=true and tlsClientAuthServer=true: it would check nobody"
+            "tlsClientTrustCertPath needs tlsEnable=true and tlsClientAuthServer=true: otherwise nobody is checked"
         )
     try:
         settings.listener(settings.listen_port)
