@@ -16,6 +16,7 @@ from gantry_broker.ha import tls_port
 from gantry_broker.ha.server import HANDSHAKE_S
 from gantry_broker.testing.certificates import Party, served_serial
 from gantry_broker.testing.local import RawPeer, dialogue, on_both_loops, running_broker, wait_until
+from gantry_remoting import PeerContexts
 from gantry_remoting.tls_contexts import client_context
 
 LOOK_S = 0.01
@@ -38,10 +39,10 @@ def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 async def pair(tmp_path: Path, of_master: Party, of_slave: Party) -> AsyncIterator[tuple[Broker, Broker]]:
     """A master that waits for its slave, and the slave."""
     conf = of_master.replication()
-    async with running_broker(tmp_path / "master", brokerRole="SYNC_MASTER", **conf) as master:
+    async with running_broker(tmp_path / "master", disk=None, clock=None, brokerRole="SYNC_MASTER", **conf) as master:
         address = master.settings.ha_address
         async with running_broker(
-            tmp_path / "slave", haMasterAddress=address, **SLAVE, **of_slave.replication()
+            tmp_path / "slave", disk=None, clock=None, haMasterAddress=address, **SLAVE, **of_slave.replication()
         ) as slave:
             yield master, slave
 
@@ -78,14 +79,12 @@ async def test_certificates_are_replaced_on_both_sides(tmp_path: Path, authority
     async with pair(tmp_path, of_master, of_slave) as (master, slave):
         await follows(master)
         assert await send(master) == 0
-        first = [one.tls.replication.current for one in (master, slave) if one.tls.replication is not None]
-        assert len(first) == 2
+        first = contexts(master), contexts(slave)
 
         for party in (of_master, of_slave):
             party.trust(authority, other)
             party.replace(other)
-        for one, old in zip((master, slave), first, strict=True):
-            await wait_until(lambda one=one, old=old: one.tls.replication.current is not old)  # type: ignore[misc]
+        await wait_until(lambda: contexts(master) is not first[0] and contexts(slave) is not first[1])
         await wait_until(lambda: master.tls.trouble is None and slave.tls.trouble is None)
         assert len(master.replication.acks) == 1, "the stream that exists goes on"
         assert await send(master) == 0
@@ -100,11 +99,17 @@ async def test_certificates_are_replaced_on_both_sides(tmp_path: Path, authority
         assert await is_turned_away(ha_port(master), old_member)
 
 
-def is_trusting_only(broker: Broker) -> bool:
-    """Whether one authority is left in both directions."""
+def contexts(broker: Broker) -> PeerContexts:
+    """What the next stream of this broker uses."""
     source = broker.tls.replication
     assert source is not None
-    return [len(context.get_ca_certs()) for context in (source.current.server, source.current.client)] == [1, 1]
+    return source.current
+
+
+def is_trusting_only(broker: Broker) -> bool:
+    """Whether one authority is left in both directions."""
+    both = contexts(broker)
+    return [len(context.get_ca_certs()) for context in (both.server, both.client)] == [1, 1]
 
 
 async def is_turned_away(port: int, context: ssl.SSLContext) -> bool:
@@ -145,7 +150,7 @@ async def test_a_peer_without_a_good_certificate_never_reaches_the_protocol(
             None, str(stranger.chain), str(stranger.key), is_server_verified=False
         ),
     }  # fmt: skip
-    async with running_broker(tmp_path / "master", brokerRole="SYNC_MASTER", **conf) as master:
+    async with running_broker(tmp_path / "master", disk=None, clock=None, brokerRole="SYNC_MASTER", **conf) as master:
         for context in contexts.values():
             if is_guarded:
                 assert await is_turned_away(ha_port(master), context)
@@ -160,9 +165,9 @@ async def test_a_peer_without_a_good_certificate_never_reaches_the_protocol(
 async def test_plain_text_never_reaches_the_protocol(tmp_path: Path, authority: trustme.CA) -> None:
     """A slave without TLS gets nothing from a master with it."""
     party = Party(tmp_path / "party", authority)
-    async with running_broker(tmp_path / "master", brokerRole="SYNC_MASTER", **party.replication()) as master:
+    async with running_broker(tmp_path / "master", disk=None, clock=None, brokerRole="SYNC_MASTER", **party.replication()) as master:
         address = master.settings.ha_address
-        async with running_broker(tmp_path / "slave", haMasterAddress=address, **SLAVE) as slave:
+        async with running_broker(tmp_path / "slave", disk=None, clock=None, haMasterAddress=address, **SLAVE) as slave:
             await wait_until(lambda: getattr(slave.replication.follower, "trouble", None) is not None)
             assert streams(master) == 0 and len(master.replication.acks) == 0
 
@@ -191,7 +196,7 @@ async def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path,
     party = Party(tmp_path / "party", authority)
     party.key.unlink()
     with pytest.raises(OSError, match="key.pem"):
-        async with running_broker(tmp_path / "store", **party.replication()):
+        async with running_broker(tmp_path / "store", disk=None, clock=None, **party.replication()):
             pass
     assert not (tmp_path / "store" / "commitlog").exists()
 
@@ -206,10 +211,11 @@ async def test_a_handshake_has_to_end_in_time(
     """A peer that begins and says nothing more is let go; without the bound it would stay."""
     monkeypatch.setattr(tls_port, "HANDSHAKE_S", timeout_s)
     party = Party(tmp_path / "party", authority)
-    async with running_broker(tmp_path / "master", **party.replication()) as master:
+    async with running_broker(tmp_path / "master", disk=None, clock=None, **party.replication()) as master:
         peer = await RawPeer.open(ha_port(master))
         await peer.say(b"\x16\x03\x01")
-        port = master.replication.server._tls_port  # type: ignore[union-attr]
+        assert master.replication.server is not None
+        port = master.replication.server._tls_port
         assert port is not None
         await wait_until(lambda: port.handshakes == 1)
 
@@ -229,7 +235,7 @@ async def test_a_flood_of_handshakes_does_not_shut_out_a_slave(
     """Only so many are kept, the oldest goes first, and a slave that comes gets in."""
     monkeypatch.setattr(tls_port, "HANDSHAKES_MAX", 3)
     party = Party(tmp_path / "party", authority)
-    async with running_broker(tmp_path / "master", brokerRole="SYNC_MASTER", **party.replication()) as master:
+    async with running_broker(tmp_path / "master", disk=None, clock=None, brokerRole="SYNC_MASTER", **party.replication()) as master:
         assert master.replication.server is not None
         port = master.replication.server._tls_port
         assert port is not None
@@ -240,7 +246,7 @@ async def test_a_flood_of_handshakes_does_not_shut_out_a_slave(
 
         address = master.settings.ha_address
         async with running_broker(
-            tmp_path / "slave", haMasterAddress=address, **SLAVE, **party.replication()
+            tmp_path / "slave", disk=None, clock=None, haMasterAddress=address, **SLAVE, **party.replication()
         ):  # fmt: skip
             await follows(master)
             assert await send(master) == 0

@@ -64,7 +64,7 @@ class Attempts:
         """Whether a broker with this conf gets there, before it says that it does not."""
         self._caplog.clear()
         address = f"127.0.0.1:{server.port}"
-        async with running_broker(self._path, namesrvAddr=address, **conf) as broker:
+        async with running_broker(self._path, disk=None, clock=None, namesrvAddr=address, **conf) as broker:
             await wait_until(lambda: address in broker.registration.registered or self._has_failed())
             return address in broker.registration.registered
 
@@ -169,7 +169,7 @@ async def test_the_name_servers_certificate_is_replaced(
     party = Party(tmp_path / "party", authority)
     async with name_server(tmp_path / "data", entries(party)) as server:
         address = f"127.0.0.1:{server.port}"
-        async with running_broker(tmp_path / "store", namesrvAddr=address, **towards(party)) as broker:
+        async with running_broker(tmp_path / "store", disk=None, clock=None, namesrvAddr=address, **towards(party)) as broker:
             await wait_until(lambda: address in broker.registration.registered)
             context = party.client().client_context()
             serial = await served_serial(server.port, context)

@@ -189,6 +189,18 @@ def test_what_has_expired_replaces_nothing(
     assert ["it ended" in reason for reason in refusals(caplog)] == ([True] if is_guarded else [])
 
 
+def test_an_authority_is_replaced_beside_an_expired_certificate(tmp_path: Path, authority: trustme.CA) -> None:
+    """Whose own certificate has expired must still be able to stop believing somebody."""
+    party, now = Party(tmp_path, authority), datetime.now(UTC)
+    party.replace(authority, not_before=now - timedelta(days=3), not_after=now - timedelta(days=1))
+    source = party.server(needs_client=True).source("clients")
+    source.load()
+
+    party.trust(trustme.CA())
+
+    assert source.look()
+
+
 def test_what_is_not_valid_yet_waits_for_its_time(party: Party, authority: trustme.CA) -> None:
     """A certificate of tomorrow is refused today, and taken tomorrow without anybody touching the files."""
     now = [datetime.now(UTC).timestamp()]

@@ -35,7 +35,7 @@ async def test_both_ports_change_their_certificate_together(
     monkeypatch.setattr("gantry_remoting.certificates.LOOK_INTERVAL_S", 0.01)
     party = Party(tmp_path / "party", authority)
     context = party.client().client_context()
-    async with running_broker(tmp_path / "store", **conf_of(party)) as broker:
+    async with running_broker(tmp_path / "store", disk=None, clock=None, **conf_of(party)) as broker:
         main, fast = broker.settings.listen_port, broker.settings.fast_listen_port
         assert fast is not None
         old = await Channel.connect(f"127.0.0.1:{main}", tls=context)
@@ -58,7 +58,7 @@ async def test_only_known_clients_may_send(tmp_path: Path, authority: trustme.CA
     stranger = Party(tmp_path / "stranger", trustme.CA())
     stranger.authority.write_bytes(party.authority.read_bytes())
     asks = conf_of(party, tlsServerTrustCertPath=str(party.authority), tlsServerNeedClientAuth="true")
-    async with running_broker(tmp_path / "store", **asks) as broker:
+    async with running_broker(tmp_path / "store", disk=None, clock=None, **asks) as broker:
         address = f"127.0.0.1:{broker.settings.listen_port}"
         for client in (stranger.client(), party.client(shows_certificate=False), None):
             wrote = broker.store.wrote
@@ -95,7 +95,7 @@ async def test_the_end_of_the_first_certificate_can_be_asked(tmp_path: Path, aut
     brokers.replace(authority, not_before=now - timedelta(days=1), not_after=now + timedelta(days=40))
     both = conf_of(clients) | brokers.replication()
     for name, conf, days in (("one", conf_of(clients), 50), ("two", both, 40)):
-        async with running_broker(tmp_path / name, **conf) as broker:
+        async with running_broker(tmp_path / name, disk=None, clock=None, **conf) as broker:
             table = await runtime(broker.settings.listen_port, clients)
             assert table["tlsCertificateEndsTimestamp"] == str(int((now + timedelta(days=days)).timestamp() * 1000))
             assert broker.tls.trouble is None

@@ -9,7 +9,7 @@ whose `..data` link was turned: all of these are seen, and touching a file is no
 
 Files that are written one after the other do not fit together for a moment. So a change that cannot be used is said
 only when it is still there at the next look, and one during which the files moved on is not used at all. What has
-expired already does not replace anything.
+expired already does not replace what has not.
 
 It is made of a function that builds whatever the owner needs of the files, one context or a pair of them, so that both
 directions of a pair change in the same moment. It refuses to know what a certificate is good for.
@@ -154,6 +154,8 @@ class CertificateSource(Generic[T_co]):
 
     def _check(self, validity: Validity | None) -> None:
         now = self._now()
+        if self.expires_at is not None and now >= self.expires_at:
+            return  # there is nothing good to keep, and somebody may have taken an authority out of its file
         if validity is not None and not validity.begins_at <= now < validity.ends_at:
             is_over = now >= validity.ends_at
             when = f"it ended {_date(validity.ends_at)}" if is_over else f"it begins {_date(validity.begins_at)}"

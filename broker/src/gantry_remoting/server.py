@@ -71,8 +71,9 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         tls = self.settings.tls
         if tls is not None and tls.mode is not TlsMode.DISABLED and self.certificates is None:
-            self.certificates = self._own_certificates = tls.source("clients")
-            await self._own_certificates.start()
+            own = tls.source("clients")
+            await own.start()
+            self.certificates = self._own_certificates = own
         try:
             self._server = await self._loop.create_server(
                 lambda: Connection(self), self.settings.host, self.settings.port, backlog=self.settings.backlog
