@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -35,14 +35,19 @@ def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gantry_remoting.certificates.LOOK_INTERVAL_S", LOOK_S)
 
 
+def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
+    """A broker with these keys."""
+    return running_broker(path, disk=None, clock=None, **conf)
+
+
 @asynccontextmanager
 async def pair(tmp_path: Path, of_master: Party, of_slave: Party) -> AsyncIterator[tuple[Broker, Broker]]:
     """A master that waits for its slave, and the slave."""
     conf = of_master.replication()
-    async with running_broker(tmp_path / "master", disk=None, clock=None, brokerRole="SYNC_MASTER", **conf) as master:
+    async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **conf) as master:
         address = master.settings.ha_address
-        async with running_broker(
-            tmp_path / "slave", disk=None, clock=None, haMasterAddress=address, **SLAVE, **of_slave.replication()
+        async with broker_at(
+            tmp_path / "slave", haMasterAddress=address, **SLAVE, **of_slave.replication()
         ) as slave:
             yield master, slave
 
@@ -150,7 +155,7 @@ async def test_a_peer_without_a_good_certificate_never_reaches_the_protocol(
             None, str(stranger.chain), str(stranger.key), is_server_verified=False
         ),
     }  # fmt: skip
-    async with running_broker(tmp_path / "master", disk=None, clock=None, brokerRole="SYNC_MASTER", **conf) as master:
+    async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **conf) as master:
         for context in contexts.values():
             if is_guarded:
                 assert await is_turned_away(ha_port(master), context)
@@ -165,9 +170,9 @@ async def test_a_peer_without_a_good_certificate_never_reaches_the_protocol(
 async def test_plain_text_never_reaches_the_protocol(tmp_path: Path, authority: trustme.CA) -> None:
     """A slave without TLS gets nothing from a master with it."""
     party = Party(tmp_path / "party", authority)
-    async with running_broker(tmp_path / "master", disk=None, clock=None, brokerRole="SYNC_MASTER", **party.replication()) as master:
+    async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **party.replication()) as master:
         address = master.settings.ha_address
-        async with running_broker(tmp_path / "slave", disk=None, clock=None, haMasterAddress=address, **SLAVE) as slave:
+        async with broker_at(tmp_path / "slave", haMasterAddress=address, **SLAVE) as slave:
             await wait_until(lambda: getattr(slave.replication.follower, "trouble", None) is not None)
             assert streams(master) == 0 and len(master.replication.acks) == 0
 
@@ -196,7 +201,7 @@ async def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path,
     party = Party(tmp_path / "party", authority)
     party.key.unlink()
     with pytest.raises(OSError, match="key.pem"):
-        async with running_broker(tmp_path / "store", disk=None, clock=None, **party.replication()):
+        async with broker_at(tmp_path / "store", **party.replication()):
             pass
     assert not (tmp_path / "store" / "commitlog").exists()
 
@@ -211,7 +216,7 @@ async def test_a_handshake_has_to_end_in_time(
     """A peer that begins and says nothing more is let go; without the bound it would stay."""
     monkeypatch.setattr(tls_port, "HANDSHAKE_S", timeout_s)
     party = Party(tmp_path / "party", authority)
-    async with running_broker(tmp_path / "master", disk=None, clock=None, **party.replication()) as master:
+    async with broker_at(tmp_path / "master", **party.replication()) as master:
         peer = await RawPeer.open(ha_port(master))
         await peer.say(b"\x16\x03\x01")
         assert master.replication.server is not None
@@ -235,7 +240,7 @@ async def test_a_flood_of_handshakes_does_not_shut_out_a_slave(
     """Only so many are kept, the oldest goes first, and a slave that comes gets in."""
     monkeypatch.setattr(tls_port, "HANDSHAKES_MAX", 3)
     party = Party(tmp_path / "party", authority)
-    async with running_broker(tmp_path / "master", disk=None, clock=None, brokerRole="SYNC_MASTER", **party.replication()) as master:
+    async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **party.replication()) as master:
         assert master.replication.server is not None
         port = master.replication.server._tls_port
         assert port is not None
@@ -245,8 +250,8 @@ async def test_a_flood_of_handshakes_does_not_shut_out_a_slave(
         assert port.handshakes == 3
 
         address = master.settings.ha_address
-        async with running_broker(
-            tmp_path / "slave", disk=None, clock=None, haMasterAddress=address, **SLAVE, **party.replication()
+        async with broker_at(
+            tmp_path / "slave", haMasterAddress=address, **SLAVE, **party.replication()
         ):  # fmt: skip
             await follows(master)
             assert await send(master) == 0

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import final
 
 import pytest
 import trustme
 
+from gantry_broker.app import Broker
 from gantry_broker.settings import SettingsError as BrokerSettingsError
 from gantry_broker.settings import broker_settings
 from gantry_broker.testing.certificates import Party, served_serial
@@ -35,6 +36,11 @@ def towards(party: Party, *, shows_certificate: bool = False, **conf: str) -> di
     """A broker.conf of somebody who believes the party's authority."""
     own = {"tlsClientCertPath": str(party.chain), "tlsClientKeyPath": str(party.key)} if shows_certificate else {}
     return {"tlsEnable": "true", "tlsClientTrustCertPath": str(party.authority), **own, **conf}
+
+
+def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
+    """A broker with these keys."""
+    return running_broker(path, disk=None, clock=None, **conf)
 
 
 @asynccontextmanager
@@ -64,7 +70,7 @@ class Attempts:
         """Whether a broker with this conf gets there, before it says that it does not."""
         self._caplog.clear()
         address = f"127.0.0.1:{server.port}"
-        async with running_broker(self._path, disk=None, clock=None, namesrvAddr=address, **conf) as broker:
+        async with broker_at(self._path, namesrvAddr=address, **conf) as broker:
             await wait_until(lambda: address in broker.registration.registered or self._has_failed())
             return address in broker.registration.registered
 
@@ -169,7 +175,7 @@ async def test_the_name_servers_certificate_is_replaced(
     party = Party(tmp_path / "party", authority)
     async with name_server(tmp_path / "data", entries(party)) as server:
         address = f"127.0.0.1:{server.port}"
-        async with running_broker(tmp_path / "store", disk=None, clock=None, namesrvAddr=address, **towards(party)) as broker:
+        async with broker_at(tmp_path / "store", namesrvAddr=address, **towards(party)) as broker:
             await wait_until(lambda: address in broker.registration.registered)
             context = party.client().client_context()
             serial = await served_serial(server.port, context)

@@ -1,6 +1,7 @@
 """A broker's certificates: both ports change together, and when the first of them ends can be asked."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import trustme
 
+from gantry_broker.app import Broker
 from gantry_broker.testing.certificates import Party, served_serial
 from gantry_broker.testing.local import running_broker, send_ext
 from gantry_remoting import Channel, RemotingError
@@ -28,6 +30,11 @@ def conf_of(party: Party, **more: str) -> dict[str, str]:
     }  # fmt: skip
 
 
+def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
+    """A broker with these keys."""
+    return running_broker(path, disk=None, clock=None, **conf)
+
+
 async def test_both_ports_change_their_certificate_together(
     tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,7 +42,7 @@ async def test_both_ports_change_their_certificate_together(
     monkeypatch.setattr("gantry_remoting.certificates.LOOK_INTERVAL_S", 0.01)
     party = Party(tmp_path / "party", authority)
     context = party.client().client_context()
-    async with running_broker(tmp_path / "store", disk=None, clock=None, **conf_of(party)) as broker:
+    async with broker_at(tmp_path / "store", **conf_of(party)) as broker:
         main, fast = broker.settings.listen_port, broker.settings.fast_listen_port
         assert fast is not None
         old = await Channel.connect(f"127.0.0.1:{main}", tls=context)
@@ -58,7 +65,7 @@ async def test_only_known_clients_may_send(tmp_path: Path, authority: trustme.CA
     stranger = Party(tmp_path / "stranger", trustme.CA())
     stranger.authority.write_bytes(party.authority.read_bytes())
     asks = conf_of(party, tlsServerTrustCertPath=str(party.authority), tlsServerNeedClientAuth="true")
-    async with running_broker(tmp_path / "store", disk=None, clock=None, **asks) as broker:
+    async with broker_at(tmp_path / "store", **asks) as broker:
         address = f"127.0.0.1:{broker.settings.listen_port}"
         for client in (stranger.client(), party.client(shows_certificate=False), None):
             wrote = broker.store.wrote
@@ -95,10 +102,10 @@ async def test_the_end_of_the_first_certificate_can_be_asked(tmp_path: Path, aut
     brokers.replace(authority, not_before=now - timedelta(days=1), not_after=now + timedelta(days=40))
     both = conf_of(clients) | brokers.replication()
     for name, conf, days in (("one", conf_of(clients), 50), ("two", both, 40)):
-        async with running_broker(tmp_path / name, disk=None, clock=None, **conf) as broker:
+        async with broker_at(tmp_path / name, **conf) as broker:
             table = await runtime(broker.settings.listen_port, clients)
             assert table["tlsCertificateEndsTimestamp"] == str(int((now + timedelta(days=days)).timestamp() * 1000))
             assert broker.tls.trouble is None
-    async with running_broker(tmp_path / "none") as broker:
+    async with broker_at(tmp_path / "none") as broker:
         assert "tlsCertificateEndsTimestamp" not in await runtime(broker.settings.listen_port, None)
         assert broker.tls.expires_at is None

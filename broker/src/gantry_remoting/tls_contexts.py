@@ -24,7 +24,7 @@ class PeerContexts:
 def server_context(
     certificate: str, key: str, authority: str | None = None, *, requires_client_certificate: bool = False
 ) -> ssl.SSLContext:
-    """A listener's. With an authority clients may show a certificate of it, or must. Raises OSError naming the files."""
+    """A listener's. With an authority clients may show a certificate of it, or must. Raises OSError naming files."""
     context = _context(ssl.PROTOCOL_TLS_SERVER)
     _load_chain(context, certificate, key)
     if authority:
