@@ -1,6 +1,5 @@
 """The name server's TLS by its settings file, and brokers that register over it."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import trustme
 from gantry_broker.app import Broker
 from gantry_broker.settings import SettingsError as BrokerSettingsError
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.certificates import Party, served_serial
+from gantry_broker.testing.certificates import Party, other_serial, served_serial
 from gantry_broker.testing.local import running_broker, wait_until
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, with_entries
@@ -181,7 +180,6 @@ async def test_the_name_servers_certificate_is_replaced(
             serial = await served_serial(server.port, context)
 
             party.replace(authority)
-            while await served_serial(server.port, context) == serial:
-                await asyncio.sleep(0.01)
+            await other_serial(server.port, context, serial)
 
             assert broker.registration.registered == {address}

@@ -5,12 +5,13 @@ import logging
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trustme
 
-from gantry_broker.testing.certificates import Party, chain_of, served_serial
+from gantry_broker.testing.certificates import Party, chain_of, other_serial, served_serial
 from gantry_broker.testing.local import RawPeer, on_both_loops, wait_until
 from gantry_remoting import (
     CannotConnect,
@@ -72,6 +73,10 @@ def trouble_of(listener: Listener) -> str | None:
     return listener.certificates.trouble
 
 
+def is_beyond(counts: list[int], floor: list[int]) -> bool:
+    return all(count >= least for count, least in zip(counts, floor, strict=True))
+
+
 # ------- replaced
 
 
@@ -100,11 +105,8 @@ async def test_replacing_certificates_under_load_costs_no_request(party: Party, 
         for _ in range(3):
             floor = [count + 5 for count in answered]
             party.replace(authority)
-            while (serial := await served_serial(listener.port, context)) == serials[-1]:
-                await asyncio.sleep(LOOK_S)
-            serials.append(serial)
-            while answered[0] < floor[0] or answered[1] < floor[1]:
-                await asyncio.sleep(LOOK_S)
+            serials.append(await other_serial(listener.port, context, serials[-1]))
+            await wait_until(partial(is_beyond, answered, floor))
         is_over = True
         await asyncio.gather(*clients)
 
@@ -127,8 +129,7 @@ async def test_a_broken_pair_changes_nothing(
         assert str(party.chain) in str(trouble_of(listener)) and str(party.key) in str(trouble_of(listener))
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
         party.key.write_bytes(new.private_key_pem.bytes())
-        while await served_serial(listener.port, context) == serial:
-            await asyncio.sleep(LOOK_S)
+        await other_serial(listener.port, context, serial)
         assert trouble_of(listener) is None
 
 

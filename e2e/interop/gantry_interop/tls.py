@@ -30,7 +30,7 @@ REPLACE_SECONDS = 5.0
 """More than the servers' three seconds between looks, so that none of the certificates is missed."""
 UNKNOWN_SECONDS_MAX = 60.0
 OPENSSL_SECONDS_MAX = 30.0
-NAMES = "subjectAltName=IP:127.0.0.1,DNS:localhost\n"
+EXTENSIONS = "subjectAltName=IP:127.0.0.1,DNS:localhost\nauthorityKeyIdentifier=keyid\n"
 KEY = ("-newkey", "rsa:2048", "-nodes")
 
 
@@ -54,7 +54,7 @@ class Authority:
         """A new certificate, in the files of the one that had this name; both are replaced, one after the other."""
         request, names = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
         new, pair = Pair.of(self.folder, f"{name}-new"), Pair.of(self.folder, name)
-        names.write_text(NAMES)
+        names.write_text(EXTENSIONS)
         self._openssl("req", *KEY, "-subj", f"/CN={name}", "-keyout", str(new.key), "-out", str(request))
         self._openssl("x509", "-req", "-in", str(request), "-CA", self._own("ca.pem"), "-CAkey",
                       self._own("ca-key.pem"), "-CAcreateserial", "-days", "30", "-extfile", str(names),

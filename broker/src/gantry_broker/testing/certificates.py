@@ -5,6 +5,7 @@ the files as a careless administrator does, one after the other, in place; what 
 """
 
 import asyncio
+import contextlib
 import ssl
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ import trustme
 
 from gantry_remoting import ClientTlsSettings, TlsMode, TlsSettings
 
+DEADLINE_S: Final = 30.0
 LOCAL_NAMES: Final = ("127.0.0.1", "localhost")
 
 
@@ -93,7 +95,15 @@ async def served_serial(port: int, context: ssl.SSLContext) -> str:
         return str(writer.get_extra_info("ssl_object").getpeercert()["serialNumber"])
     finally:
         writer.close()
-        try:
+        with contextlib.suppress(OSError):
             await writer.wait_closed()
-        except OSError:
-            pass
+
+
+async def other_serial(port: int, context: ssl.SSLContext, old: str) -> str:
+    """Wait until new connections are shown another certificate than `old`: its number."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            serial = await served_serial(port, context)
+            if serial != old:
+                return serial
+            await asyncio.sleep(0.01)
