@@ -46,9 +46,7 @@ async def pair(tmp_path: Path, of_master: Party, of_slave: Party) -> AsyncIterat
     conf = of_master.replication()
     async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **conf) as master:
         address = master.settings.ha_address
-        async with broker_at(
-            tmp_path / "slave", haMasterAddress=address, **SLAVE, **of_slave.replication()
-        ) as slave:
+        async with broker_at(tmp_path / "slave", haMasterAddress=address, **SLAVE, **of_slave.replication()) as slave:
             yield master, slave
 
 

@@ -422,7 +422,10 @@ class Broker:
             **QueryHandlers(self.core).table(),
             **SendBackHandler(self.core, self.sends).table(),
             **BrokerHandlers(
-                self.core, self.delay, self.pulls.hold, self._connections,
+                self.core,
+                self.delay,
+                self.pulls.hold,
+                self._connections,
                 certificate_ends_at=lambda: self.tls.expires_at,
             ).table(),  # fmt: skip
             **self.retention.table(),
