@@ -51,7 +51,7 @@ async def test_a_server_of_the_authority_is_believed(tmp_path: Path, authority: 
     party = Party(tmp_path, authority)
     async with serving(party.server()) as address:
         assert await topics(address, party.client(shows_certificate=False)) == ["orders"]
-        with pytest.raises(Unavailable, match="(?i)certificate"):
+        with pytest.raises(Unavailable, match=r"(?i)certificate"):
             await topics(address, ClientTlsSettings())
 
 
@@ -62,7 +62,7 @@ async def test_a_certificate_is_for_one_host(tmp_path: Path, authority: trustme.
     tls = replace(party.client(shows_certificate=False), is_host_name_checked=is_checked)
     async with serving(party.server()) as address:
         if is_checked:
-            with pytest.raises(Unavailable, match="(?i)certificate"):
+            with pytest.raises(Unavailable, match=r"(?i)certificate"):
                 await topics(address, tls)
         else:
             assert await topics(address, tls) == ["orders"]
@@ -101,7 +101,7 @@ async def test_files_that_cannot_be_used_are_an_error_with_their_name(tmp_path: 
     party = Party(tmp_path, authority)
     party.key.unlink()
     async with serving(party_server_elsewhere(tmp_path, authority)) as address:
-        with pytest.raises(Unavailable, match="key.pem"):
+        with pytest.raises(Unavailable, match=r"key\.pem"):
             await topics(address, party.client())
 
 

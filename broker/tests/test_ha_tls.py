@@ -198,7 +198,7 @@ async def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path,
     """A group that asks for TLS must not run without it, and its store is not touched."""
     party = Party(tmp_path / "party", authority)
     party.key.unlink()
-    with pytest.raises(OSError, match="key.pem"):
+    with pytest.raises(OSError, match=r"key\.pem"):
         async with broker_at(tmp_path / "store", **party.replication()):
             pass
     assert not (tmp_path / "store" / "commitlog").exists()

@@ -427,7 +427,7 @@ class Broker:
                 self.pulls.hold,
                 self._connections,
                 certificate_ends_at=lambda: self.tls.expires_at,
-            ).table(),  # fmt: skip
+            ).table(),
             **self.retention.table(),
         }
 

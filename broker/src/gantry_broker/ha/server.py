@@ -74,7 +74,7 @@ class ReplicationServer:
         self._beats: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
-        """Listen; with ``tls``, asked for every connection, to nothing else. Raises OSError for a port that is taken."""
+        """Listen; with ``tls``, asked for every connection, to nothing else. Raises OSError for a taken port."""
         if tls is None:
             self._server = await self._loop.create_server(lambda: MasterStream(self), host, port)
         else:
