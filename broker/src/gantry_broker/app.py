@@ -63,6 +63,7 @@ from gantry_broker.server.status_thread import OpenPage
 from gantry_broker.server.stopping import StopTimeout, finish_within
 from gantry_broker.server.stored_tables import StoredTables
 from gantry_broker.server.table_sync import TableSync
+from gantry_broker.server.tls import BrokerTls
 from gantry_broker.server.topics import TopicTable
 from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
@@ -138,6 +139,7 @@ class Broker:
         """Whether the store is the loop's: not while another thread opens or closes it."""
         self._progress: Callable[[int, int], None] = lambda done, total: None
         self.status = StatusPublisher(settings.status_page, settings.broker_name, open_page=open_page)
+        self.tls = BrokerTls(settings)
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.settings.address} {'open' if self._is_open else 'closed'}>"
@@ -153,8 +155,10 @@ class Broker:
         self.status.start(self._task_ended)
         try:
             self._build()
+            await self.tls.start()
             await self._open_store()
         except BaseException as error:
+            await self.tls.close()
             await self.status.finish(Phase.FAILED, f"cannot start: {error}")
             raise
         self.flow.start()
@@ -269,6 +273,7 @@ class Broker:
 
     async def _leave(self) -> None:
         """Out of the routes, and let requests under way come to their end."""
+        await self.tls.close()
         await self.control.close()
         await self.roles.close()
         await self.registration.close()
@@ -393,7 +398,7 @@ class Broker:
         self.core.persistence.on_mark = tables.changed
         self.replication = Replication(
             settings, self.store, tables, standstill=self.standstill, advanced=self._look_at_waiting,
-            meanwhile=self._meanwhile, credentials=credentials,
+            meanwhile=self._meanwhile, credentials=credentials, certificates=self.tls.replication,
         )  # fmt: skip
         stages = [*([on_disk] if settings.store.flush.is_sync else []), *self.replication.stages()]
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
@@ -431,6 +436,7 @@ class Broker:
             period_ms=settings.register_period_ms,
             on_master=self.roles.master_found,
             credentials=credentials,
+            tls=self.tls.towards_name_servers,
         )
         self.tables = StoredTables(self.core, self.delay)
         self._limits = limits
@@ -447,7 +453,13 @@ class Broker:
             **SendBackHandler(self.core, self.sends).table(),
             **TransactionHandlers(self.core, self.sends, self.transactions).table(),
             **ReplyHandlers(self.core, self.sends).table(),
-            **BrokerHandlers(self.core, self.delay, self.pulls.hold, self._connections).table(),
+            **BrokerHandlers(
+                self.core,
+                self.delay,
+                self.pulls.hold,
+                self._connections,
+                certificate_ends_at=lambda: self.tls.expires_at,
+            ).table(),
             **self.retention.table(),
         }
 
@@ -475,7 +487,7 @@ class Broker:
                 guard=guard,
                 signed=signed,
             )
-            listener = Listener(service, settings.listener(port))
+            listener = Listener(service, settings.listener(port), certificates=self.tls.clients)
             await listener.start()
             self._services.append(service)
             self._listeners.append(listener)

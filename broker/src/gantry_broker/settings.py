@@ -26,7 +26,7 @@ from gantry_broker.store.settings import (
     StoreSettings,
     parse_delay_levels,
 )
-from gantry_remoting import ListenerSettings, TlsMode, TlsSettings, split_address
+from gantry_remoting import ClientTlsSettings, ListenerSettings, TlsMode, TlsSettings, listener_tls, split_address
 from gantry_wire import WireLimits
 from gantry_wire.names import NOT_SENDABLE_TOPICS, topic_fault
 
@@ -168,7 +168,25 @@ class BrokerSettings:
     """tlsServerTrustCertPath: who signs client certificates."""
 
     tls_needs_client_certificate: bool = False
-    """tlsServerNeedClientAuth: refuse clients without a certificate."""
+    """tlsServerNeedClientAuth: refuse clients without a certificate; needs tlsMode=enforcing."""
+
+    is_tls_enabled: bool = False
+    """tlsEnable: speak TLS with name servers, as RocketMQ's system property tls.enable asks for."""
+
+    tls_client_certificate: str = ""
+    """tlsClientCertPath: PEM, the whole chain; shown to name servers that ask for one."""
+
+    tls_client_key: str = ""
+    """tlsClientKeyPath: PEM, without a password."""
+
+    tls_client_authority: str = ""
+    """tlsClientTrustCertPath: who signs the name servers' certificates; empty: whom the system trusts."""
+
+    is_tls_server_verified: bool = True
+    """tlsClientAuthServer: refuse name servers without a good certificate. RocketMQ's default is false."""
+
+    is_tls_host_name_checked: bool = True
+    """tlsClientCheckHostName: the certificate must be for the host in namesrvAddr; RocketMQ never looks."""
 
     sync_flush_timeout_ms: int = 5_000
     """syncFlushTimeout: with SYNC_FLUSH, a send that is not on the disk by then is answered 10: not promised."""
@@ -231,15 +249,6 @@ class BrokerSettings:
 
     def listener(self, port: int) -> ListenerSettings:
         """The limits of one listening port."""
-        tls = None
-        if self.tls_mode is not TlsMode.DISABLED and self.tls_certificate:
-            tls = TlsSettings(
-                self.tls_mode,
-                self.tls_certificate,
-                self.tls_key,
-                self.tls_authority or None,
-                self.tls_needs_client_certificate,
-            )
         return ListenerSettings(
             host=self.listen_host,
             port=port,
@@ -247,7 +256,28 @@ class BrokerSettings:
             connections_per_address_max=self.connections_per_address_max,
             idle_timeout_ms=self.idle_timeout_ms,
             wire=WireLimits(frame_bytes_max=self.frame_bytes_max),
-            tls=tls,
+            tls=self.listener_tls,
+        )
+
+    @property
+    def listener_tls(self) -> TlsSettings | None:
+        """What clients are shown. Raises ValueError when the keys contradict each other."""
+        return listener_tls(
+            self.tls_mode, self.tls_certificate, self.tls_key, self.tls_authority,
+            requires_client_certificate=self.tls_needs_client_certificate,
+        )  # fmt: skip
+
+    @property
+    def name_server_tls(self) -> ClientTlsSettings | None:
+        """How name servers are spoken to; None is plain text. Raises ValueError as above."""
+        if not self.is_tls_enabled:
+            return None
+        return ClientTlsSettings(
+            authority_file=self.tls_client_authority or None,
+            certificate_file=self.tls_client_certificate or None,
+            key_file=self.tls_client_key or None,
+            is_server_verified=self.is_tls_server_verified,
+            is_host_name_checked=self.is_tls_host_name_checked,
         )
 
     def effective(self) -> dict[str, str]:
@@ -409,6 +439,12 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "tlsServerKeyPath": ("tls_key", str),
     "tlsServerTrustCertPath": ("tls_authority", str),
     "tlsServerNeedClientAuth": ("tls_needs_client_certificate", _boolean),
+    "tlsEnable": ("is_tls_enabled", _boolean),
+    "tlsClientCertPath": ("tls_client_certificate", str),
+    "tlsClientKeyPath": ("tls_client_key", str),
+    "tlsClientTrustCertPath": ("tls_client_authority", str),
+    "tlsClientAuthServer": ("is_tls_server_verified", _boolean),
+    "tlsClientCheckHostName": ("is_tls_host_name_checked", _boolean),
     "mappedFileSizeCommitLog": ("store.mapped_file_size_commit_log", _whole(4096)),
     "mappedFileSizeConsumeQueue": ("store.mapped_file_size_consume_queue", _whole(20)),
     "messageIndexEnable": ("store.is_index_enabled", _boolean),
@@ -577,13 +613,20 @@ def _check_together(settings: BrokerSettings) -> None:
             f"{retention.forced_percent} and diskSpaceWarningLevelRatio={retention.full_percent} must not fall: "
             "sends are refused only after deleting did not help"
         )
-    has_certificate, has_key = bool(settings.tls_certificate), bool(settings.tls_key)
-    if has_certificate != has_key:
-        raise SettingsError("tlsServerCertPath and tlsServerKeyPath go together: set both or neither")
-    if settings.tls_mode is TlsMode.ENFORCING and not has_certificate:
-        raise SettingsError("tlsMode=enforcing needs tlsServerCertPath and tlsServerKeyPath")
-    if settings.tls_needs_client_certificate and not settings.tls_authority:
-        raise SettingsError("tlsServerNeedClientAuth=true needs tlsServerTrustCertPath, who signs client certificates")
+    _check_tls(settings)
+
+
+def _check_tls(settings: BrokerSettings) -> None:
+    if bool(settings.tls_client_certificate) != bool(settings.tls_client_key):
+        raise SettingsError("tlsClientCertPath and tlsClientKeyPath go together: set both or neither")
+    if settings.tls_client_authority and not (settings.is_tls_enabled and settings.is_tls_server_verified):
+        raise SettingsError(
+            "tlsClientTrustCertPath needs tlsEnable=true and tlsClientAuthServer=true: otherwise nobody is checked"
+        )
+    try:
+        settings.listener(settings.listen_port)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _check_roles(settings: BrokerSettings) -> None:

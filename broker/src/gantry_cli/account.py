@@ -10,6 +10,7 @@ import click
 
 from gantry_access import AccessFileError, Credentials, SignatureKind, read_credentials
 from gantry_cli.errors import Mistyped
+from gantry_cli.tls_options import client_tls
 from gantry_client import ClientSettings
 
 CREDENTIALS: Final = "gantry.credentials"
@@ -35,8 +36,8 @@ def signature() -> SignatureKind:
 
 
 def client_settings() -> ClientSettings:
-    """The settings of every client that a command opens."""
-    return ClientSettings(credentials=credentials(), signature=signature())
+    """The settings of every client that a command opens. Raises ValueError for options that contradict each other."""
+    return ClientSettings(tls=client_tls(), credentials=credentials(), signature=signature())
 
 
 def _option(name: str) -> str | None:

@@ -72,8 +72,8 @@ async def group_messages(name_server: str, member: Membership, *, follow: bool) 
             await consumer.commit()
         await handed_over.put(None)
 
-    account = client_settings()
-    async with PullConsumer(name_server, member.group, client_settings=account) as watcher:
+    settings = client_settings()
+    async with PullConsumer(name_server, member.group, client_settings=settings) as watcher:
         ends = {queue: await watcher.max_offset(queue) for queue in await watcher.queues(member.topic)}
         consumer = PushConsumer(
             name_server,
@@ -81,7 +81,7 @@ async def group_messages(name_server: str, member: Membership, *, follow: bool) 
             topics={member.topic: member.tags},
             handler=handle,
             settings=member.settings(),
-            client_settings=account,
+            client_settings=settings,
         )
         async with consumer:
             watching = None if follow else asyncio.create_task(watch(ends, watcher, consumer))

@@ -49,6 +49,7 @@ from gantry_client.settings import (
     StartFrom,
 )
 from gantry_client.transactions import Check, Decision, HalfMessage, TransactionProducer
+from gantry_remoting.settings import ClientTlsSettings
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.clients import MessageQueue
 
@@ -64,6 +65,7 @@ __all__ = [
     "ClientConnection",
     "ClientError",
     "ClientSettings",
+    "ClientTlsSettings",
     "ConsumerConnections",
     "ConsumerSettings",
     "Credentials",

@@ -7,6 +7,7 @@ from enum import Enum
 from pathlib import Path
 
 from gantry_access import Credentials, SignatureKind
+from gantry_remoting.settings import ClientTlsSettings
 from gantry_wire.limits import BODY_INFLATED_BYTES_MAX, MESSAGE_BYTES_MAX
 
 NameServerAddresses = str | Sequence[str]
@@ -36,8 +37,8 @@ class ClientSettings:
     """A request that times out on a connection that has brought nothing for so long closes it: the host may be gone
     without a word, and a new connection finds out. Merely slow brokers answer something in between."""
 
-    tls: ssl.SSLContext | None = None
-    """Speak TLS with this context; None speaks plain text."""
+    tls: ClientTlsSettings | ssl.SSLContext | None = None
+    """Speak TLS; None speaks plain text. Files are read again when they have changed, a context stays as it is."""
 
     credentials: Credentials | None = None
     """The account to sign every request with; None signs nothing. `read_credentials` has it from a file."""

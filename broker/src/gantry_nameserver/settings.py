@@ -12,7 +12,7 @@ from typing import Any, Final
 from gantry_access import AccessMode, AccessSettings
 from gantry_nameserver.properties import read_properties
 from gantry_nameserver.routes import RouteLimits
-from gantry_remoting.settings import TlsSettings
+from gantry_remoting.settings import TlsMode, TlsSettings, listener_tls
 
 
 class SettingsError(Exception):
@@ -72,7 +72,7 @@ class NameServerSettings:
     """How much the route table takes in."""
 
     tls: TlsSettings | None = None
-    """Certificates; None speaks plain text only."""
+    """Certificates, from the `tls...` keys that a broker has, too; None speaks plain text only."""
 
     def access(self) -> AccessSettings:
         """Access control in one piece. Raises SettingsError for what contradicts itself."""
@@ -118,6 +118,11 @@ WITHOUT_EFFECT: Final = frozenset(
 )  # fmt: skip
 """Keys of Java's name server that have no meaning here. A file with them works."""
 
+TLS_KEYS: Final = frozenset(
+    {"tlsMode", "tlsServerCertPath", "tlsServerKeyPath", "tlsServerTrustCertPath", "tlsServerNeedClientAuth"}
+)
+"""Read together, into `tls`."""
+
 _NESTED: Final = frozenset({"limits", "tls"})
 
 
@@ -133,8 +138,10 @@ _FIELDS: Final = {java_name(f.name): f for f in dataclasses.fields(NameServerSet
 def with_entries(settings: NameServerSettings, entries: dict[str, str]) -> NameServerSettings:
     """`settings` changed by entries under Java's names. Raises SettingsError that names the wrong one."""
     changes: dict[str, Any] = {}
+    if TLS_KEYS & entries.keys():
+        changes["tls"] = _tls(entries)
     for key, text in entries.items():
-        if key in WITHOUT_EFFECT:
+        if key in WITHOUT_EFFECT or key in TLS_KEYS:
             continue
         if key not in _FIELDS:
             raise SettingsError(f"unknown setting {key!r}")
@@ -159,6 +166,25 @@ def read_settings_file(path: Path) -> dict[str, str]:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise SettingsError(f"{path}: {error}") from error
+
+
+def _tls(entries: dict[str, str]) -> TlsSettings | None:
+    """As a broker reads them: permissive by default, plain text without a certificate."""
+    mode = entries.get("tlsMode", TlsMode.PERMISSIVE.value).lower()
+    if mode not in [known.value for known in TlsMode]:
+        raise SettingsError(f"tlsMode must be one of {', '.join(known.value for known in TlsMode)}, not {mode!r}")
+    try:
+        return listener_tls(
+            TlsMode(mode),
+            entries.get("tlsServerCertPath", ""),
+            entries.get("tlsServerKeyPath", ""),
+            entries.get("tlsServerTrustCertPath", ""),
+            requires_client_certificate=bool(
+                _value("tlsServerNeedClientAuth", entries.get("tlsServerNeedClientAuth", "false"), bool)
+            ),
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _value(key: str, text: str, kind: type) -> object:

@@ -18,7 +18,7 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from gantry_interop import benchmark, drivers, failover, java, migration, migration_report, peers, record, report
+from gantry_interop import benchmark, drivers, failover, java, migration, migration_report, peers, record, report, tls
 from gantry_interop.errors import InteropError
 from gantry_interop.places import new_run_directory
 from gantry_interop.processes import Nursery
@@ -99,6 +99,7 @@ Examples:
   run.py benchmark --seconds 30                Apache's own benchmark programs
   run.py migrate                               gantry migrate, with 3 GiB from before, under load
   run.py failover                              kill the master under Java clients, promote a slave
+  run.py tls                                   over TLS, while certificates are replaced
   run.py record                                capture the golden frames anew
 
 A result is one line per client version and scenario. "failed", "lost", "altered" and "order" (out of
@@ -267,6 +268,25 @@ def failover_command(clients: str, keep: bool) -> None:
     report.write_results(directory / "results.json", {"failovers": [one.as_json() for one in reports]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if all(one.kept for one in reports) else 1)
+
+
+@main.command("tls")
+@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--count", default=20_000, show_default=True, help="Messages in each scenario.")
+def tls_command(clients: str, count: int) -> None:
+    """Java clients over TLS with certificates of their own, while the servers' are replaced under them."""
+    console = report.console()
+    directory = new_run_directory("tls")
+    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    order = drivers.Order("", count, 0, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
+    with _harness_errors(console):
+        java.build()
+        with Nursery(directory / "logs") as nursery:
+            found = tls.play(nursery, chosen, order, directory, lambda one: report.show_progress(console, one))
+    report.show_verdicts(console, found.verdicts)
+    console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
+    report.write_results(directory / "results.json", found.as_json())
+    sys.exit(0 if found.kept else 1)
 
 
 @main.command("record")

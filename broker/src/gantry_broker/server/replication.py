@@ -30,7 +30,7 @@ from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.table_sync import TableSync
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.message_store import MessageStore
-from gantry_remoting import split_address
+from gantry_remoting import CertificateSource, PeerContexts, split_address
 from gantry_wire import ResponseCode
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class Replication:
         meanwhile: Callable[[], None] = lambda: None,
         clock_ms: Callable[[], int] = boottime_ms,
         credentials: Credentials | None = None,
+        certificates: CertificateSource[PeerContexts] | None = None,
     ) -> None:
         """``standstill`` runs what nobody may see half done, ``advanced`` looks at everybody who waits.
 
@@ -104,7 +105,7 @@ class Replication:
         self._move = asyncio.Event()
         self._is_show_scheduled = False
         self._is_table_scheduled = False
-        self._tls: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None)
+        self._certificates: Final = certificates
         store.on_wrote = self._wrote
         tables.on_urgent = self._tables_changed
         self._show_nothing_new()
@@ -117,12 +118,10 @@ class Replication:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen for slaves. Raises OSError for a port that was asked for and is taken, or a file that is missing."""
+        """Listen for slaves. Raises OSError for a port that was asked for and is taken, or a secret that is missing."""
         ha, port = self._ha, self._settings.ha_listen_port
         if ha.secret_path:
             self.secret = (await asyncio.to_thread(_read, ha.secret_path)).strip()
-        if ha.tls_certificate:
-            self._tls = await asyncio.to_thread(_tls_contexts, ha.tls_certificate, ha.tls_key, ha.tls_authority)
         self.server = ReplicationServer(
             lambda: self.facts,
             self._source,
@@ -137,7 +136,8 @@ class Replication:
         if port is None:
             return
         try:
-            await self.server.start(self._settings.listen_host, port, self._tls[0])
+            tls = None if self._certificates is None else self._server_tls
+            await self.server.start(self._settings.listen_host, port, tls)
         except OSError as error:
             if self._settings.ha_port is not None or ha.acks_needed:
                 raise
@@ -145,6 +145,14 @@ class Replication:
             log.warning(
                 "no slave can follow: the replication port is taken", extra={"port": port, "reason": str(error)}
             )
+
+    def _server_tls(self) -> ssl.SSLContext:
+        assert self._certificates is not None, "only asked where there are some"
+        return self._certificates.current.server
+
+    def _client_tls(self) -> ssl.SSLContext:
+        assert self._certificates is not None, "only asked where there are some"
+        return self._certificates.current.client
 
     async def close(self) -> None:
         """Follow nobody, and let nobody follow."""
@@ -339,7 +347,7 @@ class Replication:
             on_copied=self._copied,
             on_grant=self._granted,
             on_welcome=self._welcomed,
-            tls=self._tls[1],
+            tls=None if self._certificates is None else self._client_tls,
             standstill=self._standstill,
         )
 
@@ -422,19 +430,3 @@ class Replication:
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
         return file.read()
-
-
-def _tls_contexts(certificate: str, key: str, authority: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of the listening port, and for following. With an authority both sides must show what it has signed."""
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    for context in (server, client):
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(certificate, key)
-        if authority:
-            context.load_verify_locations(authority)
-    client.check_hostname = False  # members are known by who signed them: their addresses come and go
-    client.verify_mode = ssl.CERT_REQUIRED if authority else ssl.CERT_NONE
-    if authority:
-        server.verify_mode = ssl.CERT_REQUIRED
-    return server, client

@@ -20,11 +20,20 @@ from gantry_wire.message import record_store_timestamp
 class BrokerHandlers:
     """Codes 25, 26, 28, 45 and 402. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, delay: DelayService, hold: PullHold, connections: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        core: BrokerCore,
+        delay: DelayService,
+        hold: PullHold,
+        connections: Callable[[], int],
+        *,
+        certificate_ends_at: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self._core = core
         self._delay = delay
         self._hold = hold
         self._connections = connections
+        self._certificate_ends_at = certificate_ends_at
         self._booted_at_ms = core.clock.wall_ms()
 
     def table(self) -> HandlerTable:
@@ -113,6 +122,9 @@ class BrokerHandlers:
             "sendThreadPoolQueueCapacity": settings.send_queue_capacity,
             "pullThreadPoolQueueCapacity": settings.held_pulls_max,
         }
+        ends_at = self._certificate_ends_at()
+        if ends_at is not None:
+            table["tlsCertificateEndsTimestamp"] = int(ends_at * 1000)
         for pool in ("send", "pull", "query", "ack", "endTransaction", "litePull", "clientManager", "heartbeat"):
             table.setdefault(f"{pool}ThreadPoolQueueSize", 0)
             table.setdefault(f"{pool}ThreadPoolQueueCapacity", 0)
