@@ -42,9 +42,9 @@ from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
 from gantry_broker.server.handlers.topics import TopicHandlers
 from gantry_broker.server.handlers.transactions import TransactionHandlers
+from gantry_broker.server.handlers.unsupported import unsupported_table
 from gantry_broker.server.live_settings import FILE as LIVE_FILE
 from gantry_broker.server.live_settings import LiveSettings
-from gantry_broker.server.handlers.unsupported import unsupported_table
 from gantry_broker.server.offsets import ConsumerOffsets
 from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.persist import Persistence

@@ -140,7 +140,9 @@ class TransactionProducer:
         if not receipt.is_acknowledged:
             with suppress(ClientError):
                 await self.roll_back(half)
-            raise BrokerRefused(receipt.status, "the half message is stored but not promised", receipt.queue.broker_name)
+            raise BrokerRefused(
+                receipt.status, "the half message is stored but not promised", receipt.queue.broker_name
+            )
         return half
 
     async def commit(self, half: HalfMessage, *, timeout_ms: int | None = None) -> None:
@@ -204,12 +206,14 @@ class TransactionProducer:
             question = CheckTransactionState.read(command.ext)
             message = received(decode_record(command.body), question.bname or "")
         except (ValueError, RemoteProtocolError) as error:
-            log.warning("a question about a transaction cannot be read", extra={"broker": address, "reason": str(error)})
+            log.warning(
+                "a question about a transaction cannot be read", extra={"broker": address, "reason": str(error)}
+            )
             return
         try:
             decision = await self._check(message)
         except Exception as error:
-            log.error("the check of a transaction failed", exc_info=error, extra={"message": message.message_id})
+            log.error("the check of a transaction failed", exc_info=error, extra={"message_id": message.message_id})
             decision = Decision.UNKNOWN
         asked = EndTransaction(
             producer_group=self.group, tran_state_table_offset=question.tran_state_table_offset,

@@ -60,11 +60,16 @@ class NameServer:
         self._key_values = KeyValueStore(directory / KEY_VALUE_FILE)
         handlers = Handlers(self.routes, self._key_values, self._settings, now_ms)
         self.guard = guard = _guard(settings)
-        dispatch = handlers.dispatch
+        dispatch: Dispatch = handlers.dispatch
         if guard is not None:
             dispatch = guarded(dispatch, guard)
-        account_of = (lambda: None) if guard is None else (lambda: guard.asked_by)
-        dispatch = audited(dispatch, "nameserver", AUDITED, failure=failure, account_of=account_of)
+        dispatch = audited(
+            dispatch,
+            "nameserver",
+            AUDITED,
+            failure=failure,
+            account_of=lambda: None if guard is None else guard.asked_by,
+        )
         self._service = CommandService(dispatch, disconnected=self._disconnected)
         self._listener = Listener(
             self._service,

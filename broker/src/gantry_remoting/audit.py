@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any, Final
 
 from gantry_remoting.connection import Connection
+from gantry_remoting.server import Answer, Dispatch
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.fastjson import loads
@@ -35,9 +36,6 @@ FIELDS: Final = (
 _NAMES: Final = {"groupName": "groupName", "topicName": "topic"}
 _LISTS: Final = {"groupConfigList": "groupName", "topicConfigList": "topicName"}
 _PROPERTIES: Final = frozenset({RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG})
-
-Answer = Command | Awaitable[Command | None] | None
-Dispatch = Callable[[Command, Connection], Answer]
 
 log = logging.getLogger(LOGGER)
 
@@ -68,8 +66,8 @@ def audited(
 ) -> Dispatch:
     """``dispatch`` with a line for each request of ``codes``, when its answer is known.
 
-    What is raised becomes the answer that ``failure`` makes of it. ``account_of`` says who the sender of the request that
-    was dispatched last has proved to be.
+    What is raised becomes the answer that ``failure`` makes of it. ``account_of`` says who has sent, provably, the
+    request that was dispatched last.
     """
 
     def known(command: Command, connection: Connection, account: str | None, reply: Command | None) -> Command | None:

@@ -151,7 +151,8 @@ class Listener:
 
 __all__ = ["PASS_REPLY_BYTES_MAX", "CommandService", "Connection", "Listener", "Service"]
 
-Dispatch = Callable[[Command, Connection], Command | Awaitable[Command | None] | None]
+Answer = Command | Awaitable[Command | None] | None
+Dispatch = Callable[[Command, Connection], Answer]
 
 
 @final

@@ -48,7 +48,9 @@ class Plan:
     def name(self) -> str:
         kind = "sync, two slaves" if self.is_sync else "async, one slave"
         mixture = ", mixed" if self.is_mixed else ""
-        return f"{kind}{mixture}, {'slave level' if self.is_calm else 'slave behind' if self.is_lagging else 'full load'}"
+        return (
+            f"{kind}{mixture}, {'slave level' if self.is_calm else 'slave behind' if self.is_lagging else 'full load'}"
+        )
 
     @property
     def poll_text(self) -> str:
@@ -61,22 +63,20 @@ class Plan:
 
 
 PLANS = (
-    *(
-        Plan(is_sync=True, is_mixed=True, poll_ms=1_000, client=client) for client in ("5.3.3", "4.9.8")
-    ),
+    *(Plan(is_sync=True, is_mixed=True, poll_ms=1_000, client=client) for client in ("5.3.3", "4.9.8")),
     *(
         Plan(is_sync=is_sync, is_calm=state == "calm", is_lagging=state == "lagging", poll_ms=poll_ms, client=client)
-    for is_sync, state, poll_ms, client in (
-        (False, "load", 0, "5.3.3"),
-        (False, "load", 1_000, "5.3.3"),
-        (False, "calm", 1_000, "5.3.3"),
-        (False, "lagging", 1_000, "5.3.3"),
-        (False, "lagging", 1_000, "4.9.8"),
-        (True, "load", 0, "5.3.3"),
-        (True, "load", 1_000, "5.3.3"),
-        (True, "lagging", 1_000, "5.3.3"),
-        (True, "load", 1_000, "4.9.8"),
-    )
+        for is_sync, state, poll_ms, client in (
+            (False, "load", 0, "5.3.3"),
+            (False, "load", 1_000, "5.3.3"),
+            (False, "calm", 1_000, "5.3.3"),
+            (False, "lagging", 1_000, "5.3.3"),
+            (False, "lagging", 1_000, "4.9.8"),
+            (True, "load", 0, "5.3.3"),
+            (True, "load", 1_000, "5.3.3"),
+            (True, "lagging", 1_000, "5.3.3"),
+            (True, "load", 1_000, "4.9.8"),
+        )
     ),
 )
 """Both groups, both polls; without a load, and with slaves that have not got everything."""

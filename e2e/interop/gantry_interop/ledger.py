@@ -188,7 +188,9 @@ def judge(
     in_tail = set(tail.values())
     seen = {one.number for one in ledger.seen}
     lost = sorted(one.number for one in ledger.answered if final.get(one.place) != one.number)
-    here = [one for one in ledger.seen if one.number >= 0 and one.number not in ledger.failed]  # those come by another way
+    here = [
+        one for one in ledger.seen if one.number >= 0 and one.number not in ledger.failed
+    ]  # those come by another way
     vanished = sorted({one.number for one in here if final.get(one.place) != one.number})
     unseen = sorted({one.number for one in ledger.answered} - seen - set(lost))
     retried = {one.number for one in ledger.seen if one.number in ledger.failed}

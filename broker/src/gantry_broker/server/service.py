@@ -61,7 +61,11 @@ class BrokerService:
         self._signed = signed
         self._tasks: set[asyncio.Task[None]] = set()
         self._audited = audited(
-            self._answer, "broker", AUDITED, failure=failure, account_of=lambda: None if guard is None else guard.asked_by
+            self._answer,
+            "broker",
+            AUDITED,
+            failure=failure,
+            account_of=lambda: None if guard is None else guard.asked_by,
         )
 
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:

@@ -236,10 +236,13 @@ class SendHandlers:
         """The first half of a transaction: stored where nobody reads it, until its producer says how it has ended."""
         if self._core.settings.rejects_transactions:
             raise Refused(
-                ResponseCode.NO_PERMISSION, f"the broker[{self._core.settings.broker_ip}] sending transaction message is forbidden"
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._core.settings.broker_ip}] sending transaction message is forbidden",
             )
         properties = half_properties(message.properties, message.topic, message.queue_id)
-        return self.draft(Outgoing(names.HALF_TOPIC, 0, message.body, properties, message.reconsume_times), send, born_host)
+        return self.draft(
+            Outgoing(names.HALF_TOPIC, 0, message.body, properties, message.reconsume_times), send, born_host
+        )
 
     # ------- batches
 

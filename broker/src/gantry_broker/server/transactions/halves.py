@@ -15,7 +15,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, final
 
-
 UNKNOWN: Final = -1
 """The physical offset of a place that was not read, because nothing of interest lies before it."""
 

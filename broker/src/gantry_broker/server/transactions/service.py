@@ -353,11 +353,17 @@ class Transactions:
     def _give_up(self, half: Half, message: StoredMessage) -> None:
         core = self._core
         topic = core.topics.ensure(names.CHECK_MAX_TIME_TOPIC, 1).topic_name
-        self._close(half, Outcome.GIVEN_UP, [records.copy_draft(message, core.store.queue(topic, 0), message.properties)])
+        self._close(
+            half, Outcome.GIVEN_UP, [records.copy_draft(message, core.store.queue(topic, 0), message.properties)]
+        )
         self.given_up += 1
         log.warning(
             "a transaction was given up",
-            extra={"group": half.group, "asked": half.checks, "message": message.properties.get(keys.UNIQUE_KEY, "")},
+            extra={
+                "group": half.group,
+                "asked": half.checks,
+                "message_id": message.properties.get(keys.UNIQUE_KEY, ""),
+            },
         )
 
     def _producer(self, group: str) -> Connection | None:
