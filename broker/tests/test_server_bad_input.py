@@ -131,7 +131,7 @@ async def test_an_unknown_topic_is_refused(place: Place) -> None:
 
 async def test_a_refused_message_makes_no_topic(tmp_path: Path) -> None:
     """With auto-creation on, a message that is refused for another reason does not leave its topic behind."""
-    async with running_broker(tmp_path) as broker:
+    async with running_broker(tmp_path, rejectTransactionMessage="true") as broker:
         client = await Dialogue.open(f"127.0.0.1:{broker.port}")
         here = Place(broker, client, tmp_path)
         await broker.core.persistence.round()
