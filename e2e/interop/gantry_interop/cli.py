@@ -18,7 +18,19 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from gantry_interop import benchmark, drivers, failover, java, migration, migration_report, peers, record, report, tls
+from gantry_interop import (
+    benchmark,
+    drivers,
+    failover,
+    java,
+    live_config,
+    migration,
+    migration_report,
+    peers,
+    record,
+    report,
+    tls,
+)
 from gantry_interop.errors import InteropError
 from gantry_interop.places import new_run_directory
 from gantry_interop.processes import Nursery
@@ -100,6 +112,7 @@ Examples:
   run.py migrate                               gantry migrate, with 3 GiB from before, under load
   run.py failover                              kill the master under Java clients, promote a slave
   run.py tls                                   over TLS, while certificates are replaced
+  run.py config                                settings are changed while the servers run
   run.py record                                capture the golden frames anew
 
 A result is one line per client version and scenario. "failed", "lost", "altered" and "order" (out of
@@ -286,6 +299,24 @@ def tls_command(clients: str, count: int) -> None:
     report.show_verdicts(console, found.verdicts)
     console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
     report.write_results(directory / "results.json", found.as_json())
+    sys.exit(0 if found.kept else 1)
+
+
+@main.command("config")
+@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+def config_command(clients: str) -> None:
+    """Java's admin client changes settings of running servers, which are then started again."""
+    console = report.console()
+    directory = new_run_directory("config")
+    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    order = drivers.Order("", 0, 0, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
+    with _harness_errors(console):
+        java.build()
+        with Nursery(directory / "logs") as nursery:
+            found = live_config.play(nursery, chosen, order, directory, lambda one: report.show_progress(console, one))
+    console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
+    report.write_results(directory / "results.json", found.as_json())
+    console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if found.kept else 1)
 
 

@@ -14,6 +14,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * What a scenario is played on: a topic and group nobody used before, and clients that are shut down at its end.
@@ -87,6 +88,17 @@ final class Stage implements AutoCloseable {
         producer.start();
         closings.push(producer::shutdown);
         return producer;
+    }
+
+    /** What mqadmin is made of. */
+    DefaultMQAdminExt admin() throws MQClientException {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(10_000);
+        admin.setNamesrvAddr(options.nameServer());
+        admin.setInstanceName(instance());
+        admin.setClientIP("127.0.0.1");
+        admin.start();
+        closings.push(admin::shutdown);
+        return admin;
     }
 
     void createTopic(DefaultMQProducer producer, int queues) throws MQClientException {
