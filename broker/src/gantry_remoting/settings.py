@@ -3,6 +3,7 @@
 import ssl
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.tls_contexts import client_context, server_context
@@ -42,7 +43,14 @@ class TlsSettings:
     def source(self, purpose: str) -> CertificateSource[ssl.SSLContext]:
         """The files as something that notices when they change."""
         paths = [path for path in (self.certificate_file, self.key_file, self.authority_file) if path]
-        return CertificateSource(purpose, paths, self.server_context, certificate=self.certificate_file)
+        names = {
+            "tlsServerCertPath": self.certificate_file,
+            "tlsServerKeyPath": self.key_file,
+            "tlsServerTrustCertPath": self.authority_file,
+        }
+        return CertificateSource(
+            purpose, paths, self.server_context, certificate=self.certificate_file, names=_given(names)
+        )
 
 
 def listener_tls(
@@ -63,6 +71,13 @@ def listener_tls(
     if mode is TlsMode.DISABLED or not certificate:
         return None
     return TlsSettings(mode, certificate, key, authority or None, requires_client_certificate)
+
+
+def _given(files: dict[str, str | None]) -> dict[str, str]:
+    return {name: path for name, path in files.items() if path}
+
+
+_FIELDS: Final = ("authority_file", "certificate_file", "key_file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +115,13 @@ class ClientTlsSettings:
             is_host_name_checked=self.is_host_name_checked,
         )
 
-    def source(self, purpose: str) -> CertificateSource[ssl.SSLContext]:
-        """The files as something that notices when they change."""
-        paths = [path for path in (self.certificate_file, self.key_file, self.authority_file) if path]
-        return CertificateSource(purpose, paths, self.client_context, certificate=self.certificate_file)
+    def source(self, purpose: str, names: tuple[str, str, str] = _FIELDS) -> CertificateSource[ssl.SSLContext]:
+        """The files as something that notices when they change; `names` are where authority, certificate, key stand."""
+        files = (self.authority_file, self.certificate_file, self.key_file)
+        settings = _given(dict(zip(names, files, strict=True)))
+        return CertificateSource(
+            purpose, list(settings.values()), self.client_context, certificate=self.certificate_file, names=settings
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
