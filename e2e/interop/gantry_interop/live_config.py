@@ -1,8 +1,8 @@
 """Java's admin client changes settings of a running broker and name server, which are then started again.
 
-What the client can see is judged in Java: a change holds at once and is shown, it survives the restart and can be taken
-back, and what may not change is refused by its name without a trace. What it cannot see is judged here: each attempt has
-left one line in the audit log, with the names of the keys and never with a value.
+What the client can see is judged in Java: a change holds at once and is shown, it survives the restart and can be
+taken back, and what may not change is refused by its name without a trace. What it cannot see is judged here: each
+attempt has left one line in the audit log, with the names of the keys and never with a value.
 """
 
 from __future__ import annotations
