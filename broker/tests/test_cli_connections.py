@@ -10,7 +10,6 @@ import pytest
 import trustme
 from click.testing import CliRunner
 
-from gantry_access import signer
 from gantry_broker.testing.certificates import Party
 from gantry_cli.main import cli
 from gantry_remoting import CannotConnect, Channel
@@ -31,6 +30,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 READING_AS_A_GROUP = ("consume", ("orders", "--group", "billing", "--count", "1"))
 
+
 def with_tls(command: click.Command, context: click.Context, words: tuple[str, ...] = ()) -> Iterator[str]:
     """Every command at a leaf of the tree that has TLS options."""
     if isinstance(command, click.Group):
@@ -43,8 +43,9 @@ def with_tls(command: click.Command, context: click.Context, words: tuple[str, .
 
 
 @pytest.fixture
-def connected(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """How every connection was asked for; none is made."""
+    monkeypatch.chdir(tmp_path)
     asked: list[dict[str, Any]] = []
 
     async def connect(address: str, **how: Any) -> Channel:

@@ -18,12 +18,13 @@ def read_small_file(path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError as error:  # a zero byte in a path
         raise OSError(errno.EINVAL, str(error), path) from error
-    with open(descriptor, "rb") as file:
-        facts = os.fstat(descriptor)
+    facts = os.fstat(descriptor)
+    if not stat.S_ISREG(facts.st_mode):
+        os.close(descriptor)
         if stat.S_ISDIR(facts.st_mode):
             raise IsADirectoryError(errno.EISDIR, "it is a directory", path)
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError(errno.EINVAL, "it is not a file", path)
+        raise OSError(errno.EINVAL, "it is not a file", path)
+    with open(descriptor, "rb") as file:
         data = file.read(BYTES_MAX + 1)
     if len(data) > BYTES_MAX:
         raise OSError(errno.EFBIG, f"it has {facts.st_size} bytes, and at most {BYTES_MAX} are read", path)

@@ -174,6 +174,11 @@ def probe_browser() -> str | None:
     return None if any(shutil.which(name) for name in names) else "no chromium, google-chrome or firefox on PATH"
 
 
+def probe_openssl() -> str | None:
+    """The command, which can do what a well-behaved client never does."""
+    return missing_commands("openssl")
+
+
 def probe_buildah() -> str | None:
     """buildah, to build images without a daemon."""
     return missing_commands("buildah")
@@ -191,6 +196,7 @@ NEEDS: dict[str, Need] = {
         Need("spark", probe_spark, "scripts/setup spark, and apt-get install openjdk-17-jre-headless"),
         Need("cluster", probe_cluster, "point KUBECONFIG at a cluster; `kind create cluster` makes one"),
         Need("browser", probe_browser, "apt-get install chromium"),
+        Need("openssl", probe_openssl, "apt-get install openssl"),
         Need("buildah", probe_buildah, "apt-get install buildah"),
     )
 }
