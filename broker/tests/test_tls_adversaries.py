@@ -49,7 +49,7 @@ def _large(path: Path) -> None:
         file.truncate(5 * GIB)
 
 
-SPOILED: dict[str, Callable[[Path], None]] = {
+SPOILED: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: None,
     "a directory": lambda path: path.mkdir(),
     "5 GiB": _large,
@@ -93,7 +93,7 @@ PLACES = [
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
 @pytest.mark.parametrize(("purpose", "key"), PLACES, ids=[key for _, key in PLACES])
 async def test_what_is_no_certificate_file_is_named_by_its_setting(
-    tmp_path: Path, party: Party, purpose: str, key: str, spoil: Callable[[Path], None]
+    tmp_path: Path, party: Party, purpose: str, key: str, spoil: Callable[[Path], object]
 ) -> None:
     """At a start it is refused; later the whole of what was there goes on; both say which setting to mend."""
     path = keys_of(party)[purpose][key]
@@ -180,10 +180,10 @@ async def test_a_name_server_that_cannot_speak_tls_does_not_start(tmp_path: Path
 
 
 @asynccontextmanager
-async def listening(party: Party, **settings: int) -> AsyncIterator[Listener]:
+async def listening(party: Party, *, timeout_ms: int = 30_000) -> AsyncIterator[Listener]:
     """A listener that enforces TLS and answers every request with its body."""
     service = CommandService(lambda command, connection: command.reply(body=command.body))
-    listener = Listener(service, ListenerSettings(host="127.0.0.1", tls=party.server(), **settings))
+    listener = Listener(service, ListenerSettings(host="127.0.0.1", tls=party.server(), frame_timeout_ms=timeout_ms))
     await listener.start()
     try:
         yield listener
@@ -222,7 +222,7 @@ async def test_a_handshake_that_dribbles_is_cut_off(
     """Each byte is in time, and the whole is not: what counts is when it began. Others are served meanwhile."""
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
     hello = client_hello(party)[:100]
-    async with listening(party, frame_timeout_ms=timeout_ms) as listener:
+    async with listening(party, timeout_ms=timeout_ms) as listener:
         peer = await RawPeer.open(listener.port)
         dribbling = asyncio.ensure_future(dribble(peer, hello))
         channel = await Channel.connect(f"127.0.0.1:{listener.port}", tls=party.client().client_context())

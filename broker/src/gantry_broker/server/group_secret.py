@@ -3,8 +3,9 @@
     haSecretPath changes -> streams that begin from now on prove the new one; those that exist go on
 
 The file may be written in place, renamed over, or be a mounted Kubernetes Secret whose `..data` link is turned: what is
-in it counts, and it counts when two looks have seen the same, for somebody may be writing it. A file that is gone, empty or no file at all is not used, since an empty secret lets everybody follow; the
-old one goes on, and the log says why. The log never says what a secret is.
+in it counts, and it counts when two looks have seen the same, for somebody may be writing it. A file that is gone,
+empty or no file at all is not used, since an empty secret lets everybody follow; the old one goes on, and the log says
+why. The log never says what a secret is.
 
 The brokers of a group see the change seconds or, with Kubernetes, a minute apart. A stream that breaks in between is
 refused until both sides know the new one, and then made again by itself.

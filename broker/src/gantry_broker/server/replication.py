@@ -187,8 +187,9 @@ class Replication:
         self.facts = MasterFacts(
             cluster=settings.cluster_name, broker_name=settings.broker_name,
             file_bytes=settings.store.mapped_file_size_commit_log, epoch=epoch, grant_ms=grant_ms,
-            secret=self.secret.current, is_comparing=is_comparing, is_classic_counted=not (ha.acks_needed and electable),
-            electable=tuple(electable), broker_id=settings.broker_id, acks_needed=ha.acks_needed,
+            secret=self.secret.current, is_comparing=is_comparing,
+            is_classic_counted=not (ha.acks_needed and electable), electable=tuple(electable),
+            broker_id=settings.broker_id, acks_needed=ha.acks_needed,
         )  # fmt: skip
         if not is_comparing:
             self._tables.lead()

@@ -14,7 +14,6 @@ from typing import Final, final
 from gantry_broker.settings import BrokerSettings
 from gantry_remoting import CertificateSource, PeerContexts, peer_contexts
 
-
 _CLIENT: Final = ("tlsClientTrustCertPath", "tlsClientCertPath", "tlsClientKeyPath")
 _REPLICATION: Final = ("haTlsCertPath", "haTlsKeyPath", "haTlsTrustCertPath")
 
