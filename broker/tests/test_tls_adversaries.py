@@ -19,7 +19,7 @@ from gantry_broker.ha import tls_port
 from gantry_broker.server.tls import BrokerTls
 from gantry_broker.settings import broker_settings
 from gantry_broker.testing.certificates import Party
-from gantry_broker.testing.local import RawPeer, local_conf, running_broker
+from gantry_broker.testing.local import RawPeer, local_conf, running_broker, wait_until
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import CertificateSource, Channel, CommandService, Listener, ListenerSettings
@@ -110,6 +110,33 @@ async def test_what_is_no_certificate_file_is_named_by_its_setting(
     with pytest.raises(OSError) as refusal:
         await tls_of(tmp_path, party, purpose).start()
     assert f"{key}={path}" in str(refusal.value)
+
+
+@pytest.mark.parametrize("purpose", ["clients", "name servers", "brokers"])
+async def test_a_mounted_secret_is_followed_for_every_purpose(
+    tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, purpose: str
+) -> None:
+    """Kubernetes turns the link `..data` under a running broker; the next connection uses what is there then."""
+    monkeypatch.setattr("gantry_remoting.certificates.LOOK_INTERVAL_S", 0.01)
+    mount = tmp_path / "mount"
+    old, new = Party(mount / "..old", authority), Party(mount / "..new", authority)
+    (mount / "..data").symlink_to("..old")
+    for path in (old.chain, old.key, old.authority):
+        (mount / path.name).symlink_to(f"..data/{path.name}")
+    conf = {key: str(mount / path.name) for key, path in keys_of(old)[purpose].items()}
+    if purpose == "name servers":
+        conf |= {"tlsEnable": "true", "namesrvAddr": "127.0.0.1:1"}
+    tls = BrokerTls(broker_settings({**local_conf(tmp_path / "store"), **conf}))
+    await tls.start()
+    [source] = tls.sources
+    first = source.current
+
+    (mount / "..data_tmp").symlink_to("..new")
+    (mount / "..data_tmp").replace(mount / "..data")
+    await wait_until(lambda: source.current is not first)
+
+    assert tls.trouble is None and new.chain.read_bytes() == (mount / new.chain.name).read_bytes()
+    await tls.close()
 
 
 @pytest.mark.parametrize("purpose", ["clients", "name servers", "brokers"])
