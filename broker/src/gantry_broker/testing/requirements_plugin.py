@@ -50,7 +50,7 @@ class Need:
         return f"needs_{self.name}"
 
 
-@dataclass
+@dataclass(eq=False)
 class Account:
     """What was not run: per need, the reason and how many tests.
 
