@@ -92,3 +92,20 @@ def test_a_command_connects_as_it_was_told(
         assert type(how["sign"]).__name__ == "StrictSigner"
     for how in connected:
         assert how["tls"] is None and how["sign"] is None
+
+
+@pytest.mark.parametrize("option", ["--tls-ca", "--tls-cert", "--tls-key"])
+@pytest.mark.parametrize("command", ["topic list", "migrate"])
+def test_a_file_that_is_none_is_named_by_its_option(
+    tmp_path: Path, connected: list[dict[str, Any]], command: str, option: str
+) -> None:
+    """One line and exit code 1, and nobody was connected to in plain text instead."""
+    party = Party(tmp_path / "party", trustme.CA())
+    files = {"--tls-ca": party.authority, "--tls-cert": party.chain, "--tls-key": party.key}
+    files[option].write_bytes(b"nonsense")
+    options = [word for name, path in files.items() for word in (name, str(path))]
+
+    result = CliRunner().invoke(cli, [*command.split(), *COMMANDS[command], "-n", "127.0.0.1:1", *options])
+
+    assert result.exit_code == 1 and not connected
+    assert f"{option}={files[option]}" in result.output and len(result.output.splitlines()) <= 2, result.output

@@ -3,7 +3,6 @@
 import ssl
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
 
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.tls_contexts import client_context, server_context
@@ -77,9 +76,6 @@ def _given(files: dict[str, str | None]) -> dict[str, str]:
     return {name: path for name, path in files.items() if path}
 
 
-_FIELDS: Final = ("authority_file", "certificate_file", "key_file")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTlsSettings:
     """How a client speaks TLS. As it is: with servers that an authority of the system vouches for."""
@@ -101,6 +97,11 @@ class ClientTlsSettings:
     """The certificate must be for the host that was connected to. RocketMQ's clients never look; without it every
     holder of a certificate of the authority can play any server."""
 
+    names: tuple[str, str, str] = field(
+        default=("authority_file", "certificate_file", "key_file"), compare=False, repr=False
+    )
+    """What authority, certificate and key are called by whoever wrote their paths down, for errors."""
+
     def __post_init__(self) -> None:
         if bool(self.certificate_file) != bool(self.key_file):
             raise ValueError("a client's certificate and its key go together: give both or neither")
@@ -115,12 +116,12 @@ class ClientTlsSettings:
             is_host_name_checked=self.is_host_name_checked,
         )
 
-    def source(self, purpose: str, names: tuple[str, str, str] = _FIELDS) -> CertificateSource[ssl.SSLContext]:
-        """The files as something that notices when they change; `names` are where authority, certificate, key stand."""
+    def source(self, purpose: str) -> CertificateSource[ssl.SSLContext]:
+        """The files as something that notices when they change."""
         files = (self.authority_file, self.certificate_file, self.key_file)
-        settings = _given(dict(zip(names, files, strict=True)))
+        names = _given(dict(zip(self.names, files, strict=True)))
         return CertificateSource(
-            purpose, list(settings.values()), self.client_context, certificate=self.certificate_file, names=settings
+            purpose, list(names.values()), self.client_context, certificate=self.certificate_file, names=names
         )
 
 

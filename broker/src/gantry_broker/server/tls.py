@@ -9,6 +9,7 @@ without its key never touches its store, and looked at until it stops.
 """
 
 import ssl
+from dataclasses import replace
 from typing import Final, final
 
 from gantry_broker.settings import BrokerSettings
@@ -25,7 +26,7 @@ class BrokerTls:
     def __init__(self, settings: BrokerSettings) -> None:
         server, client = settings.listener_tls, settings.name_server_tls
         self.clients: Final = None if server is None else server.source("clients")
-        self.name_servers: Final = None if client is None else client.source("name servers", _CLIENT)
+        self.name_servers: Final = None if client is None else replace(client, names=_CLIENT).source("name servers")
         self.replication: Final = _replication(settings)
 
     @property
