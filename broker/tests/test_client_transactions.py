@@ -13,6 +13,7 @@ from gantry_broker.testing.ports import free_port
 from gantry_client import (
     Admin,
     BrokerRefused,
+    ClientSettings,
     ConsumerSettings,
     Decision,
     InvalidMessage,
@@ -27,6 +28,8 @@ from gantry_client.testing import wait_until
 SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
 SMALL = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
 GROUP = "payments"
+ATTENTIVE = ClientSettings(route_poll_interval_ms=500)
+"""A queue that a crash has hidden is shown again when something is committed to it, and that comes by the routes."""
 
 
 class Servers:
@@ -59,9 +62,10 @@ async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
 
 async def delivered(servers: Servers, count: int, topic: str = "T") -> list[bytes]:
     """The first so many messages of a topic."""
-    settings = ConsumerSettings(start_from=StartFrom.FIRST)
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=500)
     bodies: list[bytes] = []
-    async with PollConsumer(servers.address, "readers", topics=topic, settings=settings) as consumer:
+    consumer = PollConsumer(servers.address, "readers", topics=topic, settings=settings, client_settings=ATTENTIVE)
+    async with consumer:
         async with asyncio.timeout(30):
             while len(bodies) < count:
                 bodies += [message.body for message in await consumer.poll(timeout_ms=1000)]

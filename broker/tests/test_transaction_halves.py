@@ -17,7 +17,7 @@ def halves(*offsets: int) -> OpenHalves:
 
 
 def test_what_has_ended_is_not_open() -> None:
-    """And the rest is; a restart begins at the first that is open, and at the first op message about it or later ones."""
+    """And the rest is; a restart begins at the first that is open, and at the first op message about it or later."""
     one = halves(0, 1, 2, 3)
     one.done(0, [1])
     assert [one.find(offset) is not None for offset in range(5)] == [True, False, True, True, False]
@@ -54,7 +54,7 @@ def test_one_that_was_stored_again_is_known_by_its_first_place() -> None:
 
     found = one.find(2)
     assert found is not None and found.aliases == {2: UNKNOWN}
-    one.ended(found)
+    one.ended(found, "committed")
     assert one.find(2) is None
 
 
@@ -63,12 +63,11 @@ def test_an_end_counts_before_it_is_read() -> None:
     one = halves(0, 1)
     found = one.find(0)
     assert found is not None
-    one.ended(found)
+    one.ended(found, "committed")
 
-    assert one.find(0) is None and one.was_ended(0)
+    assert one.find(0) is None and one.outcome(0) == "committed"
     assert one.half_low == 0
     one.done(0, [0])
-    assert not one.was_ended(0)
     assert one.half_low == 1
 
 

@@ -5,8 +5,8 @@
     neither in time -> a broker asks any producer of the group: `check` says how it has ended, as far as it knows
 
 A commit is answered: when `commit` returns, the message is as safe as its broker's mode promises. It is repeated until
-its deadline, also at a promoted slave, since ending a transaction twice in the same way stores the message once. (Apache
-RocketMQ stores it again; there each end is sent once.)
+its deadline, also at a promoted slave, since ending a transaction twice in the same way stores the message once.
+(Apache RocketMQ stores it again; there each end is sent once.)
 """
 
 import asyncio

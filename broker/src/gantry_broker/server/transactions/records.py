@@ -1,8 +1,8 @@
 """The messages that transactions are made of: half, op, committed, stored again, given up, and the question about one.
 
-    half       RMQ_SYS_TRANS_HALF_TOPIC, where it belongs in REAL_TOPIC and REAL_QID, and no transaction bits: it has a queue
+    half       RMQ_SYS_TRANS_HALF_TOPIC, where it belongs in REAL_TOPIC and REAL_QID, and no transaction bits
     op         RMQ_SYS_TRANS_OP_HALF_TOPIC, tag "d", its body the queue offsets of half messages, each with a comma
-    committed  the half message in its own topic, with the transaction bits of a commit and the place of the half message
+    committed  the half message in its own topic, with the bits of a commit and the place of the half message
 
 This is RocketMQ's form of them, so that either may open the other's store. What it has not got is why a half message
 has ended: an op message of ours says so in a property of its own, and is found by the offset that it is about.
@@ -45,6 +45,9 @@ class Outcome(StrEnum):
     STORED_AGAIN = "stored-again"
 
 
+ENDINGS: Final = {outcome.value: outcome for outcome in Outcome if outcome is not Outcome.STORED_AGAIN}
+
+
 def immunity_ms(properties: dict[str, str]) -> int | None:
     """How long its producer wants to have before it is asked; None if it does not say."""
     text = properties.get(keys.CHECK_IMMUNITY_SECONDS, "")
@@ -59,18 +62,24 @@ def half_of(message: StoredMessage, patience_ms: int, asked_every_ms: int) -> Ha
     """What is kept of a half message while it is open."""
     properties = message.properties
     own_ms, checks = immunity_ms(properties), _count(properties.get(keys.TRANSACTION_CHECK_TIMES, ""))
-    first_ms = message.born_timestamp_ms + (patience_ms if own_ms is None else own_ms)
-    origin = properties.get(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
+    born_ms = min(message.born_timestamp_ms, message.store_timestamp_ms)  # its producer's clock may be wrong
+    first_ms = born_ms + (patience_ms if own_ms is None else own_ms)
     return Half(
         queue_offset=message.queue_offset,
         physical=message.physical_offset,
         group=properties.get(keys.PRODUCER_GROUP, ""),
-        born_ms=message.born_timestamp_ms,
+        born_ms=born_ms,
         first_check_ms=max(first_ms, message.store_timestamp_ms + asked_every_ms) if checks else first_ms,
         immunity_ms=own_ms,
         checks=checks,
-        origin=_count(origin) if origin else -1,
+        origin=origin_of(message),
     )
+
+
+def origin_of(message: StoredMessage) -> int:
+    """Where in the queue of half messages this one was stored first."""
+    text = message.properties.get(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
+    return _count(text) if text else message.queue_offset
 
 
 def ended_by(message: StoredMessage) -> list[int]:
@@ -80,15 +89,24 @@ def ended_by(message: StoredMessage) -> list[int]:
     return [int(part) for part in message.body.decode("ascii").split(",") if part]
 
 
-def op_draft(queue: ConsumeQueue, half: Half, outcome: Outcome, host: bytes, now_ms: int) -> Draft:
-    """That a half message has ended, and how."""
-    text = str(half.queue_offset)
-    properties = {keys.TAGS: OP_TAG, keys.KEYS: text, OUTCOME: outcome.value}
+def op_draft(queue: ConsumeQueue, half: Half, ended: list[int], outcome: Outcome, *, host: bytes, now_ms: int) -> Draft:
+    """That these places of a half message are over, and why. It is found by them, and by where its producer sent it."""
+    found_by = tuple(str(offset) for offset in sorted({half.origin, *ended}))
+    properties = {keys.TAGS: OP_TAG, keys.KEYS: keys.KEY_SEPARATOR.join(found_by), OUTCOME: outcome.value}
     return Draft(
-        queue=queue, body=f"{text},".encode(), properties=keys.encode_properties(properties),
-        sys_flag=FLAG_BORN_HOST_V6 if len(host) == 20 else 0, flag=0, born_timestamp_ms=now_ms, born_host=host,
-        reconsume_times=0, prepared_offset=0, tags_code=tags_code(OP_TAG), delay_ms=0, keys=(text,),
+        queue=queue, body="".join(f"{offset}," for offset in ended).encode(),
+        properties=keys.encode_properties(properties), sys_flag=FLAG_BORN_HOST_V6 if len(host) == 20 else 0, flag=0,
+        born_timestamp_ms=now_ms, born_host=host, reconsume_times=0, prepared_offset=0, tags_code=tags_code(OP_TAG),
+        delay_ms=0, keys=found_by,
     )  # fmt: skip
+
+
+def outcome_in(message: StoredMessage, half_offset: int) -> Outcome | None:
+    """What an op message says about how the transaction of this half message has ended; None if it does not."""
+    text = message.properties.get(OUTCOME, "")
+    found_by = message.properties.get(keys.KEYS, "").split(keys.KEY_SEPARATOR)
+    is_about = message.topic == names.OP_HALF_TOPIC and str(half_offset) in found_by
+    return ENDINGS.get(text) if is_about else None
 
 
 def copy_draft(
