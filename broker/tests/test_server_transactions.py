@@ -34,11 +34,12 @@ async def asking_broker(path: Path, **conf: str) -> AsyncIterator[Broker]:
         yield broker
 
 
-async def prepare(peer: Dialogue, body: bytes, **properties: str) -> dict[str, str]:
+async def prepare(peer: Dialogue, body: bytes, queue_id: int = 0, **properties: str) -> dict[str, str]:
     """The answer to a half message, with the unique id that it was given."""
     unique = _unique_ids.next(1_700_000_000_000)
     text = properties_text(UNIQ_KEY=unique, TRAN_MSG="true", PGROUP=GROUP, **properties)
-    reply = await peer.send_ok(body, properties=text, bornTimestamp=str(int(time.time() * 1000)), sysFlag="4")
+    born = str(int(time.time() * 1000))
+    reply = await peer.send_ok(body, properties=text, bornTimestamp=born, sysFlag="4", queueId=str(queue_id))
     return {**reply, "unique": unique}
 
 
@@ -266,7 +267,7 @@ async def test_what_is_committed_is_readable_also_where_a_crash_has_hidden_its_q
     """The topic may be lost, and made anew from the queues that have messages: the commit shows its queue again."""
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.send_ok(b"plain", queueId="0")
-        half = await prepare(peer, b"all", queueId="3")
+        half = await prepare(peer, b"all", 3)
     for path in (tmp_path / "config").glob("topics.json*"):
         path.unlink()
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
