@@ -14,11 +14,12 @@ from gantry_broker.errors import BrokerError
 from gantry_broker.server.transactions.endings import Endings
 from gantry_broker.server.transactions.journal import TransactionJournal
 from gantry_broker.store.draft import Draft
+from gantry_broker.store.reader import ReadResult
 from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire import properties as keys
 from gantry_wire.commands.transactions import EndTransaction
-from gantry_wire.message import TRANSACTION_COMMIT, TRANSACTION_MASK, StoredMessage, decode_record
+from gantry_wire.message import TRANSACTION_COMMIT, TRANSACTION_MASK, StoredMessage, decode_record, decode_records
 from gantry_wire.unique_id import UniqueIds
 
 COMMIT, ROLL_BACK, UNKNOWN = "8", "12", "0"
@@ -205,7 +206,7 @@ async def test_questions_to_nobody_do_not_count(tmp_path: Path) -> None:
 
 async def test_a_restart_forgets_no_transaction_and_repeats_none(tmp_path: Path) -> None:
     """What is open is asked about, what has ended is not; a restart reads only what is of interest."""
-    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+    async with running_broker(tmp_path, flushCommitLogThoroughInterval="1") as broker, dialogue(broker) as peer:
         ended = [await prepare(peer, b"old") for _ in range(3)]
         for half, how in zip(ended, (COMMIT, ROLL_BACK, COMMIT), strict=True):
             assert (await end(peer, half, how)).code == 0
@@ -351,3 +352,128 @@ async def test_a_repeated_commit_is_known_by_where_its_producer_sent_it(tmp_path
         assert (await end(peer, half, COMMIT)).code == 0
         assert (await end(peer, half, ROLL_BACK)).code == ResponseCode.ILLEGAL_OPERATION
         assert await bodies(peer) == [b"once"]
+
+
+def foreign(broker: Broker, topic: str, body: bytes, properties: dict[str, str]) -> Draft:
+    """A message as RocketMQ's broker appends it."""
+    now_ms = int(time.time() * 1000)
+    return Draft(
+        queue=broker.store.queue(topic, 0), body=body, properties=keys.encode_properties(properties), sys_flag=0,
+        flag=0, born_timestamp_ms=now_ms, born_host=bytes(8), reconsume_times=0, prepared_offset=0, tags_code=0,
+        delay_ms=0, keys=(),
+    )  # fmt: skip
+
+
+async def test_what_rocketmq_has_ended_is_not_open(tmp_path: Path) -> None:
+    """Its op messages are about several half messages, 4.9's about one without a comma; neither says how they ended."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        halves = [await prepare(peer, f"{number}".encode()) for number in range(5)]
+        drafts = [foreign(broker, names.OP_HALF_TOPIC, body, {keys.TAGS: "d"}) for body in (b"0,2,", b"3", b"junk,")]
+        broker.store.append(drafts)
+        await wait_until(lambda: broker.transactions.open_count == 2)
+        assert [(await end(peer, half, COMMIT)).code for half in halves] == [1, 0, 1, 1, 0]
+        assert await bodies(peer) == [b"1", b"4"]
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        assert (await end(peer, halves[2], COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        assert await bodies(peer) == [b"1", b"4"]
+
+
+async def test_an_end_that_the_log_has_lost_is_asked_for_again(tmp_path: Path) -> None:
+    """A power cut tears off a rollback, and nobody was told of it as safe: it is open, and can be ended once more."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        half = await prepare(peer, b"nothing")
+        before = broker.store.wrote
+        assert (await end(peer, half, ROLL_BACK)).code == 0
+    cut(tmp_path, before)
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await peer.heartbeat("p")
+        await wait_until(lambda: bool(questions(peer)))
+        assert questions(peer)[0].ext["msgId"] == half["unique"]
+        assert (await end(peer, half, ROLL_BACK)).code == 0
+        assert await bodies(peer) == []
+
+
+def cut(store: Path, log_end: int) -> None:
+    """The log ends here, and nothing was closed in order."""
+    with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
+        size = file.seek(0, 2)
+        file.seek(log_end)
+        file.write(bytes(size - log_end))
+    (store / "recovery-point.json").unlink(missing_ok=True)
+    (store / "abort").touch()
+
+
+async def test_a_half_message_whose_file_is_gone_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk may take the oldest file with an open half message; that one is lost, and the others go on."""
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
+        gone, there = await prepare(peer, b"gone"), await prepare(peer, b"there")
+        await wait_until(lambda: broker.transactions.open_count == 2)
+        first, read = int(gone["msgId"][16:], 16), broker.transactions.journal.half_at
+        monkeypatch.setattr(
+            broker.transactions.journal.__class__, "half_at", lambda _, place: None if place == first else read(place)
+        )
+        assert (await end(peer, gone, COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        await peer.heartbeat("p")
+        await wait_until(lambda: bool(questions(peer)) and broker.transactions.open_count == 1)
+        assert (await end(peer, there, COMMIT)).code == 0
+        assert await bodies(peer) == [b"there"]
+
+
+class Reads:
+    """How often the store is asked for messages."""
+
+    def __init__(self, broker: Broker, patch: pytest.MonkeyPatch) -> None:
+        self.records = 0
+        read, message_at = broker.store.read, broker.store.message_at
+
+        def counted_read(*given: object, **named: object) -> ReadResult:
+            result: ReadResult = read(*given, **named)  # type: ignore[arg-type]
+            self.records += len(decode_records(result.body))
+            return result
+
+        def counted_message_at(physical_offset: int) -> bytes | None:
+            self.records += 1
+            return message_at(physical_offset)
+
+        patch.setattr(broker.store, "read", counted_read)
+        patch.setattr(broker.store, "message_at", counted_message_at)
+
+
+@pytest.mark.parametrize("others", [0, 2000], ids=["alone", "beside-many"])
+async def test_what_is_open_is_not_read_again_for_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """100 transactions in flight read their own messages: two for each half, one for each op, whatever else is open."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        for number in range(others):
+            await prepare(peer, b"other %d" % number)
+        await wait_until(lambda: broker.transactions.open_count == others)
+        with monkeypatch.context() as patch:
+            reads = Reads(broker, patch)
+            halves = [await prepare(peer, b"x") for _ in range(100)]
+            assert {(await end(peer, half, COMMIT)).code for half in halves} == {0}
+            await wait_until(lambda: broker.transactions.open_count == others)
+            await wait_until(lambda: reads.records >= 300)
+            assert reads.records == 300
+
+
+async def test_a_start_with_many_open_transactions_answers_the_first_end(tmp_path: Path) -> None:
+    """They are read once, in slices; an end that comes meanwhile waits for its answer and is not refused."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        halves = [await prepare(peer, b"%d" % number) for number in range(1000)]
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        assert (await end(peer, halves[-1], COMMIT)).code == 0
+        assert broker.transactions.open_count == 999
+        assert await bodies(peer) == [b"999"]
+
+
+async def test_a_producer_whose_clock_is_ahead_is_asked_in_time(tmp_path: Path) -> None:
+    """Or it would be asked next year."""
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await peer.heartbeat("p")
+        text = properties_text(UNIQ_KEY=_unique_ids.next(1), TRAN_MSG="true", PGROUP=GROUP)
+        await peer.send_ok(b"x", properties=text, bornTimestamp=str(int(time.time() * 1000) + 365 * 86_400_000))
+        await wait_until(lambda: bool(questions(peer)))
+        assert broker.transactions.given_up == 0
