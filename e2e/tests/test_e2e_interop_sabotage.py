@@ -12,6 +12,8 @@ from gantry_interop.frames import WireFrame
 from gantry_interop.processes import Nursery
 from gantry_interop.proxy import Link, Proxy
 
+from gantry_wire.frame import FRAME_HEAD
+
 pytestmark = pytest.mark.needs_java
 
 COUNT = 300
@@ -38,7 +40,7 @@ class Liar:
                 self.lost += 1
                 return b""
             elif self.lie in (commit_all, commit_none) and frame.code == END:
-                return self.lie(frame, frame)
+                return self.lie(frame, frame)  # nobody answers it
             return frame.raw
         request = self.pending.pop((link.number, frame.opaque), None)
         if self.lie is None or request is None or not frame.is_response:
@@ -52,13 +54,16 @@ def lose(request: WireFrame, answer: WireFrame) -> bytes:
 
 
 def commit_all(request: WireFrame, answer: WireFrame) -> bytes:
-    """Every rollback is a commit; so is what was answered to a question. The frame keeps its length."""
-    return request.raw.replace(b'"commitOrRollback":"12"', b'"commitOrRollback":"08"')
+    """Every rollback is a commit; so is what was answered to a question."""
+    length, header_length = FRAME_HEAD.unpack_from(answer.raw)
+    rest = answer.raw[FRAME_HEAD.size :].replace(b'"commitOrRollback":"12"', b'"commitOrRollback":"8"')
+    shorter = len(answer.raw) - FRAME_HEAD.size - len(rest)
+    return FRAME_HEAD.pack(length - shorter, header_length - shorter) + rest
 
 
 def commit_none(request: WireFrame, answer: WireFrame) -> bytes:
     """No commit ever arrives, however often the broker asks."""
-    return b"" if b'"commitOrRollback":"8"' in request.raw else request.raw
+    return b"" if b'"commitOrRollback":"8"' in answer.raw else answer.raw
 
 
 def alter(request: WireFrame, answer: WireFrame) -> bytes:
