@@ -67,7 +67,7 @@ class Endings:
         place = records.real_place(message)
         if place is None:
             return Ended(ResponseCode.SYSTEM_ERROR, "the half message does not say which topic it is for")
-        is_stored = half.is_restored and self._was_committed(half, message, place[0])
+        is_stored = half.is_restored and self._was_committed(message, place[0])
         self._core.topics.widen(*place)
         drafts = [] if is_stored else [records.committed_draft(message, self._core.store.queue(*place))]
         self._journal.end(half, Outcome.COMMITTED, drafts)
@@ -110,7 +110,7 @@ class Endings:
         outcomes = (records.outcome_in(decode_record(record), half_offset) for record in found)
         return next((outcome for outcome in outcomes if outcome is not None), None)
 
-    def _was_committed(self, half: Half, message: StoredMessage, topic: str) -> bool:
+    def _was_committed(self, message: StoredMessage, topic: str) -> bool:
         """Whether the log was torn after the committed message, and before the op message."""
         unique = message.properties.get(keys.UNIQUE_KEY)
         if not unique:
@@ -119,13 +119,15 @@ class Endings:
         for record in found:
             other = decode_record(record)
             is_commit = other.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
-            if other.topic == topic and is_commit and self._is_of(half, other):
+            if other.topic == topic and is_commit and is_of(message, other):
                 return True
         return False
 
-    def _is_of(self, half: Half, committed: StoredMessage) -> bool:
-        """Whether this came of that half message, wherever it was then; a unique key may have been used twice."""
-        if committed.prepared_offset in half.places.values():
-            return True
-        source = self._journal.half_at(committed.prepared_offset)
-        return source is not None and records.origin_of(source) == half.origin
+
+def is_of(half: StoredMessage, committed: StoredMessage) -> bool:
+    """Whether this came of that half message, wherever it was then.
+
+    Equal unique keys are not enough: a producer may send one message in two transactions. When it was born stays with
+    it, also where RocketMQ has stored it again without a word about its first place.
+    """
+    return (committed.born_timestamp_ms, committed.born_host) == (half.born_timestamp_ms, half.born_host)
