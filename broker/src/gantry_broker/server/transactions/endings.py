@@ -79,7 +79,7 @@ class Endings:
             return Ended(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if not self._is_its_place(half, asked):
             return Ended(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
-        age_ms = self._core.clock.wall_ms() - half.born_ms
+        age_ms = self._core.clock.wall_ms() - half.open_since_ms
         if half.immunity_ms is not None and not asked.from_transaction_check and age_ms > half.immunity_ms:
             return Ended(ResponseCode.ILLEGAL_OPERATION, "too late: this broker asks the producer how it has ended")
         return None

@@ -30,7 +30,9 @@ class Half:
     queue_offset: int
     physical: int
     group: str
-    born_ms: int
+    open_since_ms: int
+    """When it was stored first."""
+
     first_check_ms: int
     """When its producer may be asked for the first time."""
 

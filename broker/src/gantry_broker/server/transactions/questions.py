@@ -67,7 +67,7 @@ class Questions:
             self._journal.end(half, Outcome.GIVEN_UP, [])
             return
         settings = self._core.settings
-        is_too_old = now_ms - half.born_ms > settings.store.retention.reserved_hours * HOUR_MS
+        is_too_old = now_ms - half.open_since_ms > settings.store.retention.reserved_hours * HOUR_MS
         if half.checks >= settings.transaction_check_max or is_too_old:
             self._give_up(half, message)
             return

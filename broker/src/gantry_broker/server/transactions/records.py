@@ -33,6 +33,9 @@ from gantry_wire.message import (
 
 OP_TAG: Final = "d"
 OUTCOME: Final = "GANTRY_OUTCOME"
+OPEN_SINCE: Final = "GANTRY_OPEN_SINCE"
+"""When a half message was stored first, on one that was stored again."""
+
 IMMUNITY_SECONDS_MAX: Final = 10 * 365 * 86_400
 
 
@@ -62,18 +65,26 @@ def half_of(message: StoredMessage, patience_ms: int, asked_every_ms: int) -> Ha
     """What is kept of a half message while it is open."""
     properties = message.properties
     own_ms, checks = immunity_ms(properties), _count(properties.get(keys.TRANSACTION_CHECK_TIMES, ""))
-    born_ms = min(message.born_timestamp_ms, message.store_timestamp_ms)  # its producer's clock may be wrong
-    first_ms = born_ms + (patience_ms if own_ms is None else own_ms)
+    open_since_ms = _open_since_ms(message, checks)
+    first_ms = open_since_ms + (patience_ms if own_ms is None else own_ms)
     return Half(
         queue_offset=message.queue_offset,
         physical=message.physical_offset,
         group=properties.get(keys.PRODUCER_GROUP, ""),
-        born_ms=born_ms,
+        open_since_ms=open_since_ms,
         first_check_ms=max(first_ms, message.store_timestamp_ms + asked_every_ms) if checks else first_ms,
         immunity_ms=own_ms,
         checks=checks,
         origin=origin_of(message),
     )
+
+
+def _open_since_ms(message: StoredMessage, checks: int) -> int:
+    """By brokers' clocks where possible: that of a producer may be days ahead or behind."""
+    if not checks:
+        return message.store_timestamp_ms
+    own = _count(message.properties.get(OPEN_SINCE, ""))
+    return own or min(message.born_timestamp_ms, message.store_timestamp_ms)
 
 
 def origin_of(message: StoredMessage) -> int:
@@ -124,10 +135,9 @@ def copy_draft(
 
 
 def committed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
-    """The half message, whole. It keeps all properties, as in RocketMQ."""
-    return copy_draft(
-        message, queue, message.properties, bits=TRANSACTION_COMMIT, prepared_offset=message.physical_offset
-    )
+    """The half message, whole. It keeps all properties, as in RocketMQ, but for one of ours."""
+    properties = {name: value for name, value in message.properties.items() if name != OPEN_SINCE}
+    return copy_draft(message, queue, properties, bits=TRANSACTION_COMMIT, prepared_offset=message.physical_offset)
 
 
 def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Draft:
@@ -136,6 +146,7 @@ def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Dr
         **message.properties,
         keys.TRANSACTION_CHECK_TIMES: str(half.checks + 1),
         keys.TRANSACTION_PREPARED_QUEUE_OFFSET: str(half.origin),
+        OPEN_SINCE: str(half.open_since_ms),
     }
     return copy_draft(message, queue, properties)
 
