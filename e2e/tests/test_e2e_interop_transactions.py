@@ -33,8 +33,10 @@ SMALL = {"mappedFileSizeCommitLog": str(16 << 20)}
 LATER = {"transactionTimeOut": "60000", "transactionCheckInterval": "60000"}
 """Nobody is asked by the first broker; Apache's would store half messages again that have ended a moment ago."""
 
-QUIET_S = 4.0
-"""Longer than a question takes, and than Apache's broker keeps to itself which transactions have ended."""
+ASKING = {"transactionTimeOut": "1000", "transactionCheckInterval": "6000"}
+"""Longer than the three seconds for which Apache's broker keeps to itself what has ended: else it asks again."""
+
+QUIET_S = 10.0
 
 
 async def leave_some_open(address: str) -> None:
@@ -83,7 +85,7 @@ def test_open_transactions_go_along_with_the_store(first: str, second: str, end:
         writer = peers.start(first, nursery, replace(layout, settings=SMALL | LATER))
         asyncio.run(leave_some_open(writer.address))
         getattr(writer, end)()
-        reader = peers.start(second, nursery, layout)
+        reader = peers.start(second, nursery, replace(layout, settings=SMALL | ASKING))
         found, asked = asyncio.run(finish(reader.address))
         reader.stop()
 
