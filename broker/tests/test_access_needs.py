@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from gantry_access import ADMIN_ONLY, NEEDS, Kind, Need, Permission, needed
+from gantry_access.needs import REFUSED_TO_EVERYBODY
 from gantry_access.permissions import ANY
 from gantry_broker.app import Broker
 from gantry_broker.server.handlers.send import SEND_CODES
+from gantry_broker.server.handlers.unsupported import UNSUPPORTED
 from gantry_broker.testing.local import running_broker, send_ext
 from gantry_nameserver.handlers import Handlers
 from gantry_nameserver.kv import KeyValueStore
@@ -78,6 +80,7 @@ ROWS: list[tuple[int, dict[str, str], object, tuple[Need, ...]]] = [
     (103, {}, None, ADMIN_ONLY),
     (215, {"topic": "T"}, None, ADMIN_ONLY),
     (318, {}, None, ADMIN_ONLY),
+    (400, {}, None, ()),
     (9999, {"topic": "T"}, None, ADMIN_ONLY),
 ]
 
@@ -124,6 +127,14 @@ def test_every_code_that_a_name_server_handles_is_in_the_table(tmp_path: Path) -
 
     assert len(handlers.codes) > 20
     assert sorted(RequestCode(code).name for code in set(handlers.codes) - NEEDS.keys()) == []
+
+
+def test_only_what_is_refused_to_everybody_is_open_to_everybody() -> None:
+    """Whoever builds one of these takes it out of both tables; until then it touches nothing that is anybody's."""
+    open_codes = {RequestCode(code) for code in UNSUPPORTED}
+
+    assert {code for code in open_codes if needed(Command(code=code)) != ()} == set()
+    assert {RequestCode(code) for code in REFUSED_TO_EVERYBODY} == open_codes
 
 
 def test_a_code_outside_of_the_table_is_noticed() -> None:

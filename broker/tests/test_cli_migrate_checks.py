@@ -83,7 +83,6 @@ def test_what_would_fail_is_found_before(config: dict[str, str], seen: dict[str,
 @pytest.mark.parametrize(("config", "seen", "says"), [
     ({}, {"timers": 3}, "3 messages wait in its timer wheel"),
     ({}, {"halves": 9, "halves_open": 2}, "up to 2 transactional messages are neither"),
-    ({}, {"halves": 9}, "this broker does not take them yet"),
     ({}, {"popping": ["g1", "g2"]}, "by pop are not served here: g1, g2"),
     ({}, {"listings": [Listing("ns", 479, "c", {0: OLD, 2: "192.0.2.9:1"})]}, "slaves of the old broker: 192.0.2.9:1"),
     ({"enablePropertyFilter": "true"}, {}, "filter by SQL"),

@@ -38,6 +38,9 @@ SAMPLES = {
     "slaveReadEnable": "false",
     "accessMessageInMemoryMaxRatio": "23",
     "shutdownTimeout": "24000",
+    "transactionTimeOut": "2500",
+    "transactionCheckMax": "26",
+    "transactionCheckInterval": "2700",
 }
 """Another value than the default, and than the tests' own, for each key that may change."""
 

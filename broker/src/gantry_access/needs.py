@@ -205,8 +205,27 @@ _FOR_ADMINISTRATORS: Final = (
     RequestCode.GET_NAMESRV_CONFIG,
 )
 
+REFUSED_TO_EVERYBODY: Final = (
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.PEEK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.NOTIFICATION,
+    RequestCode.POLLING_INFO,
+    RequestCode.POP_ROLLBACK,
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.RECALL_MESSAGE,
+    RequestCode.GET_TIMER_CHECK_POINT,
+    RequestCode.GET_TIMER_METRICS,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+)
+"""What this broker does not do touches nothing; who hears "not supported" instead of "denied" falls back rightly."""
+
 NEEDS: Final[dict[int, Reader]] = {
     **dict.fromkeys((int(code) for code in _FOR_ADMINISTRATORS), _administrator),
+    **dict.fromkeys((int(code) for code in REFUSED_TO_EVERYBODY), _somebody),
     # storing
     RequestCode.SEND_MESSAGE: _published_to("topic"),
     RequestCode.SEND_MESSAGE_V2: _published_to("b"),

@@ -158,11 +158,10 @@ def _left_behind(seen: Seen) -> Iterator[Finding]:
         yield Finding(Kind.WARNING, text, "wait until they are due; delay levels do come along")
     if seen.halves_open:
         text = (
-            f"up to {seen.halves_open} transactional messages are neither committed nor rolled back: they stay so here"
+            f"up to {seen.halves_open} transactional messages are neither committed nor rolled back: they come along, "
+            "and their producers are asked here"
         )
-        yield Finding(Kind.WARNING, text, "stop their producers and wait for its checks, at most a few minutes")
-    if seen.halves:
-        yield Finding(Kind.WARNING, "transactional messages were sent to it; this broker does not take them yet")
+        yield Finding(Kind.WARNING, text, "let their producers run on, or wait for its checks before the switch")
     if seen.popping:
         groups = ", ".join(seen.popping[:10])
         yield Finding(

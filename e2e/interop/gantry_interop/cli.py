@@ -32,6 +32,7 @@ from gantry_interop import (
     tls,
 )
 from gantry_interop.errors import InteropError
+from gantry_interop.failover_plans import PLANS
 from gantry_interop.places import new_run_directory
 from gantry_interop.processes import Nursery
 
@@ -264,19 +265,23 @@ def migrate_command(mib: int, poll_ms: int, keep: bool) -> None:
 
 @main.command("failover")
 @click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--mixed", is_flag=True, help="Only those with transactions, delays and failed deliveries in them.")
 @click.option("--keep", is_flag=True, help="Keep the stores in the run directory; logs and ledgers always stay.")
-def failover_command(clients: str, keep: bool) -> None:
+def failover_command(clients: str, mixed: bool, keep: bool) -> None:
     """Kill the master under a Java producer and consumer, promote a slave by `gantry ha promote`, and judge.
 
     Nine times: groups that wait for a slave and groups that do not, with the clients' default route poll of 30 s and
-    with one of 1 s, with slaves that have everything and slaves that lack something. The clients are never restarted.
+    with one of 1 s, with slaves that have everything and slaves that lack something. And four times with transactions,
+    delays and failed deliveries among the messages, by either client: a slave is promoted, or the master starts again.
+    The clients are never restarted.
     """
     console = report.console()
     directory = new_run_directory("failover")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
     with _harness_errors(console):
         java.build()
-        reports = failover.play_all(chosen, directory, lambda one: report.show_failover(console, one), keep=keep)
+        plans = [plan for plan in PLANS if plan.client in chosen and (plan.is_mixed or not mixed)]
+        reports = failover.play_all(plans, directory, lambda one: report.show_failover(console, one), keep=keep)
     report.show_failovers(console, reports)
     report.write_results(directory / "results.json", {"failovers": [one.as_json() for one in reports]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)

@@ -124,7 +124,7 @@ class DelayService:
                 return False
             progress.advance(level, result.next_offset)
             return True
-        due = due_drafts(result.body, delay_ms=delay_ms, now_ms=now_ms, find_queue=store.queue)
+        due = due_drafts(result.body, delay_ms=delay_ms, now_ms=now_ms, find_queue=self._deliverable)
         if due.drafts:
             store.append(due.drafts)
             self._core.stats.put(len(due.drafts), store)
@@ -136,6 +136,11 @@ class DelayService:
             self._next_ms = min(self._next_ms, due.next_ms)
             return False
         return end > offset and (count >= SLICE_MESSAGES_MAX or end < offset + count)
+
+    def _deliverable(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, which consumers know of from now on if they did not."""
+        self._core.topics.widen(topic, queue_id)
+        return self._core.store.queue(topic, queue_id)
 
     def _worth_reading(self, level: int, queue: ConsumeQueue, offset: int, *, now_ms: int, delay_ms: int) -> int:
         """How many messages from ``offset`` on are due as far as their units say, at most a slice."""
