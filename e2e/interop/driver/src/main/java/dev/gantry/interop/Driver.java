@@ -31,6 +31,8 @@ public final class Driver {
         SCENARIOS.put("transactions", Transactions::play);
         SCENARIOS.put("request", Asking::request);
         SCENARIOS.put("trace", Tracing::trace);
+        SCENARIOS.put("queries", Queries::play);
+        SCENARIOS.put("refusals", Refusals::play);
         SCENARIOS.put("failover", Failover::play);
     }
 
