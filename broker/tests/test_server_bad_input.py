@@ -248,7 +248,7 @@ async def test_a_oneway_request_is_never_answered(place: Place) -> None:
 
 async def test_an_unknown_code_is_answered_three(place: Place) -> None:
     """A request that this broker does not know is code 3, and the connection goes on."""
-    for code in (1, 9, 37, 400, 200050, 2_000_000_000, -1):
+    for code in (1, 9, 400, 200050, 2_000_000_000, -1):
         assert (await refused(place, code, {})).code == 3
     assert (await place.client.send()).code == 0
 

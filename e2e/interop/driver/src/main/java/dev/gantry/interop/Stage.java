@@ -55,7 +55,7 @@ final class Stage implements AutoCloseable {
     }
 
     private String instance() {
-        return scenario + "-" + options.run() + "-" + instances++;
+        return scenario + "-" + options.run() + "-" + ProcessHandle.current().pid() + "-" + instances++;
     }
 
     DefaultMQProducer producer() throws MQClientException {
