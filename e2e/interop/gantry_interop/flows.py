@@ -25,6 +25,7 @@ from gantry_interop.processes import Child, Nursery, wait_until
 
 RUN = "f"
 QUEUES = 4
+POLL_MS = 1_000
 LEVELS = " ".join(f"{seconds}s" for seconds in DELAY_SECONDS)
 READY_SECONDS_MAX = 120.0
 QUIET_SECONDS_MAX = 150.0
@@ -167,7 +168,7 @@ class _Play:
         home = self._directory / "home"
         order = drivers.Order(
             name_server=self._brokers.address, count=0, retry_count=0, seed=1, levels=LEVELS, run=RUN,
-            extra=("--directory", str(self._orders), "--queues", str(QUEUES)),
+            extra=("--directory", str(self._orders), "--queues", str(QUEUES), "--poll-ms", str(POLL_MS)),
         )  # fmt: skip
         program = java.Program(java.CLIENT_MODULES[self._plan.client], "dev.gantry.interop.Driver", heap_mib=256)
         return self._nursery.start(scenario, program.command(home, order.arguments([scenario])), java.environment(home))

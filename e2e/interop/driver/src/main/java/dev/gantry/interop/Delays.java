@@ -27,7 +27,6 @@ import org.apache.rocketmq.common.message.MessageExt;
 final class Delays {
     private static final int LEVELS = 5;
     private static final int PAUSE_MILLIS = 20;
-    private static final int POLL_MILLIS = 1_000;
     private static final int RECONSUME_TIMES_MAX = 16;
 
     private final Stage stage;
@@ -63,10 +62,9 @@ final class Delays {
 
     private void run() throws Exception {
         DefaultMQProducer producer = stage.producer();
-        producer.setPollNameServerInterval(POLL_MILLIS);
         stage.createTopic(producer, stage.options.queues());
         DefaultMQPushConsumer consumer = stage.pushConsumer(stage.group);
-        consumer.setPollNameServerInterval(POLL_MILLIS);
+        consumer.setPollNameServerInterval(stage.options.pollMillis());
         consumer.setMaxReconsumeTimes(RECONSUME_TIMES_MAX);
         consumer.setConsumeMessageBatchMaxSize(1);
         consumer.subscribe(stage.topic, "*");

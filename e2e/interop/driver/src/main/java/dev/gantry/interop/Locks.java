@@ -25,7 +25,6 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class Locks {
     private static final int SEND_PAUSE_MILLIS = 10;
     private static final int CONSUME_MILLIS = 2;
-    private static final int POLL_MILLIS = 1_000;
 
     private Locks() {
     }
@@ -36,7 +35,6 @@ final class Locks {
 
     static void send(Stage stage) throws Exception {
         DefaultMQProducer producer = stage.producer();
-        producer.setPollNameServerInterval(POLL_MILLIS);
         stage.createTopic(producer, stage.options.queues());
         List<MessageQueue> queues = producer.fetchPublishMessageQueues(stage.topic);
         try (Ledger ledger = ledger(stage, "sent"); Orders orders = new Orders(Path.of(stage.options.directory()))) {
@@ -73,7 +71,7 @@ final class Locks {
         Content content = stage.content();
         try (Ledger ledger = ledger(stage, "taken"); Orders orders = new Orders(Path.of(stage.options.directory()))) {
             DefaultMQPushConsumer consumer = stage.pushConsumer(stage.group);
-            consumer.setPollNameServerInterval(POLL_MILLIS);
+            consumer.setPollNameServerInterval(stage.options.pollMillis());
             consumer.setConsumeMessageBatchMaxSize(1);
             consumer.subscribe(stage.topic, "*");
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
