@@ -22,6 +22,7 @@ from gantry_interop import (
     benchmark,
     drivers,
     failover,
+    flows,
     java,
     live_config,
     migration,
@@ -112,6 +113,7 @@ Examples:
   run.py benchmark --seconds 30                Apache's own benchmark programs
   run.py migrate                               gantry migrate, with 3 GiB from before, under load
   run.py failover                              kill the master under Java clients, promote a slave
+  run.py flows                                 delays, retries, ordered consumption while brokers die
   run.py tls                                   over TLS, while certificates are replaced
   run.py config                                settings are changed while the servers run
   run.py record                                capture the golden frames anew
@@ -178,6 +180,7 @@ def main(
         levels=levels or default_levels,
         run=format(int(time.time()), "x"),
         scenario_seconds_max=scenario_seconds,
+        extra=("--gantry", f"{sys.executable} -m gantry_cli") if target["kind"] == "gantry" else (),
     )
     sys.exit(_play(_as_target(target), chosen_clients, chosen, order))
 
@@ -284,6 +287,23 @@ def failover_command(clients: str, mixed: bool, keep: bool) -> None:
         reports = failover.play_all(plans, directory, lambda one: report.show_failover(console, one), keep=keep)
     report.show_failovers(console, reports)
     report.write_results(directory / "results.json", {"failovers": [one.as_json() for one in reports]})
+    console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
+    sys.exit(0 if all(one.kept for one in reports) else 1)
+
+
+@main.command("flows")
+@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--stories", default="delays,locks", show_default=True, help="What is played, separated by commas.")
+def flows_command(clients: str, stories: str) -> None:
+    """Delays, retries and ordered consumption while brokers are killed, restarted, and a slave is promoted."""
+    console = report.console()
+    directory = new_run_directory("flows")
+    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    told = _choices(stories, ("delays", "locks"), "story")
+    with _harness_errors(console):
+        java.build()
+        reports = flows.play_all(chosen, told, directory, lambda one: report.show_flow(console, one))
+    report.write_results(directory / "results.json", {"flows": [one.as_json() for one in reports]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if all(one.kept for one in reports) else 1)
 

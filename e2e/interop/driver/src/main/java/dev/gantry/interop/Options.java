@@ -23,10 +23,12 @@ record Options(
     int pollMillis,
     boolean isMixed,
     String directory,
+    String gantry,
     String run) {
 
     private static final Set<String> KNOWN = Set.of("namesrv", "count", "retry-count", "seed", "threads", "queues",
-        "window", "body-bytes", "levels", "delay-slack-ms", "patience-ms", "poll-ms", "mixed", "directory", "run");
+        "window", "body-bytes", "levels", "delay-slack-ms", "patience-ms", "poll-ms", "mixed", "directory", "gantry",
+        "run");
 
     static final String DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h";
 
@@ -64,6 +66,7 @@ record Options(
             number(flags, "poll-ms", 0),
             number(flags, "mixed", 0) > 0,
             flags.getOrDefault("directory", "."),
+            flags.getOrDefault("gantry", ""),
             flags.getOrDefault("run", Long.toString(System.currentTimeMillis(), 36)));
     }
 

@@ -56,7 +56,7 @@ final class Stage implements AutoCloseable {
     }
 
     private String instance() {
-        return scenario + "-" + options.run() + "-" + instances++;
+        return scenario + "-" + options.run() + "-" + ProcessHandle.current().pid() + "-" + instances++;
     }
 
     DefaultMQProducer producer() throws MQClientException {
@@ -73,6 +73,9 @@ final class Stage implements AutoCloseable {
         producer.setInstanceName(instance());
         producer.setClientIP("127.0.0.1");
         producer.setSendMsgTimeout(10_000);
+        if (options.pollMillis() > 0) {
+            producer.setPollNameServerInterval(options.pollMillis());
+        }
         producer.start();
         closings.push(producer::shutdown);
         return producer;
