@@ -17,7 +17,7 @@ from typing import Final, final
 
 from gantry_access.account_file import AccountFile
 from gantry_access.needs import needed
-from gantry_access.permissions import Account, Kind, Need, reading
+from gantry_access.permissions import Account, Kind, Need, publishing, reading
 from gantry_access.replays import Replays
 from gantry_access.settings import AccessMode, AccessSettings
 from gantry_wire.codes import ResponseCode
@@ -93,6 +93,11 @@ class Guard:
             return None
         return self.deny(missing, command.code, peer, account)
 
+    def take_note(self, command: Command, peer: str) -> None:
+        """Who asks, for the audit of a request that is refused without the guard."""
+        account = self.authenticate(command, peer)
+        self.asked_by = None if isinstance(account, str) else account.access_key or None
+
     def deny(self, reason: str, code: int, peer: str, account: Account | None = None) -> Denial:
         """A denial, with a line in the log: one a second for each peer."""
         now = self._now_ms()
@@ -149,6 +154,13 @@ class Guard:
         return account if refusal is None else f"The request is refused: {refusal}"
 
     # ------- what
+
+    def may_be_told(self, access_key: str | None, peer: str, topic: str) -> bool:
+        """Whether a peer that was let in under this name may see what is not published yet: who may publish there."""
+        if self.trusted(peer):
+            return True
+        account = self.file.accounts.by_key.get(access_key or "")
+        return account is not None and (account.is_admin or account.may(publishing(topic)))
 
     def _missing(self, account: Account, command: Command) -> str | None:
         """The first thing that the account lacks, in RocketMQ's words. Administrators lack nothing."""

@@ -24,7 +24,7 @@ from gantry_broker.ha.promise import PromiseFile
 from gantry_broker.ha.role_record import RoleFile
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.registration import BrokerIdentity, Registration
-from gantry_broker.server.access import broker_guard, own_credentials
+from gantry_broker.server.access import broker_guard, own_credentials, told_by
 from gantry_broker.server.clients import ClientRegistry
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
@@ -388,6 +388,8 @@ class Broker:
         )
         self.delay = DelayService(self.core)
         self.transactions = Transactions(self.core)
+        if self.guard is not None:
+            self.transactions.may_be_told = told_by(self.guard)
         self.flow = FlowControl(
             self._loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms
         )

@@ -102,13 +102,19 @@ class BrokerService:
 
     def _denied(self, guard: Guard, command: Command, connection: Connection) -> Command | None:
         """The answer to a request whose sender may not ask it."""
-        if command.code not in SEND_CODES and self._gate.refusal(command.code) is not None:
-            return None  # it is answered 14, whoever asks; the guard would look into a store that may not be ours now
         try:
+            if command.code not in SEND_CODES and self._gate.refusal(command.code) is not None:
+                # It is answered 14, whoever asks; the guard would look into a store that may not be ours now.
+                guard.take_note(command, connection.peer[0])
+                return None
             denial = guard.denial(command, connection.peer[0])
         except Exception as error:  # noqa: BLE001 - the firewall between one request and everybody else
             return failure(command, error)
-        return None if denial is None else command.reply(*denial)
+        if denial is not None:
+            return command.reply(*denial)
+        if command.code == RequestCode.HEART_BEAT:
+            connection.account = guard.asked_by
+        return None
 
     def _answer(self, command: Command, connection: Connection) -> Answer:
         denied = None if self._guard is None else self._denied(self._guard, command, connection)

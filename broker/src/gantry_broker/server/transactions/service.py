@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import BrokerError
@@ -78,6 +79,9 @@ class Transactions:
 
         self._unflushed: Final[deque[tuple[int, int, int]]] = deque()
         """(end in the log, half, op): where a restart may begin once that much is on the disk."""
+
+        self.may_be_told: Callable[[Connection, str], bool] = lambda connection, topic: True
+        """Whether a peer may see a message that is not published yet: a question holds all of it."""
 
         self._turn = 0
         self.committed = 0
@@ -224,7 +228,10 @@ class Transactions:
         places = {**half.aliases, half.queue_offset: half.physical}
         if half.group != asked.producer_group:
             return Ended(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
-        if places[asked.tran_state_table_offset] not in (asked.commit_log_offset, UNKNOWN):
+        physical = places[asked.tran_state_table_offset]
+        if physical == UNKNOWN:
+            physical = self._physical(asked.tran_state_table_offset)
+        if physical != asked.commit_log_offset:
             return Ended(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
         age_ms = self._core.clock.wall_ms() - half.born_ms
         if half.immunity_ms is not None and not asked.from_transaction_check and age_ms > half.immunity_ms:
@@ -234,11 +241,20 @@ class Transactions:
     def _ended_before(self, asked: EndTransaction, outcome: Outcome) -> Ended:
         """It is not open any more, or never was. Ending it in the same way again is no failure, and stores nothing."""
         found = self._outcome_of(asked.tran_state_table_offset)
-        if found is None:
+        if found is None or self._physical(asked.tran_state_table_offset) not in (asked.commit_log_offset, UNKNOWN):
             return Ended(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         if found is outcome:
             return Ended(ResponseCode.SUCCESS)
         return Ended(ResponseCode.ILLEGAL_OPERATION, f"the transaction was ended before: {found.value}")
+
+    def _physical(self, half_offset: int) -> int:
+        """Where in the log a half message is, that is not to be said for another one; UNKNOWN when it has expired.
+
+        Who may end it was judged by what lies where the request says.
+        """
+        queue = self._core.store.find_queue(names.HALF_TOPIC, 0)
+        unit = None if queue is None else queue.unit(half_offset)
+        return UNKNOWN if unit is None else unit[0]
 
     def _outcome_of(self, half_offset: int) -> Outcome | None:
         """What the op message about this half message says; None if there is none that says so."""
@@ -325,7 +341,7 @@ class Transactions:
         if half.checks >= settings.transaction_check_max or is_too_old:
             self._give_up(half, message)
             return
-        producer = self._producer(half.group)
+        producer = self._producer(half.group, place[0])
         if producer is None:
             self._halves.ask_again(half, now_ms + ABSENT_RETRY_MS)
             return
@@ -366,10 +382,10 @@ class Transactions:
             },
         )
 
-    def _producer(self, group: str) -> Connection | None:
-        """Any live producer of the group; another one each time."""
-        members = self._core.clients.producers.get(group)
-        alive = [connection for connection in members if connection.is_open] if members else []
+    def _producer(self, group: str, topic: str) -> Connection | None:
+        """Any live producer of the group that may be shown the message; another one each time."""
+        members = self._core.clients.producers.get(group, {})
+        alive = [one for one in members if one.is_open and self.may_be_told(one, topic)]
         self._turn += 1
         return alive[self._turn % len(alive)] if alive else None
 
