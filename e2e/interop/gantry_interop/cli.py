@@ -18,7 +18,7 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from gantry_interop import benchmark, drivers, failover, java, migration, migration_report, peers, record, report, tls
+from gantry_interop import acl, benchmark, drivers, failover, java, migration, migration_report, peers, record, report, tls
 from gantry_interop.errors import InteropError
 from gantry_interop.places import new_run_directory
 from gantry_interop.processes import Nursery
@@ -100,6 +100,7 @@ Examples:
   run.py migrate                               gantry migrate, with 3 GiB from before, under load
   run.py failover                              kill the master under Java clients, promote a slave
   run.py tls                                   over TLS, while certificates are replaced
+  run.py acl                                   with accounts; who may not is denied
   run.py record                                capture the golden frames anew
 
 A result is one line per client version and scenario. "failed", "lost", "altered" and "order" (out of
@@ -284,6 +285,26 @@ def tls_command(clients: str, count: int) -> None:
         with Nursery(directory / "logs") as nursery:
             found = tls.play(nursery, chosen, order, directory, lambda one: report.show_progress(console, one))
     report.show_verdicts(console, found.verdicts)
+    console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
+    report.write_results(directory / "results.json", found.as_json())
+    sys.exit(0 if found.kept else 1)
+
+
+@main.command("acl")
+@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--count", default=5_000, show_default=True, help="Messages in each scenario.")
+@click.option("--retry-count", default=200, show_default=True, help="Messages in those with failing consumers.")
+def acl_command(clients: str, count: int, retry_count: int) -> None:
+    """Java clients with accounts do what they may; what they may not is denied, and nothing of it is stored."""
+    console = report.console()
+    directory = new_run_directory("acl")
+    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    order = drivers.Order("", count, retry_count, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
+    with _harness_errors(console):
+        java.build()
+        with Nursery(directory / "logs") as nursery:
+            found = acl.play(nursery, chosen, order, directory, lambda one: report.show_progress(console, one))
+    report.show_verdicts(console, [*found.verdicts, *found.denials])
     console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
     report.write_results(directory / "results.json", found.as_json())
     sys.exit(0 if found.kept else 1)

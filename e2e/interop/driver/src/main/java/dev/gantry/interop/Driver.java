@@ -32,6 +32,8 @@ public final class Driver {
         SCENARIOS.put("request", Asking::request);
         SCENARIOS.put("trace", Tracing::trace);
         SCENARIOS.put("failover", Failover::play);
+        SCENARIOS.put("acl", Access::denials);
+        SCENARIOS.put("strict", Access::strict);
     }
 
     private Driver() {
