@@ -79,7 +79,7 @@ final class Asking {
     /** To a topic that nobody reads. */
     private static boolean timesOut(DefaultMQProducer asking, Stage stage) throws Exception {
         String silent = stage.topic + "_silent";
-        Dialect.createTopic(asking, silent, 1);
+        stage.createTopic(asking, silent, 1);
         long start = System.nanoTime();
         try {
             asking.request(new Message(silent, "anybody?".getBytes()), HOPELESS_MILLIS);
