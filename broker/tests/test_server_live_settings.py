@@ -156,7 +156,7 @@ async def test_a_smaller_message_is_too_large_at_once(client: Dialogue) -> None:
 async def test_everything_else_is_refused_by_name(
     tmp_path: Path, broker: Broker, client: Dialogue, key: str, why: str
 ) -> None:
-    """S7: Code 16 names the key and why; nothing of the request is done, and nothing is written."""
+    """S7: code 16 names the key and why; nothing of the request is done, and nothing is written."""
     reply = await change(client, maxMessageSize="1000", **{key: "/tmp/x"})
 
     if key:

@@ -294,7 +294,8 @@ def tls_command(clients: str, count: int) -> None:
 @click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
 @click.option("--count", default=5_000, show_default=True, help="Messages in each scenario.")
 @click.option("--retry-count", default=200, show_default=True, help="Messages in those with failing consumers.")
-def acl_command(clients: str, count: int, retry_count: int) -> None:
+@click.option("--scenarios", default=",".join(acl.SCENARIOS), show_default=True, help="Of whoever may.")
+def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> None:
     """Java clients with accounts do what they may; what they may not is denied, and nothing of it is stored."""
     console = report.console()
     directory = new_run_directory("acl")
@@ -303,7 +304,10 @@ def acl_command(clients: str, count: int, retry_count: int) -> None:
     with _harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
-            found = acl.play(nursery, chosen, order, directory, lambda one: report.show_progress(console, one))
+            found = acl.play(
+                nursery, chosen, order, directory, lambda one: report.show_progress(console, one),
+                _choices(scenarios, acl.SCENARIOS, "scenario"),
+            )  # fmt: skip
     report.show_verdicts(console, [*found.verdicts, *found.denials])
     console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
     report.write_results(directory / "results.json", found.as_json())

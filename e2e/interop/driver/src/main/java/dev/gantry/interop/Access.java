@@ -34,6 +34,7 @@ final class Access {
     private final Stage stage;
     private final DefaultMQAdminExt admin;
     private final Map<String, String> said = new TreeMap<>();
+    private final List<String> causes = new ArrayList<>();
     private final String broker;
 
     private Access(Stage stage) throws Exception {
@@ -66,8 +67,7 @@ final class Access {
         Access access = new Access(stage, null);
         DefaultMQProducer producer = access.producer(stage.hook());
         access.denied("send, signed as v1", NO_PERMISSION, () -> producer.send(access.message(stage.topic)));
-        String text = access.said.values().iterator().next();
-        stage.outcome.promise(text.contains("STRICT"), "the text says why: " + text);
+        stage.outcome.promise(access.causes.toString().contains("STRICT"), "the text says why: " + access.causes);
         access.said.forEach(stage.outcome::detail);
     }
 
@@ -140,6 +140,9 @@ final class Access {
             stage.outcome.promise(false, what + ": denied");
         } catch (Exception refused) {
             int found = codeOf(refused);
+            for (Throwable cause = refused; cause != null; cause = cause.getCause()) {
+                causes.add(String.valueOf(cause.getMessage()));
+            }
             said.put(what, refused.getClass().getSimpleName() + " " + found + ": " + brief(refused));
             boolean isExpected = found == code || stage.options.isNameServerGuarded() && found == NO_ROUTE
                 || stage.options.isNameServerGuarded() && brief(refused).contains("not exist");

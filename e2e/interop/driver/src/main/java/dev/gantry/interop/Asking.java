@@ -61,6 +61,9 @@ final class Asking {
 
         stage.outcome.sent = sent.count;
         stage.outcome.failed = sent.failed.get();
+        if (sent.firstFailure.get() != null) {
+            stage.outcome.detail("first_failure", sent.firstFailure.get());
+        }
         stage.outcome.received = received.distinct.get();
         stage.outcome.altered = received.altered.get();
         stage.outcome.detail("answers", answers.right.get());
