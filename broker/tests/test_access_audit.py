@@ -100,7 +100,7 @@ async def test_a_line_of_a_broker_without_a_role_names_who_asked_and_not_who_ask
     is_done: bool,
 ) -> None:
     """What only a master does is refused before anybody's permissions are looked at; the line is this request's."""
-    conf = {"roleAtStart": "UNASSIGNED", "brokerId": "1"}
+    conf: dict[str, Any] = {"roleAtStart": "UNASSIGNED", "brokerId": "1"}
     async with (
         guarded_broker(tmp_path, **conf) as broker,
         signed_dialogue(broker, ADMIN) as before,

@@ -96,7 +96,9 @@ def test_a_bomb_of_aliases_is_refused_at_its_first_line() -> None:
         read_plain_yaml(bomb)
 
 
-@pytest.mark.parametrize("text", ["a: 'hunter2\n", "hunter2: b: c\n", "a: [hunter2\n", "- a\nhunter2: b\n", "a: *hunter2\n"])
+@pytest.mark.parametrize(
+    "text", ["a: 'hunter2\n", "hunter2: b: c\n", "a: [hunter2\n", "- a\nhunter2: b\n", "a: *hunter2\n"]
+)
 @LOADERS
 def test_no_error_quotes_what_may_be_a_secret(text: str, loader: Loader) -> None:
     """Nor does what it was raised from, which a log would show, too."""

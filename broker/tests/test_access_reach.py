@@ -1,4 +1,4 @@
-"""S6 of the catalogue, for whoever has an account and wants more: two readings of one frame, made-up records, questions.
+"""S6 of the catalogue, for whoever has an account and wants more: double readings, made-up records, questions.
 
 Each promise has its twin, in which the one thing that guards is taken away and the attack succeeds.
 """
@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ from gantry_wire.signatures import sign_v1
 
 DENIED = ResponseCode.NO_PERMISSION
 SECRET = b"for accounts of billing only"
-SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
+SOON: dict[str, Any] = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
 
 
 @pytest.fixture
@@ -207,7 +208,7 @@ def end_ext(half: dict[str, str], **fields: str) -> dict[str, str]:
 
 
 async def test_nobody_sends_to_the_topics_of_open_transactions(broker: Broker) -> None:
-    """S6: half messages are sends to their own topic; those where they wait are nobody's, an administrator's neither."""
+    """S6: half messages are sends to their own topic; where they wait nobody sends, nor does an administrator."""
     before = state(broker)
     for credentials in (ORDERS, ADMIN):
         async with signed_dialogue(broker, credentials) as client:
@@ -249,7 +250,7 @@ def beat(client_id: str = "c") -> bytes:
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
 async def test_only_who_may_publish_is_asked_about_a_transaction(tmp_path: Path, is_guarded: bool) -> None:
     """S6: anybody may call itself a producer of any group, and a question holds the whole message."""
-    on = {"aclEnable": "true" if is_guarded else "false"}
+    on: dict[str, Any] = {"aclEnable": "true" if is_guarded else "false"}
     async with (
         guarded_broker(tmp_path, **on, **SOON) as one,
         signed_dialogue(one, BILLING) as stranger,
@@ -274,7 +275,7 @@ async def test_only_who_may_publish_is_asked_about_a_transaction(tmp_path: Path,
 @pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
 async def test_nobody_takes_the_replies_of_another_account(tmp_path: Path, is_guarded: bool) -> None:
     """S6: replies go to a client's id, which anybody may claim; while its owner is there it is the owner's."""
-    on = {"aclEnable": "true" if is_guarded else "false"}
+    on: dict[str, Any] = {"aclEnable": "true" if is_guarded else "false"}
     async with (
         guarded_broker(tmp_path, **on) as one,
         signed_dialogue(one, BILLING) as stranger,

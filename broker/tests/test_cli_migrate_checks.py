@@ -60,8 +60,8 @@ def test_a_broker_as_it_should_be_is_fine() -> None:
 
 def test_a_broker_with_accounts_is_fine_for_whoever_has_one() -> None:
     """The command signs, ours signs and asks, too; that ours shall ask nobody has to be said, and is warned of."""
-    ready = {"is_signing": True, "own_conf": OWN_ACCESS}
-    open_to_all = {"is_signing": True, "own_conf": OWN_ACCESS | {"aclEnable": "false"}}
+    ready: dict[str, Any] = {"is_signing": True, "own_conf": OWN_ACCESS}
+    open_to_all: dict[str, Any] = {"is_signing": True, "own_conf": OWN_ACCESS | {"aclEnable": "false"}}
 
     for key in ("aclEnable", "authenticationEnabled"):
         assert bad(config={key: "true"}, **ready) == bad(Kind.WARNING, {key: "true"}, **ready) == []
@@ -82,7 +82,7 @@ def test_a_broker_with_accounts_is_fine_for_whoever_has_one() -> None:
     ({"aclEnable": "true"}, {"own_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
     ({"authenticationEnabled": "true"}, {"own_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
     ({"aclEnable": "true"}, {"is_signing": True, "own_conf": {"aclEnable": "true"}}, "no account to follow it with"),
-    ({"aclEnable": "true"}, {"is_signing": True, "own_conf": {"aclCredentialsPath": "x"}}, "ours would serve everybody"),
+    ({"aclEnable": "true"}, {"is_signing": True, "own_conf": {"aclCredentialsPath": "x"}}, "would serve everybody"),
     ({"mappedFileSizeCommitLog": ""}, {}, "does not say its mappedFileSizeCommitLog"),
     ({}, {"own_file_bytes": 1 << 20}, "has files of 1048576 bytes, the old broker's have 1073741824"),
     ({}, {"log": SourceLog(5, 100)}, "its log begins at 5"),

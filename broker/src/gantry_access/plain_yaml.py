@@ -54,12 +54,12 @@ class _Reader:
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
                 if found:
-                    raise _fault(event.start_mark.line, "one file is one document")
+                    raise _fault(_line(event), "one file is one document")
                 found.append(self._node(next(self._events), 0))
         return found[0] if found else None
 
     def _node(self, event: yaml.Event, depth: int) -> Node:
-        line = event.start_mark.line
+        line = _line(event)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise _fault(line, "anchors and aliases (& and *) are not read; put such text in quotes")
         if getattr(event, "tag", None) is not None:
@@ -81,7 +81,7 @@ class _Reader:
     def _mapping(self, depth: int) -> dict[str, Node]:
         found: dict[str, Node] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
-            line = event.start_mark.line
+            line = _line(event)
             key = self._node(event, depth + 1)
             if not isinstance(key, str):
                 raise _fault(line, "a key is a text")
@@ -89,6 +89,10 @@ class _Reader:
                 raise _fault(line, f"{key[:KEY_CHARACTERS_SHOWN]} comes twice")
             found[key] = self._node(next(self._events), depth + 1)
         return found
+
+
+def _line(event: yaml.Event) -> int:
+    return 0 if event.start_mark is None else event.start_mark.line
 
 
 def _no_yaml(error: yaml.MarkedYAMLError) -> AccessFileError:

@@ -18,7 +18,19 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from gantry_interop import acl, benchmark, drivers, failover, java, migration, migration_report, peers, record, report, tls
+from gantry_interop import (
+    acl,
+    benchmark,
+    drivers,
+    failover,
+    java,
+    migration,
+    migration_report,
+    peers,
+    record,
+    report,
+    tls,
+)
 from gantry_interop.errors import InteropError
 from gantry_interop.places import new_run_directory
 from gantry_interop.processes import Nursery
