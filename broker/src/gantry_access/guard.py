@@ -9,7 +9,6 @@ answer is code 16, which clients take for final. To whoever has no account an un
 same. An encrypted connection, with or without a client's certificate, changes nothing here.
 """
 
-import hmac
 import logging
 import secrets
 from collections.abc import Callable
@@ -28,7 +27,6 @@ from gantry_wire.signatures import (
     STRICT_SIGNATURE,
     is_signed_strict,
     is_signed_v1,
-    signature_v1,
     strict_claim,
 )
 
@@ -137,11 +135,6 @@ class Guard:
         secret = self._nobody if account is None else account.secret
         is_right = is_signed_v1(command.ext, command.body, secret)
         return account if account is not None and is_right else WRONG_SIGNATURE
-
-    def is_content_signed(self, account: Account, content: bytes, signature: str) -> bool:
-        """Whether the account's secret has made a v1 signature of what is at hand already: the way of plain sends."""
-        made = signature_v1(account.secret, content)
-        return hmac.compare_digest(made, signature.encode("utf-8", "replace"))
 
     def _strict(self, command: Command, account: Account | None) -> Account | str:
         secret = self._nobody if account is None else account.secret

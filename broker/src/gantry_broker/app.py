@@ -470,9 +470,8 @@ class Broker:
         table = self._handlers()
         self.handled_codes = frozenset(table)
         guard = self.guard
-        signed = None
         if guard is not None:
-            signed = SignedSends(guard, self.path, self.core.routes, body_bytes_max=settings.message_bytes_max)
+            self.path.signed = SignedSends(guard, self.path, self.core.routes).take
         ports = [(settings.listen_port, frozenset[int]())]
         if settings.fast_listen_port is not None:
             ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSES)))
@@ -487,7 +486,6 @@ class Broker:
                 disconnected=self._disconnected,
                 settle=self._show,
                 guard=guard,
-                signed=signed,
             )
             listener = Listener(service, settings.listener(port), certificates=self.tls.clients)
             await listener.start()

@@ -19,7 +19,6 @@ from gantry_broker.server.core import Answer, HandlerTable
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.handlers.send import SEND_CODES, Refused, SendHandlers
 from gantry_broker.server.send_path import SendPath, store_refusal
-from gantry_broker.server.signed_sends import SignedSends
 from gantry_remoting import Connection
 from gantry_remoting.audit import audited
 from gantry_wire import Command, Frame, RequestCode, ResponseCode, WireLimits, decode_command
@@ -47,7 +46,6 @@ class BrokerService:
         disconnected: Callable[[Connection], None],
         settle: Callable[[], None] = lambda: None,
         guard: Guard | None = None,  # None: no access control
-        signed: SignedSends | None = None,
     ) -> None:
         """``settle`` has everything shown that was promised: whoever was told of a message finds it."""
         self._path = path
@@ -58,7 +56,6 @@ class BrokerService:
         self._disconnected = disconnected
         self._settle = settle
         self._guard = guard
-        self._signed = signed
         self._tasks: set[asyncio.Task[None]] = set()
         self._audited = audited(
             self._answer,
@@ -79,8 +76,6 @@ class BrokerService:
         self._disconnected(connection)
 
     def _other(self, frame: Frame, connection: Connection) -> bytes | None:
-        if self._signed is not None and self._signed.take(frame, connection):
-            return None
         command = decode_command(frame, self._limits)
         if command.is_reply:
             connection.resolve(command)
