@@ -19,6 +19,7 @@ import click
 from rich.console import Console
 
 from gantry_interop import (
+    acl,
     benchmark,
     drivers,
     failover,
@@ -116,6 +117,7 @@ Examples:
   run.py flows                                 delays, retries, ordered consumption while brokers die
   run.py tls                                   over TLS, while certificates are replaced
   run.py config                                settings are changed while the servers run
+  run.py acl                                   with accounts; who may not is denied
   run.py record                                capture the golden frames anew
 
 A result is one line per client version and scenario. "failed", "lost", "altered" and "order" (out of
@@ -342,6 +344,30 @@ def config_command(clients: str) -> None:
     console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
     report.write_results(directory / "results.json", found.as_json())
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
+    sys.exit(0 if found.kept else 1)
+
+
+@main.command("acl")
+@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--count", default=5_000, show_default=True, help="Messages in each scenario.")
+@click.option("--retry-count", default=200, show_default=True, help="Messages in those with failing consumers.")
+@click.option("--scenarios", default=",".join(acl.SCENARIOS), show_default=True, help="Of whoever may.")
+def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> None:
+    """Java clients with accounts do what they may; what they may not is denied, and nothing of it is stored."""
+    console = report.console()
+    directory = new_run_directory("acl")
+    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    order = drivers.Order("", count, retry_count, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
+    with _harness_errors(console):
+        java.build()
+        with Nursery(directory / "logs") as nursery:
+            found = acl.play(
+                nursery, chosen, order, directory, lambda one: report.show_progress(console, one),
+                _choices(scenarios, acl.SCENARIOS, "scenario"),
+            )  # fmt: skip
+    report.show_verdicts(console, [*found.verdicts, *found.denials])
+    console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
+    report.write_results(directory / "results.json", found.as_json())
     sys.exit(0 if found.kept else 1)
 
 

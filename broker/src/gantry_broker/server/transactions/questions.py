@@ -10,6 +10,7 @@ transactions where it left them.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final, final
 
 from gantry_broker.errors import BrokerError
@@ -41,6 +42,9 @@ class Questions:
     def __init__(self, core: BrokerCore, journal: TransactionJournal) -> None:
         self._core: Final = core
         self._journal: Final = journal
+        self.may_be_told: Callable[[Connection, str], bool] = lambda connection, topic: True
+        """Whether a peer may see a message of that topic that is not published yet: a question holds all of it."""
+
         self._turn = 0
         self.asked = 0
         self.given_up = 0
@@ -71,7 +75,7 @@ class Questions:
         if half.checks >= settings.transaction_check_max or is_too_old:
             self._give_up(half, message)
             return
-        producer = self._producer(half.group)
+        producer = self._producer(half.group, place[0])
         if producer is None:
             self._journal.halves.ask_again(half, now_ms + ABSENT_RETRY_MS)
             return
@@ -92,9 +96,9 @@ class Questions:
         facts = {"group": half.group, "asked": half.checks, "message_id": unique}
         log.warning("a transaction was given up", extra=facts)
 
-    def _producer(self, group: str) -> Connection | None:
-        """Any live producer of the group; another one each time."""
-        members = self._core.clients.producers.get(group)
-        alive = [connection for connection in members if connection.is_open] if members else []
+    def _producer(self, group: str, topic: str) -> Connection | None:
+        """Any live producer of the group that may be shown the message; another one each time."""
+        members = self._core.clients.producers.get(group, {})
+        alive = [one for one in members if one.is_open and self.may_be_told(one, topic)]
         self._turn += 1
         return alive[self._turn % len(alive)] if alive else None

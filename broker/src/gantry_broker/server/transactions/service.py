@@ -37,7 +37,7 @@ class Transactions:
     def __init__(self, core: BrokerCore) -> None:
         self.journal: Final = TransactionJournal(core)
         self._endings: Final = Endings(core, self.journal)
-        self._questions: Final = Questions(core, self.journal)
+        self.questions: Final = Questions(core, self.journal)
 
     def __repr__(self) -> str:
         return f"<Transactions {self.journal!r}>"
@@ -57,11 +57,11 @@ class Transactions:
 
     @property
     def asked(self) -> int:
-        return self._questions.asked
+        return self.questions.asked
 
     @property
     def given_up(self) -> int:
-        return self._questions.given_up
+        return self.questions.given_up
 
     def knows(self, half_offset: int) -> bool:
         """Whether ``end`` may be called about this half message."""
@@ -101,4 +101,4 @@ class Transactions:
         if not journal.is_ready:
             return TICK_S
         journal.note()
-        return 0 if self._questions.ask_some() else TICK_S
+        return 0 if self.questions.ask_some() else TICK_S

@@ -4,6 +4,8 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PopCallback;
 import org.apache.rocketmq.client.consumer.PopResult;
@@ -16,6 +18,7 @@ import org.apache.rocketmq.common.producer.RecallMessageHandle.HandleV1;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** The few places where the 5.3.3 client wants to be spoken to differently. */
 final class Dialect {
@@ -32,6 +35,10 @@ final class Dialect {
     }
 
     private Dialect() {
+    }
+
+    static RPCHook hook(String accessKey, String secretKey) {
+        return new AclClientRPCHook(new SessionCredentials(accessKey, secretKey));
     }
 
     static void createTopic(DefaultMQProducer producer, String topic, int queues) throws MQClientException {

@@ -66,6 +66,9 @@ final class Asking {
 
         stage.outcome.sent = sent.count;
         stage.outcome.failed = sent.failed.get();
+        if (sent.firstFailure.get() != null) {
+            stage.outcome.detail("first_failure", sent.firstFailure.get());
+        }
         stage.outcome.received = received.distinct.get();
         stage.outcome.altered = received.altered.get();
         stage.outcome.detail("answers", answers.right.get());
@@ -84,7 +87,7 @@ final class Asking {
     /** To a topic that nobody reads. */
     private static boolean timesOut(DefaultMQProducer asking, Stage stage) throws Exception {
         String silent = stage.topic + "_silent";
-        Dialect.createTopic(asking, silent, 1);
+        stage.createTopic(asking, silent, 1);
         long start = System.nanoTime();
         CompletableFuture<Throwable> end = new CompletableFuture<>();
         asking.request(new Message(silent, "anybody?".getBytes()), Asking::choose, 0, new RequestCallback() {

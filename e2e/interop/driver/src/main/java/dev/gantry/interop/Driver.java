@@ -40,6 +40,8 @@ public final class Driver {
         SCENARIOS.put("delays", Delays::play);
         SCENARIOS.put("locks-sender", Locks::send);
         SCENARIOS.put("locks-consumer", Locks::consume);
+        SCENARIOS.put("acl", Access::denials);
+        SCENARIOS.put("strict", Access::strict);
     }
 
     private Driver() {
