@@ -39,6 +39,8 @@ class Target(msgspec.Struct, frozen=True):
     process_id: int
     is_echo: bool
     broker_name: str = "broker-a"
+    account: tuple[str, str] | None = None
+    """Access key and secret, made up for the run, to sign every request with."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -100,6 +102,8 @@ def arguments(mode: Mode, body_bytes: int, *, header: str, target: Target, timin
         f"-warm-up={timing.warm_up_ms}ms",
         f"-duration={timing.duration_ms}ms",
     ]
+    if target.account is not None:
+        command += [f"-access-key={target.account[0]}", f"-secret-key={target.account[1]}"]
     return [*command, "-echo"] if target.is_echo else command
 
 

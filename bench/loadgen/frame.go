@@ -34,6 +34,7 @@ type Frame struct {
 	opaqueAt int
 	bornAt   int
 	uniqueAt int
+	signer   *Signer // nil: not signed
 }
 
 const (
@@ -48,11 +49,11 @@ func BuildFrame(o Options, queue, seed int) Frame {
 	if o.Tags != "" {
 		properties += "TAGS\x01" + o.Tags + "\x02"
 	}
-	fields := [][2]string{
+	fields := append(signedFields(o), [][2]string{
 		{"a", o.Group}, {"b", o.Topic}, {"c", "TBW102"}, {"d", strconv.Itoa(o.Queues)}, {"e", strconv.Itoa(queue)},
 		{"f", "0"}, {"g", bornPlaceholder}, {"h", "0"}, {"i", properties}, {"j", "0"}, {"k", "false"},
 		{"m", "false"}, {"n", o.BrokerName},
-	}
+	}...)
 	frame := Frame{kind: kindJSON}
 	var header []byte
 	if o.Header == headerRocketMQ {
@@ -68,6 +69,7 @@ func BuildFrame(o Options, queue, seed int) Frame {
 		frame.bytes = append(frame.bytes, byte('A'+(i*7+seed)%26))
 	}
 	frame.findPlaces(8 + len(header))
+	frame.signer = newSigner(o, fields, frame.bytes[:8+len(header)], frame.bytes[8+len(header):])
 	return frame
 }
 
@@ -126,6 +128,9 @@ func (f *Frame) Stamp(opaque int, bornMS int64, counter uint64) {
 	putDecimal(f.bytes[f.bornAt:f.bornAt+bornDigits], bornMS)
 	changing := uint64(uint32(bornMS))<<16 | counter&0xFFFF
 	putHex(f.bytes[f.uniqueAt+uniqueFixed:f.uniqueAt+uniqueDigits], changing)
+	if f.signer != nil {
+		f.signer.sign(f)
+	}
 }
 
 func putDecimal(target []byte, value int64) {

@@ -25,6 +25,8 @@ type Options struct {
 	Duration       time.Duration
 	ServerPID      int
 	Echo           bool
+	AccessKey      string
+	SecretKey      string
 }
 
 const (
@@ -64,6 +66,8 @@ func ParseOptions(arguments []string) (Options, error) {
 	set.DurationVar(&o.Duration, "duration", 2*time.Second, "length of the measurement")
 	set.IntVar(&o.ServerPID, "server-pid", 0, "process whose CPU time is measured; 0 for none")
 	set.BoolVar(&o.Echo, "echo", false, "the server returns every frame as it was")
+	set.StringVar(&o.AccessKey, "access-key", "", "sign every request as this account; nothing is signed if empty")
+	set.StringVar(&o.SecretKey, "secret-key", "", "the secret of that account, made up for a benchmark")
 	if err := set.Parse(arguments); err != nil {
 		return o, err
 	}
@@ -107,7 +111,13 @@ func (o Options) validate() error {
 	if o.Header != headerJSON && o.Header != headerRocketMQ {
 		return fmt.Errorf("header must be %s or %s, not %q", headerJSON, headerRocketMQ, o.Header)
 	}
-	for _, name := range []string{o.Topic, o.Group, o.BrokerName, o.Tags} {
+	if (o.AccessKey == "") != (o.SecretKey == "") {
+		return errors.New("access-key and secret-key go together")
+	}
+	if o.AccessKey != "" && o.Header != headerJSON {
+		return errors.New("only requests with header=json are signed")
+	}
+	for _, name := range []string{o.Topic, o.Group, o.BrokerName, o.Tags, o.AccessKey} {
 		if !isPlainName(name) {
 			return fmt.Errorf("names may hold letters, digits, '_' and '-', not %q", name)
 		}

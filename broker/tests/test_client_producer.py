@@ -50,6 +50,7 @@ async def test_a_sent_message_is_stored_as_it_was_given() -> None:
             "who": "me",
             "WAIT": "true",
             "UNIQ_KEY": receipt.message_id,
+            "CLUSTER": "DefaultCluster",
         }
         assert receipt.status is SendStatus.SEND_OK and receipt.is_acknowledged
         assert receipt.offset_message_id == message.offset_message_id

@@ -16,7 +16,7 @@ from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
 from gantry_broker.server.role_status import compared_needed
 from gantry_broker.settings import broker_settings
-from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, local_conf, wait_until
+from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, local_conf, properties_text, wait_until
 from gantry_status.orders import HaRole, OrderRefused
 from gantry_wire import RequestCode, ResponseCode
 from gantry_wire.fastjson import loads
@@ -289,6 +289,45 @@ async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
         assert first.store.identity.epochs == second.store.identity.epochs
         with pytest.raises(OrderRefused, match="epoch"):
             await first.roles.promote(300, [2], False)
+
+
+async def test_a_promoted_slave_goes_on_with_transactions(tmp_path: Path) -> None:
+    """What is open can be ended there, once; what has ended is not ended again."""
+    async with group(tmp_path) as members:
+        first = await members.start("one", **SYNC, **MOVED, brokerId="1")
+        second = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        await first.roles.promote(1 << 8, [2], False)
+        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await follows(first, 2)
+        async with dialogue(first) as peer:
+            halves = [await prepare(peer, text.encode()) for text in "abc"]
+            assert await end(peer, halves[0], COMMIT) == await end(peer, halves[1], ROLL_BACK) == 0
+        promised = await second.roles.promise(300, "test")
+        assert promised.end == first.store.wrote
+        await second.roles.promote(300, [1], False)
+        await first.roles.follow(300, second.settings.ha_address)
+        await follows(second, 1)
+        async with dialogue(second) as peer:
+            assert await end(peer, halves[2], COMMIT) == await end(peer, halves[0], COMMIT) == 0
+            assert await end(peer, halves[1], COMMIT) == ResponseCode.ILLEGAL_OPERATION
+        assert second.transactions.open_count == 0
+        await copied(second, first)
+        assert await bodies(first) == await bodies(second) == [b"a", b"c"]
+
+
+COMMIT, ROLL_BACK = "8", "12"
+
+
+async def prepare(peer: Dialogue, body: bytes) -> dict[str, str]:
+    """The answer to a half message."""
+    text = properties_text(UNIQ_KEY=body.hex().zfill(32), TRAN_MSG="true", PGROUP="producers")
+    return await peer.send_ok(body, properties=text)
+
+
+async def end(peer: Dialogue, half: dict[str, str], how: str) -> int:
+    ext = {"producerGroup": "producers", "tranStateTableOffset": half["queueOffset"], "commitOrRollback": how}
+    ext["commitLogOffset"] = str(int(half["msgId"][16:], 16))
+    return (await peer.ask(RequestCode.END_TRANSACTION, ext)).code
 
 
 async def test_an_unassigned_broker_answers_14_and_promises_once(tmp_path: Path) -> None:

@@ -86,7 +86,6 @@ def test_effective_settings_make_the_same_broker() -> None:
 
 
 UNSUPPORTED = [
-    ("aclEnable", "true", "unchecked"),
     ("enablePropertyFilter", "true", "SQL92"),
     ("timerWheelEnable", "true", "delay levels work"),
     ("longPollingEnable", "false", "always held"),
@@ -127,7 +126,7 @@ def test_roles_that_contradict_each_other_refuse_to_start(pairs: dict[str, str],
 
 def test_the_one_position_of_a_switch_is_fine() -> None:
     """A file that says what is true anyway starts, in any spelling of the case."""
-    broker_settings({"flushDiskType": "async_flush", "brokerRole": "async_master", "aclEnable": "FALSE"})
+    broker_settings({"flushDiskType": "async_flush", "brokerRole": "async_master", "timerWheelEnable": "FALSE"})
 
 
 def test_an_unknown_key_is_named() -> None:

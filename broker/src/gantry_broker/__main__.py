@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import FrameType
 from typing import NoReturn, final
 
@@ -70,6 +70,11 @@ def read_settings(options: argparse.Namespace) -> BrokerSettings:
     return broker_settings(pairs)
 
 
+def insisted_keys(options: argparse.Namespace) -> set[str]:
+    """The keys that this start's command line names: they win over what was changed at run time."""
+    return {key for option in options.option for key in parse_properties_file(option)}
+
+
 def raise_file_limit() -> None:
     """Queues and connections need descriptors: take what the system allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -116,7 +121,7 @@ class StopSignals:
             signal.signal(number, signal.SIG_IGN)
 
 
-async def run(settings: BrokerSettings, signals: StopSignals) -> int:
+async def run(settings: BrokerSettings, signals: StopSignals, insisted: Collection[str] = ()) -> int:
     """Until SIGTERM or SIGINT, or until the store fails."""
     stop = signals.tell(asyncio.get_running_loop())
 
@@ -125,7 +130,9 @@ async def run(settings: BrokerSettings, signals: StopSignals) -> int:
         if signals.are_here:
             raise StoppedWhileRecovering("a signal came while recovering; nothing is lost, the next start begins again")
 
-    broker = Broker(settings, disk=RealDisk(), clock=SystemClock(), open_page=PageWriter, takes_orders=True)
+    broker = Broker(
+        settings, disk=RealDisk(), clock=SystemClock(), open_page=PageWriter, takes_orders=True, insisted=insisted
+    )
     try:
         await broker.start(show_progress)
     except (OSError, BrokerError) as error:
@@ -189,7 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
     raise_file_limit()
     log.info("starting", extra=dict(settings.given))
     try:
-        return uvloop.run(run(settings, signals))
+        return uvloop.run(run(settings, signals, insisted_keys(options)))
     finally:
         signals.ignore()
 

@@ -10,19 +10,21 @@ has a bound, of which half belongs to the network: whoever hangs there must not 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, final
 
 import msgspec
 
+from gantry_access import Guard
 from gantry_broker.control.server import ControlServer
 from gantry_broker.errors import FlushFailed
 from gantry_broker.ha.promise import PromiseFile
 from gantry_broker.ha.role_record import RoleFile
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.registration import BrokerIdentity, Registration
+from gantry_broker.server.access import broker_guard, own_credentials, told_by
 from gantry_broker.server.clients import ClientRegistry
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
@@ -35,9 +37,14 @@ from gantry_broker.server.handlers.groups import GroupHandlers
 from gantry_broker.server.handlers.offsets import OffsetHandlers
 from gantry_broker.server.handlers.pull import PullHandlers
 from gantry_broker.server.handlers.queries import QueryHandlers
+from gantry_broker.server.handlers.reply import ReplyHandlers
 from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
 from gantry_broker.server.handlers.topics import TopicHandlers
+from gantry_broker.server.handlers.transactions import TransactionHandlers
+from gantry_broker.server.handlers.unsupported import unsupported_table
+from gantry_broker.server.live_settings import FILE as LIVE_FILE
+from gantry_broker.server.live_settings import LiveSettings
 from gantry_broker.server.offsets import ConsumerOffsets
 from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.persist import Persistence
@@ -48,6 +55,7 @@ from gantry_broker.server.roles import Roles
 from gantry_broker.server.send_path import SendPath
 from gantry_broker.server.send_routes import SendRoutes
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
+from gantry_broker.server.signed_sends import SignedSends
 from gantry_broker.server.slave_reads import SlaveReads
 from gantry_broker.server.stats import SAMPLE_INTERVAL_S, BrokerStats
 from gantry_broker.server.status import ServerFacts, StatusPublisher
@@ -55,9 +63,12 @@ from gantry_broker.server.status_thread import OpenPage
 from gantry_broker.server.stopping import StopTimeout, finish_within
 from gantry_broker.server.stored_tables import StoredTables
 from gantry_broker.server.table_sync import TableSync
+from gantry_broker.server.tls import BrokerTls
 from gantry_broker.server.topics import TopicTable
+from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.abort_marker import AbortMarker
+from gantry_broker.store.config_file import ConfigFile
 from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.existing import settings_of_store
 from gantry_broker.store.message_store import MessageStore
@@ -102,9 +113,14 @@ class Broker:
         clock: Clock,
         open_page: OpenPage | None = None,
         takes_orders: bool = False,
+        insisted: Collection[str] = (),
     ) -> None:
-        """Without ``open_page`` there is no status page, without ``takes_orders`` no control socket."""
+        """Without ``open_page`` there is no status page, without ``takes_orders`` no control socket.
+
+        ``insisted`` are settings that what was changed at run time, before this start, does not change.
+        """
         self.settings = settings
+        self._insisted: Final = insisted
         self._takes_orders = takes_orders
         self._disk = disk
         self._clock = clock
@@ -113,6 +129,8 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: list[Listener] = []
         self._services: list[BrokerService] = []
+        self.handled_codes = frozenset[int]()
+        """Of requests that are answered with something else than 3, beside sends. Known once the ports are open."""
         self._is_open = False
         self._is_advance_scheduled = False
         self._is_show_due = False
@@ -121,6 +139,7 @@ class Broker:
         """Whether the store is the loop's: not while another thread opens or closes it."""
         self._progress: Callable[[int, int], None] = lambda done, total: None
         self.status = StatusPublisher(settings.status_page, settings.broker_name, open_page=open_page)
+        self.tls = BrokerTls(settings)
 
     def __repr__(self) -> str:
         return f"<Broker {self.settings.broker_name} {self.settings.address} {'open' if self._is_open else 'closed'}>"
@@ -136,18 +155,22 @@ class Broker:
         self.status.start(self._task_ended)
         try:
             self._build()
+            await self.tls.start()
             await self._open_store()
         except BaseException as error:
+            await self.tls.close()
             await self.status.finish(Phase.FAILED, f"cannot start: {error}")
             raise
         self.flow.start()
         self.pulls.hold.start()
         self._tasks = [
             asyncio.ensure_future(self.delay.run()),
+            asyncio.ensure_future(self.transactions.run()),
             asyncio.ensure_future(self.retention.run()),
             asyncio.ensure_future(self._rounds()),
             asyncio.ensure_future(self._samples()),
             asyncio.ensure_future(self._scans()),
+            *([] if self.guard is None else [asyncio.ensure_future(self.guard.file.watch())]),
         ]
         for task in self._tasks:
             task.add_done_callback(self._task_ended)
@@ -185,6 +208,8 @@ class Broker:
         self.core.gate.close("this broker starts")
         try:
             self.tables.load()
+            if not report.is_clean:
+                self.core.locks.forget_holders()
             self.core.stats.start_at(self.store.wrote)
             await self.retention.start()
             await self._listen()
@@ -248,6 +273,7 @@ class Broker:
 
     async def _leave(self) -> None:
         """Out of the routes, and let requests under way come to their end."""
+        await self.tls.close()
         await self.control.close()
         await self.roles.close()
         await self.registration.close()
@@ -300,6 +326,7 @@ class Broker:
             epoch=self.roles.epoch or None,
             confirmed=None if self.replication.follower is None else self.replication.shown,
             slaves=self._slave_facts(),
+            certificate_ends_at=self.tls.expires_at,
             is_refusing_sends=not self.store.is_writable or disk.is_refusing or self.core.gate.sends is not None,
         )
 
@@ -325,7 +352,10 @@ class Broker:
     def _build(self) -> None:
         settings, clock = self.settings, self._clock
         store_settings = settings_of_store(settings.store_path, settings.store, settings.given, self._disk)
-        settings = self.settings = replace(settings, store=store_settings)
+        file = ConfigFile(self._disk, settings.store_path, LIVE_FILE)
+        live = LiveSettings(replace(settings, store=store_settings), file, clock.wall_ms, insisted=self._insisted)
+        settings = self.settings = live.load()
+        live.on_change = self._settings_changed
         store_host = encode_host(settings.broker_ip, settings.listen_port)
         self.store = MessageStore(
             settings.store_path,
@@ -336,10 +366,12 @@ class Broker:
             on_fatal=self._fatal,
             on_progress=self._progressed,
         )
+        self.guard: Guard | None = broker_guard(settings.access, self.store, clock)
+        credentials = own_credentials(settings.access)
         stats = BrokerStats()
         routes = SendRoutes(self.store, store_host=store_host, cluster=settings.cluster_name, region=settings.region)
         self.core = BrokerCore(
-            settings=settings,
+            live=live,
             clock=clock,
             disk=self._disk,
             store=self.store,
@@ -356,6 +388,9 @@ class Broker:
             published=lambda: self.registration.published(),
         )
         self.delay = DelayService(self.core)
+        self.transactions = Transactions(self.core)
+        if self.guard is not None:
+            self.transactions.questions.may_be_told = told_by(self.guard)
         self.flow = FlowControl(
             self._loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms
         )
@@ -366,7 +401,7 @@ class Broker:
         self.core.persistence.on_mark = tables.changed
         self.replication = Replication(
             settings, self.store, tables, standstill=self.standstill, advanced=self._look_at_waiting,
-            meanwhile=self._meanwhile,
+            meanwhile=self._meanwhile, credentials=credentials, certificates=self.tls.replication,
         )  # fmt: skip
         stages = [*([on_disk] if settings.store.flush.is_sync else []), *self.replication.stages()]
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
@@ -382,6 +417,7 @@ class Broker:
             loop=self._loop,
             gate=self.core.gate,
             parked=self.parked,
+            is_guarded=self.guard is not None,
         )
         self.sends = SendHandlers(self.core, self.path)
         self.pulls = PullHandlers(self.core, self._loop)
@@ -392,7 +428,7 @@ class Broker:
             settings, self.store, self.replication, self.core.gate, self,
             promises=PromiseFile(self._disk, settings.store_path), records=RoleFile(self._disk, settings.store_path),
         )  # fmt: skip
-        reads = SlaveReads(settings, self.store, self.replication, self.roles)
+        reads = SlaveReads(live, self.store, self.replication, self.roles)
         self.pulls.suggest = reads.suggest
         self.pulls.is_copy = lambda: self.roles.role is HaRole.SLAVE
         self.control = ControlServer(settings.control_path, self.roles)
@@ -402,26 +438,41 @@ class Broker:
             self._registered_topics,
             period_ms=settings.register_period_ms,
             on_master=self.roles.master_found,
+            credentials=credentials,
+            tls=self.tls.towards_name_servers,
         )
         self.tables = StoredTables(self.core, self.delay)
         self._limits = limits
 
     def _handlers(self) -> HandlerTable:
         return {
+            **unsupported_table(),
             **self.pulls.table(),
             **OffsetHandlers(self.core).table(),
-            **ClientHandlers(self.core).table(),
+            **ClientHandlers(self.core, lambda: self.replication.is_sure).table(),
             **TopicHandlers(self.core).table(),
             **GroupHandlers(self.core).table(),
             **QueryHandlers(self.core).table(),
             **SendBackHandler(self.core, self.sends).table(),
-            **BrokerHandlers(self.core, self.delay, self.pulls.hold, self._connections).table(),
+            **TransactionHandlers(self.core, self.sends, self.transactions).table(),
+            **ReplyHandlers(self.core, self.sends).table(),
+            **BrokerHandlers(
+                self.core,
+                self.delay,
+                self.pulls.hold,
+                self._connections,
+                certificate_ends_at=lambda: self.tls.expires_at,
+            ).table(),
             **self.retention.table(),
         }
 
     async def _listen(self) -> None:
         settings = self.settings
         table = self._handlers()
+        self.handled_codes = frozenset(table)
+        guard = self.guard
+        if guard is not None:
+            self.path.signed = SignedSends(guard, self.path, self.core.routes).take
         ports = [(settings.listen_port, frozenset[int]())]
         if settings.fast_listen_port is not None:
             ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSES)))
@@ -435,8 +486,9 @@ class Broker:
                 refuses=refuses,
                 disconnected=self._disconnected,
                 settle=self._show,
+                guard=guard,
             )
-            listener = Listener(service, settings.listener(port))
+            listener = Listener(service, settings.listener(port), certificates=self.tls.clients)
             await listener.start()
             self._services.append(service)
             self._listeners.append(listener)
@@ -445,6 +497,19 @@ class Broker:
         return sum(len(listener.connections) for listener in self._listeners)
 
     # ------- events
+
+    def _settings_changed(self, settings: BrokerSettings) -> None:
+        """Who copied what it needs when it was built gets it again; everybody else asks ``core.settings``."""
+        self.settings = settings
+        self.core.groups.is_auto_creating = settings.auto_create_groups
+        if settings.auto_create_topics != self.core.topics.is_auto_creating:
+            self.core.topics.allow_auto_create(settings.auto_create_topics, settings.default_topic_queues)
+        self.flow.limit(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
+        self.parked.sends_max = settings.send_queue_capacity
+        self.path.body_bytes_max = settings.message_bytes_max
+        self.pulls.hold.limit(
+            held_max=settings.held_pulls_max, held_per_connection_max=settings.held_pulls_per_connection_max
+        )
 
     def _topic_changed(self, topic: str) -> None:
         self.core.routes.forget(topic)

@@ -13,6 +13,14 @@ class BrokerError(Exception):
     """Root of every error a broker raises on purpose. Never raised itself."""
 
 
+@final
+class AccessFilesUnusable(BrokerError):
+    """The file of accounts, or of this broker's own credentials, is missing or wrong.
+
+    The broker does not start: the operator should mend the file that the text names.
+    """
+
+
 class StoreError(BrokerError):
     """Root of what the store raises. Never raised itself."""
 

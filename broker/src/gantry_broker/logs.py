@@ -4,6 +4,8 @@ import logging
 import sys
 from typing import Final, final
 
+from gantry_remoting.audit import always_log
+
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -25,3 +27,4 @@ def set_up_logs(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    always_log()

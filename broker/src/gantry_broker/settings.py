@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
 
+from gantry_access import AccessMode, AccessSettings
 from gantry_broker.ha.settings import AckLevel, BrokerRole, Degrade, ReplicationSettings, RoleAtStart
 from gantry_broker.store.settings import (
     FlushSettings,
@@ -25,8 +26,9 @@ from gantry_broker.store.settings import (
     StoreSettings,
     parse_delay_levels,
 )
-from gantry_remoting import ListenerSettings, TlsMode, TlsSettings, split_address
+from gantry_remoting import ClientTlsSettings, ListenerSettings, TlsMode, TlsSettings, listener_tls, split_address
 from gantry_wire import WireLimits
+from gantry_wire.names import NOT_SENDABLE_TOPICS, topic_fault
 
 log = logging.getLogger(__name__)
 
@@ -114,8 +116,29 @@ class BrokerSettings:
     pull_bytes_limit: int = 8 * 1024 * 1024
     """maxTransferBytesOnRequest: the most that a client's own maxMsgBytes may raise it to."""
 
+    is_reply_stored: bool = True
+    """storeReplyMessageEnable: replies are kept in the cluster's reply topic besides being pushed to who asked."""
+
+    is_trace_topic_made: bool = False
+    """traceTopicEnable: this broker has the topic that clients send their traces to; RocketMQ's default is false."""
+
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    """msgTraceTopicName: what that topic is called; clients with another name say so to theirs."""
+
     offsets_interval_ms: int = 5_000
     """flushConsumerOffsetInterval: how often consumer and delay offsets go to disk."""
+
+    rejects_transactions: bool = False
+    """rejectTransactionMessage: answer the first half of a transaction with code 16."""
+
+    transaction_timeout_ms: int = 6_000
+    """transactionTimeOut: how long a producer has to end a transaction before it is asked."""
+
+    transaction_check_max: int = 15
+    """transactionCheckMax: after so many questions a transaction is given up, to TRANS_CHECK_MAX_TIME_TOPIC."""
+
+    transaction_check_interval_ms: int = 30_000
+    """transactionCheckInterval: between two questions about one transaction."""
 
     region: str = "DefaultRegion"
     """regionId, told to clients in every reply to a send."""
@@ -145,7 +168,25 @@ class BrokerSettings:
     """tlsServerTrustCertPath: who signs client certificates."""
 
     tls_needs_client_certificate: bool = False
-    """tlsServerNeedClientAuth: refuse clients without a certificate."""
+    """tlsServerNeedClientAuth: refuse clients without a certificate; needs tlsMode=enforcing."""
+
+    is_tls_enabled: bool = False
+    """tlsEnable: speak TLS with name servers, as RocketMQ's system property tls.enable asks for."""
+
+    tls_client_certificate: str = ""
+    """tlsClientCertPath: PEM, the whole chain; shown to name servers that ask for one."""
+
+    tls_client_key: str = ""
+    """tlsClientKeyPath: PEM, without a password."""
+
+    tls_client_authority: str = ""
+    """tlsClientTrustCertPath: who signs the name servers' certificates; empty: whom the system trusts."""
+
+    is_tls_server_verified: bool = True
+    """tlsClientAuthServer: refuse name servers without a good certificate. RocketMQ's default is false."""
+
+    is_tls_host_name_checked: bool = True
+    """tlsClientCheckHostName: the certificate must be for the host in namesrvAddr; RocketMQ never looks."""
 
     sync_flush_timeout_ms: int = 5_000
     """syncFlushTimeout: with SYNC_FLUSH, a send that is not on the disk by then is answered 10: not promised."""
@@ -167,6 +208,9 @@ class BrokerSettings:
 
     ha: ReplicationSettings = field(default_factory=ReplicationSettings)
     """Who follows whom, and what an answer waits for."""
+
+    access: AccessSettings = field(default_factory=AccessSettings)
+    """Whose requests are answered."""
 
     given: Mapping[str, str] = field(default_factory=dict)
     """The keys that were set, as they were written."""
@@ -205,15 +249,6 @@ class BrokerSettings:
 
     def listener(self, port: int) -> ListenerSettings:
         """The limits of one listening port."""
-        tls = None
-        if self.tls_mode is not TlsMode.DISABLED and self.tls_certificate:
-            tls = TlsSettings(
-                self.tls_mode,
-                self.tls_certificate,
-                self.tls_key,
-                self.tls_authority or None,
-                self.tls_needs_client_certificate,
-            )
         return ListenerSettings(
             host=self.listen_host,
             port=port,
@@ -221,7 +256,28 @@ class BrokerSettings:
             connections_per_address_max=self.connections_per_address_max,
             idle_timeout_ms=self.idle_timeout_ms,
             wire=WireLimits(frame_bytes_max=self.frame_bytes_max),
-            tls=tls,
+            tls=self.listener_tls,
+        )
+
+    @property
+    def listener_tls(self) -> TlsSettings | None:
+        """What clients are shown. Raises ValueError when the keys contradict each other."""
+        return listener_tls(
+            self.tls_mode, self.tls_certificate, self.tls_key, self.tls_authority,
+            requires_client_certificate=self.tls_needs_client_certificate,
+        )  # fmt: skip
+
+    @property
+    def name_server_tls(self) -> ClientTlsSettings | None:
+        """How name servers are spoken to; None is plain text. Raises ValueError as above."""
+        if not self.is_tls_enabled:
+            return None
+        return ClientTlsSettings(
+            authority_file=self.tls_client_authority or None,
+            certificate_file=self.tls_client_certificate or None,
+            key_file=self.tls_client_key or None,
+            is_server_verified=self.is_tls_server_verified,
+            is_host_name_checked=self.is_tls_host_name_checked,
         )
 
     def effective(self) -> dict[str, str]:
@@ -307,6 +363,15 @@ def _name(text: str) -> str:
     return text
 
 
+def _topic(text: str) -> str:
+    fault = topic_fault(text)
+    if fault is not None:
+        raise ValueError(fault.value)
+    if text in NOT_SENDABLE_TOPICS:
+        raise ValueError("only the broker itself writes to this topic")
+    return text
+
+
 def _addresses(text: str) -> tuple[str, ...]:
     addresses = tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
     for address in addresses:
@@ -360,6 +425,9 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxPullBatchSize": ("pull_messages_max", _whole(1, 10_000)),
     "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", _whole(1, 15 * 1024 * 1024)),
     "maxTransferBytesOnRequest": ("pull_bytes_limit", _whole(1, 15 * 1024 * 1024)),
+    "storeReplyMessageEnable": ("is_reply_stored", _boolean),
+    "traceTopicEnable": ("is_trace_topic_made", _boolean),
+    "msgTraceTopicName": ("trace_topic", _topic),
     "flushConsumerOffsetInterval": ("offsets_interval_ms", _whole(100)),
     "regionId": ("region", _name),
     "serverMaxConnections": ("connections_max", _POSITIVE),
@@ -371,11 +439,21 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "tlsServerKeyPath": ("tls_key", str),
     "tlsServerTrustCertPath": ("tls_authority", str),
     "tlsServerNeedClientAuth": ("tls_needs_client_certificate", _boolean),
+    "tlsEnable": ("is_tls_enabled", _boolean),
+    "tlsClientCertPath": ("tls_client_certificate", str),
+    "tlsClientKeyPath": ("tls_client_key", str),
+    "tlsClientTrustCertPath": ("tls_client_authority", str),
+    "tlsClientAuthServer": ("is_tls_server_verified", _boolean),
+    "tlsClientCheckHostName": ("is_tls_host_name_checked", _boolean),
     "mappedFileSizeCommitLog": ("store.mapped_file_size_commit_log", _whole(4096)),
     "mappedFileSizeConsumeQueue": ("store.mapped_file_size_consume_queue", _whole(20)),
     "messageIndexEnable": ("store.is_index_enabled", _boolean),
     "maxHashSlotNum": ("store.max_hash_slot_num", _POSITIVE),
     "maxIndexNum": ("store.max_index_num", _whole(2)),
+    "rejectTransactionMessage": ("rejects_transactions", _boolean),
+    "transactionTimeOut": ("transaction_timeout_ms", _POSITIVE),
+    "transactionCheckMax": ("transaction_check_max", _POSITIVE),
+    "transactionCheckInterval": ("transaction_check_interval_ms", _POSITIVE),
     "messageDelayLevel": ("store.delay_levels_ms", parse_delay_levels),
     "flushDiskType": ("store.flush.is_sync", _flush_type),
     "flushCommitLogTimed": ("store.flush.is_timed", _boolean),
@@ -416,6 +494,11 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "slaveReadEnable": ("ha.is_slave_read_suggested", _boolean),
     "accessMessageInMemoryMaxRatio": ("ha.memory_percent_max", _whole(1, 95)),
     "controlSocketPath": ("ha.control_path", str),
+    "aclEnable": ("access.is_enabled", _boolean),
+    "aclFile": ("access.file", str),
+    "aclMode": ("access.mode", _one_of(AccessMode)),
+    "aclTimeWindow": ("access.window_ms", _whole(1_000, 3_600_000)),
+    "aclCredentialsPath": ("access.credentials", str),
 }
 
 _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
@@ -425,7 +508,6 @@ _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
 """How the value of a key is written where it is not obvious from its type."""
 
 _FIXED: Final[dict[str, tuple[str, str]]] = {
-    "aclEnable": ("false", "requests would go through unchecked"),
     "enablePropertyFilter": ("false", "SQL92 subscriptions would not be filtered"),
     "timerWheelEnable": ("false", "arbitrary delays would not be kept; delay levels work"),
     "longPollingEnable": ("true", "pulls are always held"),
@@ -500,13 +582,15 @@ def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
             pool=PoolSettings(**part("store.pool.")),
             retention=RetentionSettings(**part("store.retention.")),
         )
-        return BrokerSettings(**top, store=store, ha=ReplicationSettings(**part("ha.")), given=given)
+        ha, access = ReplicationSettings(**part("ha.")), AccessSettings(**part("access."))
+        return BrokerSettings(**top, store=store, ha=ha, access=access, given=given)
     except ValueError as error:
         raise SettingsError(str(error)) from error
 
 
 def _check_together(settings: BrokerSettings) -> None:
     _check_roles(settings)
+    _check_access(settings)
     if settings.fast_listen_port == settings.listen_port:
         raise SettingsError(f"listenPort and fastListenPort are both {settings.listen_port}; they must differ")
     if settings.message_bytes_max + 65536 > settings.store.mapped_file_size_commit_log:
@@ -529,13 +613,20 @@ def _check_together(settings: BrokerSettings) -> None:
             f"{retention.forced_percent} and diskSpaceWarningLevelRatio={retention.full_percent} must not fall: "
             "sends are refused only after deleting did not help"
         )
-    has_certificate, has_key = bool(settings.tls_certificate), bool(settings.tls_key)
-    if has_certificate != has_key:
-        raise SettingsError("tlsServerCertPath and tlsServerKeyPath go together: set both or neither")
-    if settings.tls_mode is TlsMode.ENFORCING and not has_certificate:
-        raise SettingsError("tlsMode=enforcing needs tlsServerCertPath and tlsServerKeyPath")
-    if settings.tls_needs_client_certificate and not settings.tls_authority:
-        raise SettingsError("tlsServerNeedClientAuth=true needs tlsServerTrustCertPath, who signs client certificates")
+    _check_tls(settings)
+
+
+def _check_tls(settings: BrokerSettings) -> None:
+    if bool(settings.tls_client_certificate) != bool(settings.tls_client_key):
+        raise SettingsError("tlsClientCertPath and tlsClientKeyPath go together: set both or neither")
+    if settings.tls_client_authority and not (settings.is_tls_enabled and settings.is_tls_server_verified):
+        raise SettingsError(
+            "tlsClientTrustCertPath needs tlsEnable=true and tlsClientAuthServer=true: otherwise nobody is checked"
+        )
+    try:
+        settings.listener(settings.listen_port)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
 
 
 def _check_roles(settings: BrokerSettings) -> None:
@@ -575,6 +666,21 @@ def _check_roles(settings: BrokerSettings) -> None:
         raise SettingsError("haTlsCertPath and haTlsKeyPath go together: set both or neither")
 
 
+def _check_access(settings: BrokerSettings) -> None:
+    """The replication port gives away the whole log: with access control on it must ask who comes, too."""
+    fault = settings.access.fault()
+    if fault is not None:
+        raise SettingsError(fault)
+    ha = settings.ha
+    is_asking = bool(ha.secret_path or (ha.tls_certificate and ha.tls_authority))
+    is_open = not is_asking and not ha.is_classic_allowed
+    if settings.access.is_enabled and settings.ha_listen_port is not None and is_open:
+        raise SettingsError(
+            f"aclEnable=true and haListenPort={settings.ha_listen_port} without haSecretPath: whoever reaches it "
+            "could copy the log; set haSecretPath, or haListenPort=-1"
+        )
+
+
 def describe_settings() -> list[tuple[str, str, str]]:
     """(key, default, explanation) of every setting, for `--settings` and the documentation."""
     texts = {
@@ -584,6 +690,7 @@ def describe_settings() -> list[tuple[str, str, str]]:
         **_field_texts(PoolSettings, "store.pool."),
         **_field_texts(RetentionSettings, "store.retention."),
         **_field_texts(ReplicationSettings, "ha."),
+        **_field_texts(AccessSettings, "access."),
     }
     defaults = BrokerSettings(broker_name="the host's name")
     return [

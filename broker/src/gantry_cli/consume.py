@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from gantry_cli.account import client_settings
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
 from gantry_cli.group_reading import Membership, group_messages
@@ -96,7 +97,7 @@ def _messages(name_server: str, wish: Wish) -> AsyncGenerator[Delivery, None]:
 
 
 async def _as_onlooker(name_server: str, wish: Wish) -> AsyncGenerator[Delivery, None]:
-    async with PullConsumer(name_server, READER_GROUP) as consumer:
+    async with PullConsumer(name_server, READER_GROUP, client_settings=client_settings()) as consumer:
         reader = TopicReader(consumer, wish.topic, tags=wish.tags, warn=lambda text: click.echo(text, err=True))
         cursors = await reader.open(wish.start)
         async for delivery in reader.present(cursors):

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Final
 
+from gantry_cli.account import client_settings
 from gantry_cli.reading import Delivery
 from gantry_cli.times import Start
 from gantry_client import (
@@ -71,10 +72,16 @@ async def group_messages(name_server: str, member: Membership, *, follow: bool) 
             await consumer.commit()
         await handed_over.put(None)
 
-    async with PullConsumer(name_server, member.group) as watcher:
+    settings = client_settings()
+    async with PullConsumer(name_server, member.group, client_settings=settings) as watcher:
         ends = {queue: await watcher.max_offset(queue) for queue in await watcher.queues(member.topic)}
         consumer = PushConsumer(
-            name_server, member.group, topics={member.topic: member.tags}, handler=handle, settings=member.settings()
+            name_server,
+            member.group,
+            topics={member.topic: member.tags},
+            handler=handle,
+            settings=member.settings(),
+            client_settings=settings,
         )
         async with consumer:
             watching = None if follow else asyncio.create_task(watch(ends, watcher, consumer))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError
 from gantry_cli.ports import FAST_PORT_BELOW, free_broker_port, free_port, require_free
 from gantry_cli.stack import StackDirectory, StackRecord
@@ -103,7 +104,7 @@ class LocalStack:
     async def _wait_registered(self) -> None:
         """Raises CliError when no client could find the broker."""
         reason = "it has not registered"
-        async with Admin(self.plan.name_server) as admin:
+        async with Admin(self.plan.name_server, client_settings=client_settings()) as admin:
             try:
                 async with asyncio.timeout(REGISTER_TIMEOUT_S):
                     while True:

@@ -36,6 +36,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Messages": {
         "produce": Entry("gantry_cli.produce", "produce", "Send messages."),
         "consume": Entry("gantry_cli.consume", "consume", "Read messages."),
+        "group": Entry("gantry_cli.group", "group", "Send a consumer group's dead letters again."),
     },
 }
 
@@ -94,15 +95,32 @@ def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     default="critical",
     help="Show what the client logs, on standard error.",
 )
-def cli(log_level: str) -> None:
+@click.option(
+    "--credentials",
+    envvar="GANTRY_CREDENTIALS",
+    type=click.Path(dir_okay=False),
+    help="File with accessKey and secretKey, for clusters with access control.",
+)
+@click.option(
+    "--signature",
+    envvar="GANTRY_SIGNATURE",
+    type=click.Choice(["v1", "strict"]),
+    default="v1",
+    show_default=True,
+    help="Sign as RocketMQ's clients do, or strictly, for servers with aclMode=STRICT.",
+)
+@click.pass_context
+def cli(ctx: click.Context, log_level: str, credentials: str | None, signature: str) -> None:
     """Gantry: a message broker for RocketMQ clients.
 
     Every command has examples: gantry COMMAND --help. Commands that talk to a cluster take the name server's address
-    from -n, else from GANTRY_NAMESRV, else from a `gantry up` in this directory, else 127.0.0.1:9876.
+    from -n, else from GANTRY_NAMESRV, else from a `gantry up` in this directory, else 127.0.0.1:9876; their account
+    from --credentials, else from GANTRY_CREDENTIALS.
 
     Exit codes: 0 done, 1 it could not be done, 2 the command was typed wrongly, 3 what was asked for is not there.
     Every failure is one line on standard error with its remedy.
     """
+    ctx.meta.update({"gantry.credentials": credentials, "gantry.signature": signature})
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 

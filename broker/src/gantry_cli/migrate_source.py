@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
+from gantry_access import signer
+from gantry_cli.account import credentials, signature
+from gantry_cli.tls_options import tls_context
 from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, fastjson
 from gantry_wire.commands.documents import read_document
@@ -85,9 +88,11 @@ class RemotingPeer:
         """Its answer, whatever the code. Raises ``CannotMigrate``."""
         try:
             if self._channel is None or not self._channel.is_open:
-                self._channel = await Channel.connect(self.address)
+                self._channel = await Channel.connect(
+                    self.address, tls=tls_context(), sign=signer(credentials(), signature())
+                )
             return await self._channel.request(Command(code=code, ext=dict(ext or {}), body=body), TIMEOUT_MS)
-        except RemotingError as error:
+        except (RemotingError, OSError) as error:
             raise CannotMigrate(
                 f"{self.address}: {error}", "see whether it runs, then run the command again"
             ) from error

@@ -9,6 +9,7 @@ import click
 
 from gantry_cli.errors import CliError, explain
 from gantry_cli.stack import DEFAULT_DIRECTORY, StackDirectory
+from gantry_cli.tls_options import tls_options
 from gantry_client import ClientError
 from gantry_remoting import split_address
 
@@ -19,7 +20,7 @@ DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 
 
 def name_server_option(command: F) -> F:
-    """-n / --namesrv, which may be left out."""
+    """-n / --namesrv, which may be left out, and how to speak with it and with brokers."""
     return click.option(
         "-n",
         "--namesrv",
@@ -28,7 +29,7 @@ def name_server_option(command: F) -> F:
         metavar="HOST:PORT",
         callback=lambda _context, _parameter, value: _checked(value) if value else default_name_server(),
         help=f"Name server, several joined by ';' [default: that of `gantry up` here, else {DEFAULT_NAME_SERVER}].",
-    )(command)
+    )(tls_options(command))
 
 
 def data_option(command: F) -> F:

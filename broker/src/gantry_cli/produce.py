@@ -11,6 +11,7 @@ from typing import Final, final
 import click
 import msgspec
 
+from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError, explain
 from gantry_cli.examples import examples
 from gantry_cli.options import json_option, name_server_option, run
@@ -141,7 +142,7 @@ async def _send_all(name_server: str, shape: Shape, bodies: AsyncIterator[bytes]
         while (task := await under_way.get()) is not None:
             outcome.add(await task)
 
-    async with Producer(name_server) as producer:
+    async with Producer(name_server, client_settings=client_settings()) as producer:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(collect(), name="collect receipts")

@@ -32,6 +32,11 @@ class BrokerFacts:
     producer_groups: int | None
     consumer_groups: int | None
     held_pulls: int | None
+    changed_settings: str
+    """key=value;key=value of what was changed at run time, over what its broker.conf says."""
+
+    certificate_ends_at_ms: int | None = None
+    """The end of the first of its TLS certificates."""
 
     @property
     def stored_bytes(self) -> int:
@@ -65,6 +70,8 @@ def read_facts(table: Mapping[str, str], at_s: float) -> BrokerFacts:
         producer_groups=_whole(table, "producerGroups"),
         consumer_groups=_whole(table, "consumerGroups"),
         held_pulls=_whole(table, "heldPulls"),
+        changed_settings=table.get("settingsChangedAtRunTime", ""),
+        certificate_ends_at_ms=_whole(table, "tlsCertificateEndsTimestamp"),
     )
 
 

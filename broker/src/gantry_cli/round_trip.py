@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError
 from gantry_client import FetchResult, Message, MessageQueue, NoRoute, Producer, PullConsumer, SendReceipt
 
@@ -29,7 +30,11 @@ class RoundTrip:
 async def round_trip(name_server: str) -> RoundTrip:
     """Send and read back one message. Raises ClientError, or CliError when something else comes back."""
     body = f"gantry up {secrets.token_hex(8)}".encode()
-    async with Producer(name_server) as producer, PullConsumer(name_server, READER_GROUP) as reader:
+    settings = client_settings()
+    async with (
+        Producer(name_server, client_settings=settings) as producer,
+        PullConsumer(name_server, READER_GROUP, client_settings=settings) as reader,
+    ):
         started = time.perf_counter()
         receipt = await producer.send(Message(CHECK_TOPIC, body, tags="check"))
         result = await _read_back(reader, receipt)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import final
 
+from gantry_cli.account import client_settings
 from gantry_cli.rates import BrokerFacts, Rates, rates_between, read_facts
 from gantry_cli.text import bytes_text, count_text, duration_text, rate_text
 from gantry_client import Admin, ClientError
@@ -44,7 +45,7 @@ class StateStream:
     async def run(self) -> None:
         """Until cancelled. A broker that does not answer is a line, too."""
         started, previous = time.monotonic(), None
-        async with Admin(self._name_server) as admin:
+        async with Admin(self._name_server, client_settings=client_settings()) as admin:
             while True:
                 try:
                     facts = read_facts(await admin.brokers.runtime(self._broker), time.monotonic())

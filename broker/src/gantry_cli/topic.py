@@ -9,6 +9,7 @@ import click
 import msgspec
 from rich.console import RenderableType
 
+from gantry_cli.account import client_settings
 from gantry_cli.cluster_view import GroupView, summarize_topic, view_group
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
@@ -49,7 +50,7 @@ def list_topics(name_server: str, with_internal: bool, as_json: bool) -> None:
     """List topics by name, one a line."""
 
     async def ask() -> list[str]:
-        async with Admin(name_server) as admin:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
             return await admin.topics.all(with_internal=with_internal)
 
     names = run(ask(), name_server)
@@ -90,7 +91,7 @@ def create(
     """
 
     async def make() -> int:
-        async with Admin(name_server) as admin:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
             await admin.topics.create(
                 name,
                 queues=queues,
@@ -122,11 +123,11 @@ def delete(name: str, name_server: str, cluster: str | None, yes: bool) -> None:
     """Delete topic NAME with all its messages."""
 
     async def count() -> int:
-        async with Admin(name_server) as admin:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
             return summarize_topic(name, await admin.topics.stats(name)).messages
 
     async def remove() -> None:
-        async with Admin(name_server) as admin:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
             await admin.topics.delete(name, cluster=cluster)
 
     messages = run(count(), name_server)
@@ -149,7 +150,7 @@ def describe(name: str, name_server: str, as_json: bool) -> None:
     """Show the queues of topic NAME, and the groups that read them."""
 
     async def ask() -> tuple[dict[MessageQueue, QueueOffsets], list[GroupView]]:
-        async with Admin(name_server) as admin:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
             stats = await admin.topics.stats(name)
             return stats, await _groups_of(admin, name)
 

@@ -4,6 +4,7 @@ Everything here is asyncio; `gantry_client.sync` is the same for programs withou
 here is kept compatible.
 """
 
+from gantry_access import AccessFileError, Credentials, SignatureKind, read_credentials
 from gantry_client.admin import Admin
 from gantry_client.admin_brokers import BrokerAddress
 from gantry_client.documents import (
@@ -19,6 +20,7 @@ from gantry_client.errors import (
     ClientClosed,
     ClientError,
     InvalidMessage,
+    NoReply,
     NoRoute,
     OffsetsUnreadable,
     RequestFailed,
@@ -36,6 +38,7 @@ from gantry_client.poll_consumer import PollConsumer
 from gantry_client.producer import Producer, Selector
 from gantry_client.pull_consumer import PullConsumer
 from gantry_client.push_consumer import PushConsumer
+from gantry_client.replies import Reply
 from gantry_client.routes import Route
 from gantry_client.settings import (
     ClientSettings,
@@ -45,29 +48,38 @@ from gantry_client.settings import (
     ProducerSettings,
     StartFrom,
 )
+from gantry_client.transactions import Check, Decision, HalfMessage, TransactionProducer
+from gantry_remoting.settings import ClientTlsSettings
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.clients import MessageQueue
 
 __all__ = [
+    "AccessFileError",
     "Admin",
     "Attempt",
     "BadReply",
     "BrokerAddress",
     "BrokerRefused",
+    "Check",
     "ClientClosed",
     "ClientConnection",
     "ClientError",
     "ClientSettings",
+    "ClientTlsSettings",
     "ConsumerConnections",
     "ConsumerSettings",
+    "Credentials",
+    "Decision",
     "FetchResult",
     "FetchStatus",
+    "HalfMessage",
     "Handler",
     "InvalidMessage",
     "Message",
     "MessageModel",
     "MessageQueue",
     "NameServerAddresses",
+    "NoReply",
     "NoRoute",
     "OffsetsUnreadable",
     "PollConsumer",
@@ -78,6 +90,7 @@ __all__ = [
     "QueueOffsets",
     "QueueProgress",
     "ReceivedMessage",
+    "Reply",
     "RequestFailed",
     "RequestTimeout",
     "RetryLater",
@@ -87,8 +100,11 @@ __all__ = [
     "SendReceipt",
     "SendStatus",
     "SendTimeout",
+    "SignatureKind",
     "StartFrom",
     "SubscriptionGroupConfig",
+    "TransactionProducer",
     "Unavailable",
     "UnreadableBody",
+    "read_credentials",
 ]

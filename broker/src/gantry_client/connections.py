@@ -6,13 +6,16 @@ reply or raises a leaf of our own tree. All requests to one address share its co
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Final, final
 
+from gantry_access import signer
 from gantry_client.errors import ClientClosed, RequestTimeout, Unavailable
 from gantry_client.settings import ClientSettings
 from gantry_remoting.client import Channel
 from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingTimeout
+from gantry_remoting.settings import ClientTlsSettings
 from gantry_wire.command import Command
 
 log = logging.getLogger(__name__)
@@ -32,6 +35,8 @@ class ConnectionPool:
         self, settings: ClientSettings, *, answer: Answer, connected: Callable[[str], None] = lambda address: None
     ) -> None:
         self._settings = settings
+        tls = settings.tls
+        self._certificates = tls.source("servers") if isinstance(tls, ClientTlsSettings) else None
         self._answer = answer
         self._connected = connected
         self._channels: dict[str, Channel] = {}
@@ -113,16 +118,24 @@ class ConnectionPool:
             channel = await Channel.connect(
                 address,
                 timeout_ms=self._settings.connect_timeout_ms,
-                tls=self._settings.tls,
+                tls=await self._tls(),
                 on_request=lambda command, _: self._answer(command, address),
                 on_close=lambda closed: self._forget(address, closed),
+                sign=signer(self._settings.credentials, self._settings.signature),
             )
-        except (CannotConnect, ValueError) as error:
+        except (CannotConnect, OSError, ValueError) as error:
             raise Unavailable(str(error)) from error
         self._channels[address] = channel
         self._heard_at[channel] = self._loop.time()
         self._connected(address)
         return channel
+
+    async def _tls(self) -> ssl.SSLContext | None:
+        """For the next connection. Raises OSError for files that cannot be used and were never good."""
+        if self._certificates is not None:
+            return await self._certificates.fresh()
+        tls = self._settings.tls
+        return tls if isinstance(tls, ssl.SSLContext) else None
 
     def _connect_ended(self, address: str, task: asyncio.Task[Channel]) -> None:
         self._connecting.pop(address, None)

@@ -127,6 +127,16 @@ class SendTimeout(SendFailed):
     """The deadline of a send passed. The caller should treat the message as unknown if `is_outcome_unknown` says so."""
 
 
+@final
+class NoReply(ClientError):
+    """Nobody answered a request in time. The caller should treat it as unknown: it may have been consumed, it may be
+    consumed yet, and a reply that comes now is dropped."""
+
+    def __init__(self, topic: str, why: str = "the deadline passed") -> None:
+        super().__init__(f"no reply to a request in topic {topic!r}: {why}")
+        self.topic = topic
+
+
 def code_name(code: int) -> str:
     """RocketMQ's name of a response code."""
     try:

@@ -30,6 +30,9 @@ Handler = Callable[[ReceivedMessage], Awaitable[None]]
 LOCAL_RETRY_MS: Final = 5000
 """How long a message that no broker took back waits for its next try here; RocketMQ's clients wait as long."""
 
+TIMEOUT_LEVEL: Final = 3
+"""The delay level of a message whose handler took too long; that of RocketMQ's clients."""
+
 GIVE_UP: Final = -1
 """The delay level that moves a message to the dead letter topic."""
 
@@ -72,10 +75,15 @@ class SendBacks:
         await self._session.calls.demand(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
-async def call_handler(handler: Handler, message: ReceivedMessage) -> RetryLater | None:
-    """None when the handler consumed `message`, otherwise when to deliver it again."""
+async def call_handler(handler: Handler, message: ReceivedMessage, timeout_ms: int) -> RetryLater | None:
+    """None when the handler consumed `message`, otherwise when to deliver it again.
+
+    One that takes too long is cancelled: it would keep what was committed from moving for ever.
+    """
+    limit = asyncio.timeout(timeout_ms / 1000)
     try:
-        await handler(message)
+        async with limit:
+            await handler(message)
     except RetryLater as later:
         return later
     except asyncio.CancelledError:
@@ -85,6 +93,9 @@ async def call_handler(handler: Handler, message: ReceivedMessage) -> RetryLater
         log.warning("a handler was cancelled from inside", extra={"message_id": message.message_id})
         return RetryLater()
     except Exception:
+        if limit.expired():
+            log.warning("a handler took too long", extra={"topic": message.topic, "message_id": message.message_id})
+            return RetryLater(TIMEOUT_LEVEL)
         log.exception("a handler failed", extra={"topic": message.topic, "message_id": message.message_id})
         return RetryLater()
     return None
@@ -135,7 +146,7 @@ class ConcurrentHandling:
                 item.backlog.end()
 
     async def _handle(self, item: _Item) -> None:
-        later = await call_handler(self._handler, item.message)
+        later = await call_handler(self._handler, item.message, self._settings.consume_timeout_ms)
         if later is not None and not await self._give_back(item, later.delay_level):
             return
         item.backlog.done(item.message.queue_offset)

@@ -84,7 +84,7 @@ class OrderedHandling:
             message = waiting[0]
             backlog.begin()
             try:
-                later = await call_handler(self._handler, message)
+                later = await call_handler(self._handler, message, self._settings.consume_timeout_ms)
                 if later is None or await self._is_given_up(message, later.delay_level):
                     backlog.done(message.queue_offset)
                     waiting.popleft()

@@ -9,16 +9,18 @@ Many sends may be under way at once, on one connection per broker; `outstanding_
 connection messages reach the broker in the order of the calls.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, final
 
 from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import BadReply, InvalidMessage
-from gantry_client.messages import Message, SendReceipt
+from gantry_client.messages import Message, ReceivedMessage, SendReceipt
 from gantry_client.outgoing import check_batch, check_group, prepare, prepare_batch, prepare_entry
+from gantry_client.replies import Replier, Reply, Requests
 from gantry_client.selection import queue_for_key
 from gantry_client.sender import Sender
+from gantry_client.sending_again import message_again
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, NameServerAddresses, ProducerSettings
 from gantry_wire.batch import ENTRY_BYTES_MIN, BatchEntry
@@ -48,6 +50,8 @@ class Producer:
         self._session = Session(name_servers, client_settings, default_topic_queues=self.settings.default_topic_queues)
         self._session.enter_producer_group(group)
         self._sender = Sender(self._session, group, self.settings)
+        self._requests = Requests(self._session)
+        self._replier = Replier(self._session, group, self.settings)
 
     def __repr__(self) -> str:
         return f"<Producer {self.group} outstanding={self.outstanding}>"
@@ -76,7 +80,8 @@ class Producer:
         await self._session.start()
 
     async def close(self) -> None:
-        """Say goodbye to the brokers and close the connections. Sends under way fail."""
+        """Say goodbye to the brokers and close the connections. Sends and requests under way fail."""
+        self._requests.close()
         await self._session.close()
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
@@ -96,6 +101,19 @@ class Producer:
         outgoing = prepare(message, self._session.unique_ids.next(wall_ms()), self.settings)
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
         return await self._sender.send(outgoing, await self._fixed_queue(message, queue), deadline)
+
+    async def send_again(
+        self, received: ReceivedMessage, *, topic: str | None = None, timeout_ms: int | None = None
+    ) -> SendReceipt:
+        """Send a received message once more, to its own topic or to `topic`: as its sender sent it, with the same id.
+
+        Its delay and what retries wrote on it are left out. Raises as `send`, and UnreadableBody.
+        """
+        self._session.require_open()
+        message = message_again(received, topic or received.topic)
+        outgoing = prepare(message, received.message_id, self.settings)
+        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        return await self._sender.send(outgoing, await self._fixed_queue(message, None), deadline)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
         """Send one message and do not wait for the broker: it may be lost, and nobody will say so.
@@ -128,6 +146,40 @@ class Producer:
             outgoing = prepare_batch(messages[0], entries, ids)
             receipts += _receipts_of_batch(await self._sender.send(outgoing, fixed, deadline), ids)
         return receipts
+
+    async def request(
+        self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
+    ) -> Reply:
+        """Send one message and wait for what its consumer replies; one deadline for all of it.
+
+        Raises NoReply when nobody did in time, UnreadableBody for a reply that cannot be unpacked, and what `send`
+        raises.
+        """
+        self._session.require_open()
+        deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
+        return await self._requests.request(
+            message,
+            deadline,
+            lambda asked: self.send(asked, queue=queue, timeout_ms=max(1, deadline.remaining_ms)),
+        )
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Answer a message that somebody sent as a request; returns when the requester has the answer.
+
+        Raises InvalidMessage when it was none, BrokerRefused when the requester is gone or does not take it, and
+        RequestTimeout, Unavailable or NoRoute.
+        """
+        self._session.require_open()
+        await self._replier.reply(request, body, tags=tags, keys=keys, properties=properties, timeout_ms=timeout_ms)
 
     def _split(self, messages: Sequence[Message]) -> Iterator[tuple[list[BatchEntry], list[str]]]:
         """Groups of messages that fit `batch_bytes_max`; every message is checked before the first is sent."""

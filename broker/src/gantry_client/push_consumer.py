@@ -22,8 +22,15 @@ from gantry_client.handling import ConcurrentHandling, Handler, Handling, SendBa
 from gantry_client.messages import ReceivedMessage
 from gantry_client.ordered_handling import OrderedHandling
 from gantry_client.outgoing import check_group
+from gantry_client.replies import Replier
 from gantry_client.session import Session
-from gantry_client.settings import ClientSettings, ConsumerSettings, MessageModel, NameServerAddresses
+from gantry_client.settings import (
+    ClientSettings,
+    ConsumerSettings,
+    MessageModel,
+    NameServerAddresses,
+    ProducerSettings,
+)
 from gantry_client.subscriptions import make_subscription, make_subscriptions
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.names import retry_topic
@@ -55,6 +62,7 @@ class PushConsumer:
             raise InvalidMessage("a push consumer needs a topic")
         if self.settings.model is MessageModel.CLUSTERING:
             self._member.subscriptions |= make_subscriptions(retry_topic(group))
+        self._replier = Replier(self._session, group, ProducerSettings())
         self._handling = self._make_handling(handler, is_ordered=is_ordered)
 
     def __repr__(self) -> str:
@@ -105,6 +113,23 @@ class PushConsumer:
         """Commit what is done now, without waiting for the next time."""
         self._session.require_open()
         await self._member.commit()
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Answer a message that somebody sent as a request; for use in a handler. As `Producer.reply`.
+
+        A handler that lets its errors out has the request delivered, and answered, again.
+        """
+        self._session.require_open()
+        await self._replier.reply(request, body, tags=tags, keys=keys, properties=properties, timeout_ms=timeout_ms)
 
     def _deliver(self, queue: MessageQueue, backlog: Backlog, messages: Sequence[ReceivedMessage]) -> None:
         self._handling.deliver(queue, backlog, messages)

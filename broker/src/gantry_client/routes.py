@@ -37,6 +37,8 @@ class Route:
     """Addresses by broker name and id; id 0 is the master."""
     is_guess: bool = False
     """The topic is unknown; these are the queues that it would get where brokers create topics on first use."""
+    clusters: frozenset[str] = frozenset()
+    """The clusters that its brokers belong to."""
 
     def master_address(self, broker_name: str) -> str | None:
         return self.brokers.get(broker_name, {}).get(MASTER_ID)
@@ -74,7 +76,8 @@ def build_route(topic: str, data: TopicRoute) -> Route:
         if queue_data.perm & PERMISSION_READ
         for queue in _queues(topic, queue_data.broker_name, queue_data.read_queue_nums)
     ]
-    return Route(topic, tuple(write_queues), tuple(read_queues), brokers)
+    clusters = frozenset(broker.cluster for broker in data.broker_datas)
+    return Route(topic, tuple(write_queues), tuple(read_queues), brokers, clusters=clusters)
 
 
 def _queues(topic: str, broker_name: str, count: int) -> list[MessageQueue]:

@@ -56,6 +56,8 @@ class Session:
         self._consumer_groups: dict[str, Callable[[], ConsumerData]] = {}
         self._requests: dict[int, BrokerRequest] = {}
         self._heartbeat_due: set[str] = set()
+        self._greeted: set[str] = set()
+        """Where a heartbeat was taken on the connection that is open now."""
         self._heartbeat_wanted = asyncio.Event()
         self._is_open = False
 
@@ -106,6 +108,12 @@ class Session:
         addresses = self.routes.addresses(masters_only=not self._consumer_groups)
         await asyncio.gather(*(self._heartbeat(address) for address in addresses))
 
+    async def greet(self, addresses: set[str]) -> None:
+        """Make sure that the brokers at `addresses` know this client; asks only those that do not."""
+        strangers = addresses - (self._greeted & self.pool.open_addresses())
+        if strangers:
+            await asyncio.gather(*(self._heartbeat(address) for address in strangers))
+
     async def _heartbeat(self, address: str) -> None:
         self._heartbeat_due.discard(address)
         if not self._producer_groups and not self._consumer_groups:
@@ -117,6 +125,7 @@ class Session:
         )
         try:
             await self.calls.demand(address, RequestCode.HEART_BEAT, body=body)
+            self._greeted.add(address)
         except ClientError as error:
             log.warning("a broker does not take heartbeats", extra={"broker": address, "reason": str(error)})
 
@@ -129,6 +138,7 @@ class Session:
             self._heartbeat_due.clear()
 
     def _connected(self, address: str) -> None:
+        self._greeted.discard(address)
         if self._is_open:
             self._heartbeat_due.add(address)
             self._heartbeat_wanted.set()

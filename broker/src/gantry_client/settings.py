@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from gantry_access import Credentials, SignatureKind
+from gantry_remoting.settings import ClientTlsSettings
 from gantry_wire.limits import BODY_INFLATED_BYTES_MAX, MESSAGE_BYTES_MAX
 
 NameServerAddresses = str | Sequence[str]
@@ -35,8 +37,14 @@ class ClientSettings:
     """A request that times out on a connection that has brought nothing for so long closes it: the host may be gone
     without a word, and a new connection finds out. Merely slow brokers answer something in between."""
 
-    tls: ssl.SSLContext | None = None
-    """Speak TLS with this context; None speaks plain text."""
+    tls: ClientTlsSettings | ssl.SSLContext | None = None
+    """Speak TLS; None speaks plain text. Files are read again when they have changed, a context stays as it is."""
+
+    credentials: Credentials | None = None
+    """The account to sign every request with; None signs nothing. `read_credentials` has it from a file."""
+
+    signature: SignatureKind = SignatureKind.V1
+    """V1 signs as RocketMQ's clients do; STRICT also covers request, time and repetition, for servers of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +144,10 @@ class ConsumerSettings:
 
     concurrency: int = 20
     """Handlers of a push consumer that run at once; RocketMQ's default number of consumer threads."""
+
+    consume_timeout_ms: int = 15 * 60 * 1000
+    """How long a handler may take for one message: then it is cancelled, and the message delivered again. RocketMQ's
+    default of 15 minutes; there the handler goes on, and its result does not count any more."""
 
     max_reconsume_times: int | None = None
     """Deliveries after the first before a message goes to the dead letter topic; None leaves it to the group's

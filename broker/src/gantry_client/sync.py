@@ -17,6 +17,7 @@ from gantry_client.errors import ClientClosed
 from gantry_client.fetching import FetchResult
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt
 from gantry_client.producer import DEFAULT_GROUP, Selector
+from gantry_client.replies import Reply
 from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses, ProducerSettings
 from gantry_wire.commands.clients import MessageQueue
 
@@ -141,6 +142,16 @@ class Producer(_Synchronous[producer.Producer]):
     ) -> SendReceipt:
         """Send one message and wait for the broker's answer."""
         return self.wait(self._async.send(message, queue=queue, timeout_ms=timeout_ms))
+
+    def request(
+        self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
+    ) -> Reply:
+        """Send one message and wait for what its consumer replies."""
+        return self.wait(self._async.request(message, queue=queue, timeout_ms=timeout_ms))
+
+    def reply(self, request: ReceivedMessage, body: bytes, *, timeout_ms: int | None = None) -> None:
+        """Answer a message that somebody sent as a request."""
+        self.wait(self._async.reply(request, body, timeout_ms=timeout_ms))
 
     def send_oneway(self, message: Message, *, queue: MessageQueue | Selector | None = None) -> None:
         """Send one message and do not wait for the broker."""

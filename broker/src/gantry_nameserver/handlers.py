@@ -5,6 +5,7 @@ wrong fields are answered with code 1 and a text that names the field, unknown c
 all day answers at once; what touches the disk answers when the disk has it.
 """
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
@@ -23,7 +24,28 @@ from gantry_wire.commands.admin import DataVersion, TopicListing, TopicName
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.fields import FieldError
 
+log = logging.getLogger(__name__)
+
 ZONE_FIELD: Final = "__ZONE_NAME"
+
+EVERY_DAY: Final = frozenset(
+    {RequestCode.REGISTER_BROKER, RequestCode.BROKER_HEARTBEAT, RequestCode.QUERY_DATA_VERSION}
+)
+"""What brokers do all day: changes that are no administrator's."""
+
+AUDITED: Final = frozenset(
+    {
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+    }
+)
+"""Each of these leaves a line in the audit log. A broker's goodbye is among them, for anybody could say it."""
 
 Answer = Command | Awaitable[Command]
 
@@ -262,6 +284,12 @@ class Handlers:
 
     def _show_settings(self, request: Command, _: object) -> Command:
         return request.reply(body=write_properties(entries_of(self._settings.now)).encode())
+
+
+def failure(request: Command, error: Exception) -> Command:
+    """The answer to a request whose handler raised what nobody foresaw."""
+    log.error("a handler failed", exc_info=error, extra={"code": request.code})
+    return request.reply(ResponseCode.SYSTEM_ERROR, f"the name server failed to handle it: {type(error).__name__}")
 
 
 def _listing(request: Command, topics: list[str], address: str | None = None) -> Command:

@@ -3,6 +3,8 @@
 import logging
 from typing import Final
 
+from gantry_remoting.audit import always_log
+
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -23,3 +25,4 @@ def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(FactFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    always_log()

@@ -19,13 +19,14 @@ from gantry_nameserver.kv import KeyValueCorrupt
 from gantry_nameserver.logs import log_to_stderr
 from gantry_nameserver.server import DirectoryInUse, NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, read_settings_file, with_entries
-from gantry_remoting.settings import TlsMode, TlsSettings
+from gantry_remoting.settings import TlsMode
 
 EXAMPLES: Final = """\b
 Examples:
   gantry nameserver                                          on port 9876 of all addresses
   gantry nameserver --listen 127.0.0.1:9876 --data /var/lib/gantry/nameserver
   gantry nameserver -c namesrv.conf --tls permissive --tls-cert cert.pem --tls-key key.pem
+  gantry nameserver --tls enforcing --tls-cert cert.pem --tls-key key.pem --tls-ca clients.pem
 """
 
 
@@ -40,26 +41,27 @@ Examples:
     help="Directory of the key-value table and of settings changed at run time.",
 )  # fmt: skip
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="A namesrv.conf with RocketMQ's keys.")
-@click.option("--tls", type=click.Choice([mode.value for mode in TlsMode]), default="disabled", show_default=True,
-              help="Speak TLS: both on one port (permissive), or nothing else (enforcing).")  # fmt: skip
-@click.option("--tls-cert", type=click.Path(), help="Certificate chain in PEM form.")
+@click.option("--tls", type=click.Choice([mode.value for mode in TlsMode]),
+              help="Speak TLS: both on one port (permissive), or nothing else (enforcing) [default: permissive, "
+              "which without a certificate is plain text].")  # fmt: skip
+@click.option("--tls-cert", type=click.Path(), help="Certificate chain in PEM form; read again when it changes.")
 @click.option("--tls-key", type=click.Path(), help="Private key in PEM form.")
 @click.option("--tls-ca", type=click.Path(), help="Authority of client certificates; clients must then show one.")
 @click.option(
     "--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]), default="INFO", show_default=True
 )
 def main(
-    listen: str | None, data: Path, config: Path | None, tls: str, tls_cert: str | None, tls_key: str | None,
+    listen: str | None, data: Path, config: Path | None, tls: str | None, tls_cert: str | None, tls_key: str | None,
     tls_ca: str | None, log_level: str,
 ) -> None:  # fmt: skip
     """Run a name server until it is told to stop (SIGTERM or Ctrl-C)."""
     log_to_stderr(log_level)
     try:
-        settings = with_entries(NameServerSettings(), {} if config is None else read_settings_file(config))
+        entries = {} if config is None else read_settings_file(config)
+        settings = with_entries(NameServerSettings(), _with_tls(entries, tls, tls_cert, tls_key, tls_ca))
         if listen is not None:
             host, port = _listen_address(listen)
             settings = dataclasses.replace(settings, bind_address=host, listen_port=port)
-        settings = dataclasses.replace(settings, tls=_tls(TlsMode(tls), tls_cert, tls_key, tls_ca))
         uvloop.run(_serve(settings, data))
     except (SettingsError, KeyValueCorrupt, DirectoryInUse, ssl.SSLError) as error:
         raise click.ClickException(str(error)) from error
@@ -88,12 +90,22 @@ def _listen_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _tls(mode: TlsMode, certificate: str | None, key: str | None, authority: str | None) -> TlsSettings | None:
-    if mode is TlsMode.DISABLED:
-        return None
-    if certificate is None or key is None:
-        raise SettingsError(f"--tls {mode.value} needs --tls-cert and --tls-key")
-    return TlsSettings(mode, certificate, key, authority, requires_client_certificate=authority is not None)
+def _with_tls(
+    entries: dict[str, str], mode: str | None, certificate: str | None, key: str | None, authority: str | None
+) -> dict[str, str]:
+    """The entries of a settings file, and over them what the options say, in the file's words."""
+    given = {
+        "tlsMode": mode,
+        "tlsServerCertPath": certificate,
+        "tlsServerKeyPath": key,
+        "tlsServerTrustCertPath": authority,
+        "tlsServerNeedClientAuth": None if authority is None else "true",
+    }
+    together = entries | {name: value for name, value in given.items() if value is not None}
+    has_pair = {"tlsServerCertPath", "tlsServerKeyPath"} <= together.keys()
+    if mode not in (None, TlsMode.DISABLED.value) and not has_pair:
+        raise SettingsError(f"--tls {mode} needs --tls-cert and --tls-key")
+    return together
 
 
 def _remedy(error: OSError, settings: NameServerSettings) -> str:

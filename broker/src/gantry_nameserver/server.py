@@ -1,6 +1,6 @@
 """A name server as one object: its data directory, its port, and the search for silent brokers.
 
-    start: lock the directory -> load what is kept -> listen -> scan
+    start: lock the directory -> load what is kept -> read the accounts -> listen -> scan
     close: stop listening -> finish what is being written -> unlock
 
 The directory is locked, so that two name servers never write one key-value file.
@@ -11,18 +11,21 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, final
 
+from gantry_access import AccessFileError, AccountFile, Guard
 from gantry_nameserver.directory import LiveBroker
-from gantry_nameserver.handlers import Handlers
+from gantry_nameserver.handlers import AUDITED, Handlers, failure
 from gantry_nameserver.kv import KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings
 from gantry_nameserver.routes import RouteTable
-from gantry_nameserver.settings import NameServerSettings
-from gantry_remoting.server import CommandService, Connection, Listener
+from gantry_nameserver.settings import NameServerSettings, SettingsError
+from gantry_remoting.audit import audited
+from gantry_remoting.server import CommandService, Connection, Dispatch, Listener
 from gantry_remoting.settings import ListenerSettings
+from gantry_wire.command import Command
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +42,10 @@ def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @final
 class NameServer:
     """A name server that listens on one port. Owned by the event loop that starts it."""
@@ -52,12 +59,24 @@ class NameServer:
         self._settings = LiveSettings(settings, directory / SETTINGS_FILE)
         self._key_values = KeyValueStore(directory / KEY_VALUE_FILE)
         handlers = Handlers(self.routes, self._key_values, self._settings, now_ms)
-        self._service = CommandService(handlers.dispatch, disconnected=self._disconnected)
+        self.guard = guard = _guard(settings)
+        dispatch: Dispatch = handlers.dispatch
+        if guard is not None:
+            dispatch = guarded(dispatch, guard)
+        dispatch = audited(
+            dispatch,
+            "nameserver",
+            AUDITED,
+            failure=failure,
+            account_of=lambda: None if guard is None else guard.asked_by,
+        )
+        self._service = CommandService(dispatch, disconnected=self._disconnected)
         self._listener = Listener(
             self._service,
             ListenerSettings(host=settings.bind_address, port=settings.listen_port, tls=settings.tls),
         )
         self._scanner: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
         self._lock: int | None = None
 
     def __repr__(self) -> str:
@@ -77,12 +96,15 @@ class NameServer:
             self._unlock()
             raise
         self._scanner = asyncio.create_task(self._scan(), name="scan for silent brokers")
+        if self.guard is not None:
+            self._watcher = asyncio.create_task(self.guard.file.watch(), name="watch the accounts")
 
     async def close(self) -> None:
         """Stop serving. What was being written is finished first."""
-        if self._scanner is not None:
-            self._scanner.cancel()
-            await asyncio.gather(self._scanner, return_exceptions=True)
+        tasks = [task for task in (self._scanner, self._watcher) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._listener.close()
         await self._service.drain()
         self._unlock()
@@ -110,6 +132,11 @@ class NameServer:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._settings.load()
             self._key_values.load()
+            if self.guard is not None:
+                self.guard.file.load()
+        except AccessFileError as error:
+            self._unlock()
+            raise SettingsError(f"aclFile: {error}") from error
         except BlockingIOError as error:
             self._unlock()
             raise DirectoryInUse(f"another name server holds {self._directory}") from error
@@ -121,3 +148,21 @@ class NameServer:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _guard(settings: NameServerSettings) -> Guard | None:
+    """The guard, its accounts still to be read; None when access control is off. Raises SettingsError."""
+    access = settings.access()
+    if not access.is_enabled:
+        return None
+    return Guard(access, AccountFile(access.file, access.mode), now_ms=wall_ms)
+
+
+def guarded(dispatch: Dispatch, guard: Guard) -> Dispatch:
+    """`dispatch` behind the guard: what is denied never reaches it."""
+
+    def ask(request: Command, connection: Connection) -> Command | Awaitable[Command | None] | None:
+        denial = guard.denial(request, connection.peer[0])
+        return dispatch(request, connection) if denial is None else request.reply(*denial)
+
+    return ask

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from gantry_access import AccessMode, AccessSettings
 from gantry_nameserver.properties import read_properties
 from gantry_nameserver.routes import RouteLimits
-from gantry_remoting.settings import TlsSettings
+from gantry_remoting.settings import TlsMode, TlsSettings, listener_tls
 
 
 class SettingsError(Exception):
@@ -55,11 +56,37 @@ class NameServerSettings:
     scan_not_active_broker_interval: int = 5000
     """Milliseconds between searches for silent brokers."""
 
+    acl_enable: bool = False
+    """Every request needs an account that may do what it asks for. Brokers need administrators' accounts."""
+
+    acl_file: str = ""
+    """The accounts, in the form of RocketMQ's `plain_acl.yml`. Read again when it changes."""
+
+    acl_mode: str = AccessMode.V1.value
+    """V1 takes what RocketMQ's clients sign; STRICT only signatures that cover request, time and repetition."""
+
+    acl_time_window: int = 60_000
+    """Milliseconds that a strict signature's time may be from ours."""
+
     limits: RouteLimits = field(default_factory=RouteLimits)
     """How much the route table takes in."""
 
     tls: TlsSettings | None = None
-    """Certificates; None speaks plain text only."""
+    """Certificates, from the `tls...` keys that a broker has, too; None speaks plain text only."""
+
+    def access(self) -> AccessSettings:
+        """Access control in one piece. Raises SettingsError for what contradicts itself."""
+        try:
+            mode = AccessMode(self.acl_mode.upper())
+        except ValueError:
+            raise SettingsError(f"aclMode must be one of {', '.join(AccessMode)}, not {self.acl_mode!r}") from None
+        access = AccessSettings(
+            is_enabled=self.acl_enable, file=self.acl_file, mode=mode, window_ms=self.acl_time_window
+        )
+        fault = access.fault()
+        if fault is not None:
+            raise SettingsError(fault)
+        return access
 
 
 UPDATABLE: Final = frozenset(
@@ -91,6 +118,11 @@ WITHOUT_EFFECT: Final = frozenset(
 )  # fmt: skip
 """Keys of Java's name server that have no meaning here. A file with them works."""
 
+TLS_KEYS: Final = frozenset(
+    {"tlsMode", "tlsServerCertPath", "tlsServerKeyPath", "tlsServerTrustCertPath", "tlsServerNeedClientAuth"}
+)
+"""Read together, into `tls`."""
+
 _NESTED: Final = frozenset({"limits", "tls"})
 
 
@@ -106,8 +138,10 @@ _FIELDS: Final = {java_name(f.name): f for f in dataclasses.fields(NameServerSet
 def with_entries(settings: NameServerSettings, entries: dict[str, str]) -> NameServerSettings:
     """`settings` changed by entries under Java's names. Raises SettingsError that names the wrong one."""
     changes: dict[str, Any] = {}
+    if TLS_KEYS & entries.keys():
+        changes["tls"] = _tls(entries)
     for key, text in entries.items():
-        if key in WITHOUT_EFFECT:
+        if key in WITHOUT_EFFECT or key in TLS_KEYS:
             continue
         if key not in _FIELDS:
             raise SettingsError(f"unknown setting {key!r}")
@@ -134,6 +168,25 @@ def read_settings_file(path: Path) -> dict[str, str]:
         raise SettingsError(f"{path}: {error}") from error
 
 
+def _tls(entries: dict[str, str]) -> TlsSettings | None:
+    """As a broker reads them: permissive by default, plain text without a certificate."""
+    mode = entries.get("tlsMode", TlsMode.PERMISSIVE.value).lower()
+    if mode not in [known.value for known in TlsMode]:
+        raise SettingsError(f"tlsMode must be one of {', '.join(known.value for known in TlsMode)}, not {mode!r}")
+    try:
+        return listener_tls(
+            TlsMode(mode),
+            entries.get("tlsServerCertPath", ""),
+            entries.get("tlsServerKeyPath", ""),
+            entries.get("tlsServerTrustCertPath", ""),
+            requires_client_certificate=bool(
+                _value("tlsServerNeedClientAuth", entries.get("tlsServerNeedClientAuth", "false"), bool)
+            ),
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
 def _value(key: str, text: str, kind: type) -> object:
     if kind is bool:
         if text.lower() not in ("true", "false"):
@@ -154,4 +207,6 @@ def _value(key: str, text: str, kind: type) -> object:
 def _bounds(key: str) -> tuple[int, int]:
     if key == "listenPort":
         return 0, 65535
+    if key == "aclTimeWindow":
+        return 1_000, 3_600_000
     return (100, 3_600_000) if key == "scanNotActiveBrokerInterval" else (0, 86_400)

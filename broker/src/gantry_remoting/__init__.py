@@ -1,24 +1,33 @@
 """RocketMQ's remoting over sockets: listeners for broker and name server, channels for whoever calls them."""
 
+from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.client import Channel, split_address
 from gantry_remoting.connection import PASS_REPLY_BYTES_MAX, Connection, Service
 from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingError, RemotingTimeout
 from gantry_remoting.server import CommandService, Listener
-from gantry_remoting.settings import ListenerSettings, TlsMode, TlsSettings
+from gantry_remoting.settings import ClientTlsSettings, ListenerSettings, TlsMode, TlsSettings, listener_tls
+from gantry_remoting.small_file import read_small_file
+from gantry_remoting.tls_contexts import PeerContexts, peer_contexts
 
 __all__ = [
     "PASS_REPLY_BYTES_MAX",
     "CannotConnect",
+    "CertificateSource",
     "Channel",
+    "ClientTlsSettings",
     "CommandService",
     "Connection",
     "ConnectionClosed",
     "Listener",
     "ListenerSettings",
+    "PeerContexts",
     "RemotingError",
     "RemotingTimeout",
     "Service",
     "TlsMode",
     "TlsSettings",
+    "listener_tls",
+    "peer_contexts",
+    "read_small_file",
     "split_address",
 ]

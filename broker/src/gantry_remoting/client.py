@@ -15,6 +15,8 @@ from gantry_wire.limits import DEFAULT_LIMITS, WireLimits
 log = logging.getLogger(__name__)
 
 OnRequest = Callable[[Command, "Channel"], Command | None]
+Sign = Callable[[Command], None]
+"""Changes a request as the last thing before it is written."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -36,8 +38,10 @@ class Channel(asyncio.Protocol):
         on_request: OnRequest | None = None,
         on_close: Callable[["Channel"], None] | None = None,
         limits: WireLimits = DEFAULT_LIMITS,
+        sign: Sign | None = None,
     ) -> None:
         self.address = address
+        self._sign = sign
         self._on_request = on_request
         self._on_close = on_close
         self._limits = limits
@@ -61,6 +65,7 @@ class Channel(asyncio.Protocol):
         tls: ssl.SSLContext | None = None,
         on_request: OnRequest | None = None,
         on_close: Callable[["Channel"], None] | None = None,
+        sign: Sign | None = None,
     ) -> "Channel":
         """A connection to `address`. Raises CannotConnect, or ValueError for what is no address."""
         host, port = split_address(address)
@@ -68,7 +73,7 @@ class Channel(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 _, channel = await loop.create_connection(
-                    lambda: cls(address, on_request=on_request, on_close=on_close), host, port, ssl=tls
+                    lambda: cls(address, on_request=on_request, on_close=on_close, sign=sign), host, port, ssl=tls
                 )
         except TimeoutError as error:
             raise CannotConnect(f"{address} did not answer in {timeout_ms} ms") from error
@@ -120,6 +125,8 @@ class Channel(asyncio.Protocol):
 
     def _write(self, command: Command) -> None:
         assert self._transport is not None, "a channel is made by connect"
+        if self._sign is not None and not command.is_reply:
+            self._sign(command)
         self._transport.write(command.encode())
 
     # ------- asyncio calls these

@@ -12,6 +12,7 @@ import ssl
 from typing import Final, Protocol, cast, final
 
 from gantry_remoting.errors import ConnectionClosed, RemotingTimeout
+from gantry_remoting.handshakes import Handshakes
 from gantry_remoting.settings import ListenerSettings, TlsMode
 from gantry_remoting.tls_layer import TLS_HANDSHAKE_BYTE, TlsLayer
 from gantry_wire.command import Command
@@ -60,6 +61,9 @@ class Owner(Protocol):
     @property
     def tls_context(self) -> ssl.SSLContext | None: ...
 
+    @property
+    def handshakes(self) -> Handshakes: ...
+
     def admit(self, connection: "Connection") -> bool:
         """Whether there is room for one more; closes it when not."""
 
@@ -86,6 +90,10 @@ class Connection(asyncio.Protocol):
         self._waiters: dict[int, asyncio.Future[Command]] = {}
         self.peer: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
+        self.peer_subject = ""
+        """Who the peer proved to be by a certificate; empty for one that showed none."""
+        self.account: str | None = None
+        """Whose signed heartbeat came last; None without access control."""
         self.is_open = False
         self.active_at = 0.0
         self._closed_at = 0.0
@@ -258,17 +266,22 @@ class Connection(asyncio.Protocol):
         if data[0] == TLS_HANDSHAKE_BYTE:
             self._tls = TlsLayer(context)
             self._frame_began_at = self.active_at
+            self._listener.handshakes.begin(self)
         elif tls.mode is TlsMode.ENFORCING:
             raise RemoteProtocolError("plain text on a port that enforces TLS")
 
     def _decrypt(self, data: bytes) -> bytes:
         assert self._tls is not None and self._transport is not None, "only called on a TLS connection"
+        was_ready = self._tls.is_ready
         try:
             plain = self._tls.receive(data)
         finally:
             output = self._tls.pending_output()
             if output:
                 self._transport.write(output)
+        if self._tls.is_ready and not was_ready:
+            self._listener.handshakes.end(self)
+            self.peer_subject = self._tls.peer_subject()
         if self._tls.is_ready and not plain and not self._pending:
             self._frame_began_at = 0.0
         if self._tls.is_closed and not plain:

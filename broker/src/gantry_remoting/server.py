@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
+from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.connection import PASS_REPLY_BYTES_MAX, Connection, Service
+from gantry_remoting.handshakes import Handshakes
 from gantry_remoting.settings import ListenerSettings, TlsMode
 from gantry_wire.command import Command, decode_command
 from gantry_wire.errors import RemoteProtocolError
@@ -27,10 +29,19 @@ STOP_TIMEOUT_S: Final = 1.0
 class Listener:
     """A port with its connections. Owned by one event loop."""
 
-    def __init__(self, service: Service, settings: ListenerSettings) -> None:
+    def __init__(
+        self,
+        service: Service,
+        settings: ListenerSettings,
+        *,
+        certificates: CertificateSource[ssl.SSLContext] | None = None,
+    ) -> None:
+        """`certificates` that somebody else has started are used as they are; without them the settings say which."""
         self.service = service
         self.settings = settings
-        self.tls_context: ssl.SSLContext | None = None
+        self.certificates = certificates
+        self.handshakes = Handshakes(settings.handshakes_max)
+        self._own_certificates: CertificateSource[ssl.SSLContext] | None = None
         self.connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
@@ -45,6 +56,11 @@ class Listener:
         return self._loop
 
     @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What the next TLS connection uses."""
+        return None if self.certificates is None else self.certificates.current
+
+    @property
     def port(self) -> int:
         """The port that is listened on."""
         assert self._server is not None, "asked for the port before start"
@@ -54,11 +70,17 @@ class Listener:
         """Begin to listen. Raises OSError when the port is taken, and what TlsSettings raises."""
         self._loop = asyncio.get_running_loop()
         tls = self.settings.tls
-        if tls is not None and tls.mode is not TlsMode.DISABLED:
-            self.tls_context = await asyncio.to_thread(tls.server_context)
-        self._server = await self._loop.create_server(
-            lambda: Connection(self), self.settings.host, self.settings.port, backlog=self.settings.backlog
-        )
+        if tls is not None and tls.mode is not TlsMode.DISABLED and self.certificates is None:
+            own = tls.source("clients")
+            await own.start()
+            self.certificates = self._own_certificates = own
+        try:
+            self._server = await self._loop.create_server(
+                lambda: Connection(self), self.settings.host, self.settings.port, backlog=self.settings.backlog
+            )
+        except BaseException:
+            await self._close_certificates()
+            raise
         self._sweep()
 
     async def close(self) -> None:
@@ -72,6 +94,11 @@ class Listener:
         await self._empty()
         if self._server is not None:
             await self._server.wait_closed()
+        await self._close_certificates()
+
+    async def _close_certificates(self) -> None:
+        if self._own_certificates is not None:
+            await self._own_certificates.close()
 
     async def _empty(self) -> None:
         """Wait until the connections have given their last replies, but not long."""
@@ -99,6 +126,7 @@ class Listener:
 
     def forget(self, connection: Connection) -> bool:
         """A connection is gone; True when it had been admitted."""
+        self.handshakes.end(connection)
         if connection not in self.connections:
             return False
         self.connections.discard(connection)
@@ -123,7 +151,8 @@ class Listener:
 
 __all__ = ["PASS_REPLY_BYTES_MAX", "CommandService", "Connection", "Listener", "Service"]
 
-Dispatch = Callable[[Command, Connection], Command | Awaitable[Command | None] | None]
+Answer = Command | Awaitable[Command | None] | None
+Dispatch = Callable[[Command, Connection], Answer]
 
 
 @final

@@ -4,6 +4,8 @@ import ssl
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gantry_remoting.certificates import CertificateSource
+from gantry_remoting.tls_contexts import client_context, server_context
 from gantry_wire.limits import WireLimits
 
 
@@ -26,24 +28,101 @@ class TlsSettings:
     authority_file: str | None = None
     """Who signs client certificates; with it clients may show one."""
     requires_client_certificate: bool = False
-    """Refuse clients without a certificate of `authority_file`."""
+    """Refuse clients without a certificate of `authority_file`. Plain text shows none: this is for ENFORCING."""
 
     def server_context(self) -> ssl.SSLContext:
         """A fresh context from the files. Raises OSError that names the files and what is wrong with them."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            context.load_cert_chain(self.certificate_file, self.key_file)
-        except OSError as error:
-            files = f"certificate {self.certificate_file} with key {self.key_file}"
-            raise OSError(f"cannot use {files}: {error}") from error
-        if self.authority_file is not None:
-            try:
-                context.load_verify_locations(self.authority_file)
-            except OSError as error:
-                raise OSError(f"cannot use authority {self.authority_file}: {error}") from error
-            context.verify_mode = ssl.CERT_REQUIRED if self.requires_client_certificate else ssl.CERT_OPTIONAL
-        return context
+        return server_context(
+            self.certificate_file,
+            self.key_file,
+            self.authority_file,
+            requires_client_certificate=self.requires_client_certificate,
+        )
+
+    def source(self, purpose: str) -> CertificateSource[ssl.SSLContext]:
+        """The files as something that notices when they change."""
+        paths = [path for path in (self.certificate_file, self.key_file, self.authority_file) if path]
+        names = {
+            "tlsServerCertPath": self.certificate_file,
+            "tlsServerKeyPath": self.key_file,
+            "tlsServerTrustCertPath": self.authority_file,
+        }
+        return CertificateSource(
+            purpose, paths, self.server_context, certificate=self.certificate_file, names=_given(names)
+        )
+
+
+def listener_tls(
+    mode: TlsMode, certificate: str, key: str, authority: str, *, requires_client_certificate: bool
+) -> TlsSettings | None:
+    """What RocketMQ's keys ask for; None is plain text only. Raises ValueError naming the keys that do not fit."""
+    if bool(certificate) != bool(key):
+        raise ValueError("tlsServerCertPath and tlsServerKeyPath go together: set both or neither")
+    if mode is TlsMode.ENFORCING and not certificate:
+        raise ValueError("tlsMode=enforcing needs tlsServerCertPath and tlsServerKeyPath")
+    if requires_client_certificate and not authority:
+        raise ValueError("tlsServerNeedClientAuth=true needs tlsServerTrustCertPath, who signs client certificates")
+    if requires_client_certificate and mode is not TlsMode.ENFORCING:
+        raise ValueError(
+            f"tlsServerNeedClientAuth=true and tlsMode={mode.value}: plain text would need no certificate; "
+            "write tlsMode=enforcing, or leave it to clients to show one"
+        )
+    if mode is TlsMode.DISABLED or not certificate:
+        return None
+    return TlsSettings(mode, certificate, key, authority or None, requires_client_certificate)
+
+
+def _given(files: dict[str, str | None]) -> dict[str, str]:
+    return {name: path for name, path in files.items() if path}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTlsSettings:
+    """How a client speaks TLS. As it is: with servers that an authority of the system vouches for."""
+
+    authority_file: str | None = None
+    """Who signs the servers' certificates, PEM; None asks the authorities of the system."""
+
+    certificate_file: str | None = None
+    """Our own certificate, for servers that ask for one: PEM, the whole chain."""
+
+    key_file: str | None = None
+    """Its key, PEM, without a password."""
+
+    is_server_verified: bool = True
+    """Talk to nobody without a good certificate. False, as RocketMQ's clients do it, hides what is said from those
+    who only listen; whoever stands in between reads and changes everything."""
+
+    is_host_name_checked: bool = True
+    """The certificate must be for the host that was connected to. RocketMQ's clients never look; without it every
+    holder of a certificate of the authority can play any server."""
+
+    names: tuple[str, str, str] = field(
+        default=("authority_file", "certificate_file", "key_file"), compare=False, repr=False
+    )
+    """What authority, certificate and key are called by whoever wrote their paths down, for errors."""
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise ValueError("a client's certificate and its key go together: give both or neither")
+
+    def client_context(self) -> ssl.SSLContext:
+        """A fresh context from the files. Raises OSError that names the files and what is wrong with them."""
+        return client_context(
+            self.authority_file,
+            self.certificate_file,
+            self.key_file,
+            is_server_verified=self.is_server_verified,
+            is_host_name_checked=self.is_host_name_checked,
+        )
+
+    def source(self, purpose: str) -> CertificateSource[ssl.SSLContext]:
+        """The files as something that notices when they change."""
+        files = (self.authority_file, self.certificate_file, self.key_file)
+        names = _given(dict(zip(self.names, files, strict=True)))
+        return CertificateSource(
+            purpose, list(names.values()), self.client_context, certificate=self.certificate_file, names=names
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +156,10 @@ class ListenerSettings:
 
     reply_bytes_high: int = 4 * 1024 * 1024
     """Stop reading requests of a connection while more reply bytes than this wait for it."""
+
+    handshakes_max: int = 256
+    """TLS handshakes under way at once; one more, and the oldest is closed. An honest one takes milliseconds, so this
+    is thousands a second, and what half-open ones may cost is bounded."""
 
     backlog: int = 1024
     """Connections that the kernel may hold for us."""

@@ -6,7 +6,9 @@ buffers, which also makes it testable without a socket.
 """
 
 import ssl
-from typing import Final, final
+from typing import Final, cast, final
+
+from gantry_remoting.subject import subject_text
 
 TLS_HANDSHAKE_BYTE: Final = 0x16
 _READ_BYTES: Final = 256 * 1024
@@ -47,6 +49,11 @@ class TlsLayer:
         """`data`, encrypted, behind whatever the layer itself has to say."""
         self._tls.write(data)
         return self._outgoing.read()
+
+    def peer_subject(self) -> str:
+        """Who the peer proved to be; empty when it showed no certificate, or none that an authority was asked about."""
+        certificate = self._tls.getpeercert()
+        return subject_text(cast(dict[str, object], certificate)) if certificate else ""
 
     def pending_output(self) -> bytes:
         """Handshake bytes and alerts that the peer has yet to get."""

@@ -21,6 +21,8 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""Under which the broker keeps how far it has got in the topics of open transactions."""
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 WHEEL_TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -44,6 +46,9 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
     {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
 )
 """Topics that only the broker itself writes."""
+
+UNSHOWN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC})
+"""Topics that only the broker itself reads: who could read them would see what was never committed."""
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
@@ -97,6 +102,11 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """Where messages go that `group` failed to consume too often."""
     return DEAD_LETTER_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Where replies of a cluster are sent; brokers push them on, and keep a copy."""
+    return f"{cluster}_REPLY_TOPIC"
 
 
 def is_retry_or_dead_letter(topic: str) -> bool:

@@ -24,6 +24,10 @@ REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE_ID: Final = "REAL_QID"
 TRANSACTION_PREPARED: Final = "TRAN_MSG"
 PRODUCER_GROUP: Final = "PGROUP"
+TRANSACTION_ID: Final = "__transactionId__"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+CHECK_IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+TRANSACTION_PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 MIN_OFFSET: Final = "MIN_OFFSET"
 MAX_OFFSET: Final = "MAX_OFFSET"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
@@ -40,6 +44,21 @@ TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 POP_CHECKPOINT: Final = "POP_CK"
 BORN_HOST: Final = "__BORNHOST"
 INSTANCE_ID: Final = "INSTANCE_ID"
+CORRELATION_ID: Final = "CORRELATION_ID"
+"""Ties a reply to its request."""
+
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+"""The client id of whoever asked."""
+
+TIME_TO_LIVE: Final = "TTL"
+"""How many milliseconds the requester waits."""
+
+MESSAGE_TYPE: Final = "MSG_TYPE"
+REPLY_TYPE: Final = "reply"
+"""The message type by which Java's clients choose the codes of replies."""
+
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+"""When the broker pushed a reply."""
 
 KEY_SEPARATOR: Final = " "
 

@@ -36,7 +36,7 @@ DEAR: Final = frozenset(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.HEART_BEAT,
         RequestCode.QUERY_MESSAGE, RequestCode.GET_BROKER_CONFIG, RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.PUT_KV_CONFIG,
-        RequestCode.DELETE_KV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.DELETE_KV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.UPDATE_BROKER_CONFIG,
     }
 )  # fmt: skip
 """Requests that write a file, answer with a whole table, or are answered to others, too: asked less often."""

@@ -23,10 +23,12 @@ LATER: Final = frozenset(
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG,
-        RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, *PULLS,
+        RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, *PULLS,
+        RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
     }
 )  # fmt: skip
-"""Answered when the disk has it, or when there is something: not necessarily before the connection ends."""
+"""Answered when the disk or a requester has it, or when there is something: perhaps after the connection has ended."""
 SHORT_SUSPENSIONS: Final = ("0", "30")
 SEND_PREFIX: Final = b'{"code":310,'
 

@@ -18,6 +18,8 @@ MAKERS: Final[dict[RequestCode, Maker]] = {
     RequestCode.SEND_MESSAGE: clients.send_message,
     RequestCode.SEND_MESSAGE_V2: clients.send_v2,
     RequestCode.SEND_BATCH_MESSAGE: clients.send_batch,
+    RequestCode.SEND_REPLY_MESSAGE: clients.reply,
+    RequestCode.SEND_REPLY_MESSAGE_V2: clients.reply_v2,
     RequestCode.CONSUMER_SEND_MSG_BACK: clients.send_back,
     RequestCode.END_TRANSACTION: clients.end_transaction,
     RequestCode.PULL_MESSAGE: clients.pull_message,

@@ -61,7 +61,16 @@ def producer_group(rng: random.Random, places: Places) -> Seed:
 
 def config_text(code: RequestCode) -> Maker:
     def make(rng: random.Random, places: Places) -> Seed:
-        key = rng.choice(("rocketmqHome", "kvConfigPath", "listenPort", "orderMessageEnable", "enableTopicList", "x"))
+        keys = (
+            "rocketmqHome",
+            "kvConfigPath",
+            "listenPort",
+            "orderMessageEnable",
+            "enableTopicList",
+            "deleteWhen",
+            "x",
+        )
+        key = rng.choice(keys)
         return Seed(code, {}, f"{key}={rng.choice(('true', '1', '/tmp/x', ''))}\n".encode())
 
     return make

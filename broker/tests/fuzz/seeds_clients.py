@@ -42,6 +42,20 @@ def send_batch(rng: random.Random, places: Places) -> Seed:
     return seed(RequestCode.SEND_BATCH_MESSAGE, fields, encode_batch(entries))
 
 
+def reply(rng: random.Random, places: Places) -> Seed:
+    made = send_message(rng, places)
+    made.code = RequestCode.SEND_REPLY_MESSAGE
+    return made
+
+
+def reply_v2(rng: random.Random, places: Places) -> Seed:
+    """To a client that is not there: what is fuzzed asks nobody back."""
+    made = send_v2(rng, places)
+    made.code = RequestCode.SEND_REPLY_MESSAGE_V2
+    made.ext["i"] = f"{made.ext['i']}CORRELATION_ID\x01c\x02REPLY_TO_CLIENT\x01nobody\x02"
+    return made
+
+
 def send_back(rng: random.Random, places: Places) -> Seed:
     fields = send.SendBack(
         offset=places.physical_offset(rng), group=group(rng), delay_level=rng.choice((0, 1, -1, 3)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from gantry_interop.processes import Child, Nursery
 
 SCENARIOS = (
     "sync", "async", "oneway", "batch", "compressed", "tags", "ordered", "broadcast", "litepull", "restart",
-    "rebalance", "threads64", "retry", "dlq",
+    "rebalance", "threads64", "retry", "dlq", "transactions", "request", "trace", "queries", "refusals",
+    "depth",
 )  # fmt: skip
 POLL_SECONDS = 0.1
 
@@ -37,6 +38,8 @@ class Order:
     scenario_seconds_max: float = 300.0
     heap_mib: int = 768
     extra: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """System properties of the virtual machine."""
 
     def at(self, name_server: str) -> Order:
         """The same order for another address."""
@@ -88,7 +91,8 @@ def play(
     """Play scenarios with one client version; one verdict for each, in their order."""
     if client not in java.CLIENT_MODULES:
         raise InteropError(f"no client {client}; there are {', '.join(java.CLIENT_MODULES)}")
-    program = java.Program(java.CLIENT_MODULES[client], "dev.gantry.interop.Driver", order.heap_mib)
+    module = java.CLIENT_MODULES[client]
+    program = java.Program(module, "dev.gantry.interop.Driver", order.heap_mib, dict(order.properties))
     verdicts: list[Verdict] = []
     waiting = list(scenarios)
     while waiting:

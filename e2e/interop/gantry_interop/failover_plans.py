@@ -21,6 +21,12 @@ class Plan:
     is_lagging: bool = False
     """Whether the slaves are stopped for a moment before the kill, so that there is something that no slave had."""
 
+    is_restart: bool = False
+    """Whether the old master starts again and is the next one, too, instead of a slave."""
+
+    is_mixed: bool = False
+    """Whether transactions, delays and failed deliveries are among the messages."""
+
     poll_ms: int = 0
     """The client's pollNameServerInterval; 0 leaves it as it is, 30 s."""
 
@@ -44,29 +50,40 @@ class Plan:
     @property
     def name(self) -> str:
         kind = "sync, two slaves" if self.is_sync else "async, one slave"
-        return f"{kind}, {'slave level' if self.is_calm else 'slave behind' if self.is_lagging else 'full load'}"
+        story = (", restart" if self.is_restart else "") + (", mixed" if self.is_mixed else "")
+        state = "slave level" if self.is_calm else "slave behind" if self.is_lagging else "full load"
+        return f"{kind}{story}, {state}"
 
     @property
     def poll_text(self) -> str:
         return f"{self.poll_ms} ms" if self.poll_ms else "default"
 
     def settings(self) -> dict[str, str]:
-        return {"brokerRole": "SYNC_MASTER" if self.is_sync else "ASYNC_MASTER"}
+        role = {"brokerRole": "SYNC_MASTER" if self.is_sync else "ASYNC_MASTER"}
+        soon = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000", "messageDelayLevel": "1s 2s 3s 4s 5s"}
+        return role | (soon if self.is_mixed else {})
 
 
-PLANS = tuple(
-    Plan(is_sync=is_sync, is_calm=state == "calm", is_lagging=state == "lagging", poll_ms=poll_ms, client=client)
-    for is_sync, state, poll_ms, client in (
-        (False, "load", 0, "5.3.3"),
-        (False, "load", 1_000, "5.3.3"),
-        (False, "calm", 1_000, "5.3.3"),
-        (False, "lagging", 1_000, "5.3.3"),
-        (False, "lagging", 1_000, "4.9.8"),
-        (True, "load", 0, "5.3.3"),
-        (True, "load", 1_000, "5.3.3"),
-        (True, "lagging", 1_000, "5.3.3"),
-        (True, "load", 1_000, "4.9.8"),
-    )
+PLANS = (
+    *(
+        Plan(is_sync=True, is_mixed=True, is_restart=is_restart, poll_ms=1_000, client=client)
+        for client in ("5.3.3", "4.9.8")
+        for is_restart in (False, True)
+    ),
+    *(
+        Plan(is_sync=is_sync, is_calm=state == "calm", is_lagging=state == "lagging", poll_ms=poll_ms, client=client)
+        for is_sync, state, poll_ms, client in (
+            (False, "load", 0, "5.3.3"),
+            (False, "load", 1_000, "5.3.3"),
+            (False, "calm", 1_000, "5.3.3"),
+            (False, "lagging", 1_000, "5.3.3"),
+            (False, "lagging", 1_000, "4.9.8"),
+            (True, "load", 0, "5.3.3"),
+            (True, "load", 1_000, "5.3.3"),
+            (True, "lagging", 1_000, "5.3.3"),
+            (True, "load", 1_000, "4.9.8"),
+        )
+    ),
 )
 """Both groups, both polls; without a load, and with slaves that have not got everything."""
 

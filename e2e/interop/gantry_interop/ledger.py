@@ -1,6 +1,9 @@
 """What Java clients saw of a failover, against what the logs hold: pure but for reading files.
 
     ok         the broker answered 0: it must be in the new master's log at that place, and be consumed
+    pledged    the same of a message that will stand elsewhere (delayed, or in a transaction): it must be consumed
+    forgotten  its transaction is rolled back (unwanted: so is one of which nobody knows): it must never be consumed
+    failed     the listener refused it the first time, and it must come again
     unknown    any other end of an attempt: it may be there
     seen       delivered to the listener
 
@@ -51,6 +54,11 @@ class Ledger:
         self._position = 0
         self.answered: list[Answered] = []
         self.seen: list[Seen] = []
+        self.pledged: list[Answered] = []
+        """Their places are those of half messages, and of delayed ones in their queue of waiting."""
+
+        self.forgotten: set[int] = set()
+        self.failed: set[int] = set()
         self.unknown: dict[str, int] = {}
         self.attempts: int | None = None
         """How many there were, once no sender sends any more."""
@@ -72,6 +80,12 @@ class Ledger:
         match words:
             case ["ok", number, queue, offset, began, ended]:
                 self.answered.append(Answered(int(number), (int(queue), int(offset)), int(began), int(ended)))
+            case ["pledged", number, queue, offset, began, ended]:
+                self.pledged.append(Answered(int(number), (int(queue), int(offset)), int(began), int(ended)))
+            case ["forgotten", number, *_] | ["unwanted", number, *_]:
+                self.forgotten.add(int(number))
+            case ["failed", number, _]:
+                self.failed.add(int(number))
             case ["seen", number, queue, offset, at]:
                 self.seen.append(Seen(int(number), (int(queue), int(offset)), int(at)))
             case ["unknown", _, why, _, _]:
@@ -134,6 +148,12 @@ class Judgement:
     strange: int
     """Deliveries of what nobody sent."""
 
+    unkept: list[int]
+    """Answered 0 and pledged to come, or refused once by the listener, and not delivered."""
+
+    unforgotten: list[int]
+    """Rolled back, and delivered."""
+
     headless: list[int]
     """Answered 0 between the end of the old master and the order to promote another."""
 
@@ -145,10 +165,12 @@ class Judgement:
             "acknowledged messages that a slave had are lost": self.lost_elsewhere,
             "acknowledged messages are never consumed": self.unseen,
             "consumed messages that a slave had have vanished": self.vanished_elsewhere,
+            "messages of transactions that were rolled back are delivered": self.unforgotten,
             "messages are acknowledged while there is no master": self.headless,
         }
         if not may_lose_tail:
             claims["acknowledged messages are lost"] = self.lost
+            claims["messages that were pledged or put off never come"] = self.unkept
             claims["consumed messages have vanished"] = self.vanished
         found = [f"{len(numbers)} {claim}, first {numbers[0]}" for claim, numbers in claims.items() if numbers]
         return found + ([f"{self.strange} deliveries are of no message that was sent"] if self.strange else [])
@@ -166,8 +188,12 @@ def judge(
     in_tail = set(tail.values())
     seen = {one.number for one in ledger.seen}
     lost = sorted(one.number for one in ledger.answered if final.get(one.place) != one.number)
-    vanished = sorted({one.number for one in ledger.seen if one.number >= 0 and final.get(one.place) != one.number})
+    here = [
+        one for one in ledger.seen if one.number >= 0 and one.number not in ledger.failed
+    ]  # those come by another way
+    vanished = sorted({one.number for one in here if final.get(one.place) != one.number})
     unseen = sorted({one.number for one in ledger.answered} - seen - set(lost))
+    retried = {one.number for one in ledger.seen if one.number in ledger.failed}
     return Judgement(
         lost=lost,
         lost_elsewhere=[number for number in lost if number not in in_tail],
@@ -175,6 +201,8 @@ def judge(
         vanished=vanished,
         vanished_elsewhere=[number for number in vanished if number not in in_tail],
         strange=sum(one.number < 0 for one in ledger.seen),
+        unkept=sorted(({one.number for one in ledger.pledged} - seen) | (ledger.failed - retried - in_tail)),
+        unforgotten=sorted(ledger.forgotten & seen),
         headless=[one.number for one in ledger.answered if one.began_us > killed_us and one.ended_us < ordered_us],
         redelivered=len(ledger.seen) - len({(one.number, one.place) for one in ledger.seen}),
     )

@@ -160,8 +160,11 @@ def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
         "namesrvAddr": layout.name_server_seen_by_broker,
         "storePathRootDir": str(layout.store),
         "messageDelayLevel": SHORT_DELAY_LEVELS,
+        "transactionTimeOut": "1000",
+        "transactionCheckInterval": "1000",
         "mappedFileSizeCommitLog": str(256 * 1024 * 1024),
         "autoCreateTopicEnable": "true",
+        "traceTopicEnable": "true",
         # On two cores a client that shares them with the broker can keep a request waiting longer than the default of
         # 200 ms; the scenarios are about messages, not about that machine's scheduling. `benchmark` keeps the default.
         "waitTimeMillsInSendQueue": "5000",

@@ -1,10 +1,11 @@
 """Orders come in over a Unix socket: one line each, answered in order.
 
 Only the broker's own user (and root) may open the socket, so whoever gets in may do everything, and everything but
-looking is written to the log with the process that asked. A line that is no order is answered with the reason, and its
-connection is closed: whoever sends one is no client of ours. No peer, whatever it sends or does not read, costs more
-than one of sixteen connections, and that for a bounded time. An order that was begun is finished, though its sender is
-gone. ``status`` needs no turn: it is answered while another connection's order still runs.
+looking is written to the log, and to the audit log, with the process that asked. A line that is no order is answered
+with the reason, and its connection is closed: whoever sends one is no client of ours. No peer, whatever it sends or
+does not read, costs more than one of sixteen connections, and that for a bounded time. An order that was begun is
+finished, though its sender is gone. ``status`` needs no turn: it is answered while another connection's order still
+runs.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import socket
 import struct
 from typing import Final, NamedTuple, final
 
+import msgspec
+
 from gantry_broker.control.orders import Orders, bounded, name_of, obey
 from gantry_broker.control.socket_file import SocketFile
+from gantry_remoting.audit import write_line
 from gantry_status.orders import (
     LINE_BYTES_MAX,
     AnyAnswer,
@@ -164,6 +168,12 @@ class ControlServer:
             # A Lease is renewed every few seconds, and says nothing new as long as that works.
             is_routine = isinstance(order, Lease) and not reason
             log.log(logging.DEBUG if is_routine else logging.INFO, "an order", extra=facts)
+            if not is_routine:
+                on = {name: value for name, value in msgspec.to_builtins(order).items() if name != "order"}
+                write_line(
+                    "control", peer=f"pid={peer.pid} uid={peer.uid}", account=None, what=name_of(order), code=None,
+                    on=on, outcome=outcome, reason=reason,
+                )  # fmt: skip
         return answer
 
 

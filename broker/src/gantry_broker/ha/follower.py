@@ -48,12 +48,14 @@ class Follower:
         on_copied: Callable[[], None] = lambda: None,
         on_grant: Callable[[], None] = lambda: None,
         on_welcome: Callable[[Welcome], Awaitable[None]] | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         standstill: Callable[[Callable[[], None]], Awaitable[None]] = asyncio.to_thread,
     ) -> None:
         """``on_copied`` is called when data or what is confirmed has moved, ``on_grant`` before a grant is sent.
 
         ``on_welcome`` is awaited before anything of that master is copied or acknowledged.
+
+        ``tls`` is asked for every connection: what it gives may have been replaced since.
 
         ``standstill`` runs what waits for the disk, while nobody else uses the store.
         """
@@ -107,7 +109,9 @@ class Follower:
         session = SlaveSession(self._facts(), self._store, self._on_table)
         async with asyncio.timeout(CONNECT_S):
             _, stream = await loop.create_connection(
-                lambda: SlaveStream(session, self._copied, self._on_grant), *self.address, ssl=self._tls
+                lambda: SlaveStream(session, self._copied, self._on_grant),
+                *self.address,
+                ssl=None if self._tls is None else self._tls(),
             )
         self._stream = stream
         try:

@@ -20,6 +20,7 @@ from gantry_broker.ha.ack_set import AckSet
 from gantry_broker.ha.classic.master_session import ClassicMasterSession
 from gantry_broker.ha.frames import PREAMBLE, StreamBroken, Table
 from gantry_broker.ha.master_session import MasterFacts, MasterLog, MasterSession
+from gantry_broker.ha.tls_port import TlsPort
 
 log = logging.getLogger(__name__)
 
@@ -74,17 +75,24 @@ class ReplicationServer:
         self._on_acks: Final = on_acks
         self._loop = asyncio.get_running_loop()
         self._server: asyncio.Server | None = None
+        self._tls_port: TlsPort | None = None
         self._appended_at = 0.0
         self._is_beat_scheduled = False
         self._beats: asyncio.Task[None] | None = None
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen. Raises OSError for a port that is taken."""
-        self._server = await self._loop.create_server(lambda: MasterStream(self), host, port, ssl=tls)
+    async def start(self, host: str, port: int, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """Listen; with ``tls``, asked for every connection, to nothing else. Raises OSError for a taken port."""
+        if tls is None:
+            self._server = await self._loop.create_server(lambda: MasterStream(self), host, port)
+        else:
+            self._tls_port = TlsPort(lambda: MasterStream(self), tls)
+            await self._tls_port.start(host, port)
         self._beats = asyncio.ensure_future(self._beat())
 
     @property
     def port(self) -> int:
+        if self._tls_port is not None:
+            return self._tls_port.port
         assert self._server is not None, "start() comes first"
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -95,6 +103,8 @@ class ReplicationServer:
             await asyncio.wait([self._beats])
         if self._server is not None:
             self._server.close()
+        if self._tls_port is not None:
+            await self._tls_port.close()
         self.disconnect("this broker stops to be a master")
         if self._server is not None:
             await self._server.wait_closed()

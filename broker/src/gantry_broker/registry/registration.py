@@ -9,11 +9,13 @@ other.
 
 import asyncio
 import logging
+import ssl
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
+from gantry_access import Credentials, SignatureKind, signer
 from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfigTable
@@ -56,12 +58,20 @@ class Registration:
         *,
         period_ms: int,
         on_master: Callable[[str], None] = lambda address: None,
+        credentials: Credentials | None = None,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
-        """Without an identity nothing is registered yet. ``on_master`` hears where a slave finds its master."""
+        """Without an identity nothing is registered yet. ``on_master`` hears where a slave finds its master.
+
+        ``credentials`` sign strictly: our name servers check that, and Java's check nothing. ``tls`` is asked for every
+        connection; None is plain text.
+        """
         self._identity = identity
         self._on_master = on_master
+        self._credentials = credentials
         self._farewells: dict[str, list[BrokerIdentity]] = {address: [] for address in name_servers}
         """Under which names each of them still has us."""
+        self._tls = tls
         self._name_servers = name_servers
         self._topics = topics
         self._period_s = period_ms / 1000
@@ -154,7 +164,13 @@ class Registration:
 
     async def _stay_registered(self, address: str) -> None:
         """Connect and register again and again; returns when the name server refuses us."""
-        channel = await Channel.connect(address, timeout_ms=REQUEST_TIMEOUT_MS, on_close=lambda _: self._wake(address))
+        channel = await Channel.connect(
+            address,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            tls=self._tls(),
+            on_close=lambda _: self._wake(address),
+            sign=signer(self._credentials, SignatureKind.STRICT),
+        )
         self._channels[address] = channel
         self._farewells[address].clear()  # it has forgotten us with the last connection
         try:

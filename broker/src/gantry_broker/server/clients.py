@@ -70,6 +70,7 @@ class ClientRegistry:
         self._may_notify = may_notify
         self.producers: dict[str, dict[Connection, Member]] = {}
         self.consumers: dict[str, ConsumerGroupState] = {}
+        self._producers_by_id: dict[str, Connection] = {}
 
     def __repr__(self) -> str:
         return f"<ClientRegistry producers={len(self.producers)} consumers={len(self.consumers)}>"
@@ -79,12 +80,26 @@ class ClientRegistry:
         now_ms = self._clock.monotonic_ms()
         for producer in beat.producer_data_set:
             members = self.producers.setdefault(producer.group_name, {})
+            before = members.get(connection)
+            if before is not None and before.client_id != beat.client_id:
+                self._forget_id(before.client_id, connection)
             members[connection] = new_member(connection, beat.client_id, command, now_ms)
+            self._take_id(beat.client_id, connection)
         changed = False
         for consumer in beat.consumer_data_set:
             member = new_member(connection, beat.client_id, command, now_ms)
             changed = self._register_consumer(consumer, member) or changed
         return changed
+
+    def _take_id(self, client_id: str, connection: Connection) -> None:
+        """Replies to this client go there from now on, unless it is another account's client that is here."""
+        known = self._producers_by_id.get(client_id)
+        if known is None or not known.is_open or known.account == connection.account:
+            self._producers_by_id[client_id] = connection
+
+    def _forget_id(self, client_id: str, connection: Connection) -> None:
+        if self._producers_by_id.get(client_id) is connection:
+            del self._producers_by_id[client_id]
 
     def _register_consumer(self, data: ConsumerData, member: Member) -> bool:
         group = self.consumers.get(data.group_name)
@@ -137,6 +152,10 @@ class ClientRegistry:
                 self._drop_consumer(name, connection)
         return list(silent - {member.connection for member in self._all_members()})
 
+    def producer(self, client_id: str) -> Connection | None:
+        """The newest connection of a client that is in any producer group."""
+        return self._producers_by_id.get(client_id)
+
     def subscription(self, group: str, topic: str) -> Subscription | None:
         state = self.consumers.get(group)
         return None if state is None else state.subscriptions.get(topic)
@@ -152,9 +171,13 @@ class ClientRegistry:
 
     def _drop_producer(self, group: str, connection: Connection) -> None:
         members = self.producers.get(group, {})
-        members.pop(connection, None)
+        member = members.pop(connection, None)
         if not members:
             self.producers.pop(group, None)
+        if member is None or self._producers_by_id.get(member.client_id) is not connection:
+            return
+        if not any(connection in others for others in self.producers.values()):
+            del self._producers_by_id[member.client_id]
 
     def _drop_consumer(self, name: str, connection: Connection) -> None:
         group = self.consumers.get(name)

@@ -7,6 +7,7 @@ from gantry_broker.ports import Clock, Disk
 from gantry_broker.server.clients import ClientRegistry
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.groups import GroupTable
+from gantry_broker.server.live_settings import LiveSettings
 from gantry_broker.server.offsets import ConsumerOffsets
 from gantry_broker.server.persist import Persistence
 from gantry_broker.server.queue_locks import QueueLocks
@@ -27,7 +28,7 @@ HandlerTable = dict[int, Handler]
 class BrokerCore:
     """One broker's state. Every part belongs to the event loop."""
 
-    settings: BrokerSettings
+    live: LiveSettings
     clock: Clock
     disk: Disk
     store: MessageStore
@@ -43,3 +44,8 @@ class BrokerCore:
     gate: Gate
     published: Callable[[], Awaitable[None]]
     """Waits until the name servers have the topics as they are now."""
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The settings that hold now. Ask when they matter: some change while the broker runs."""
+        return self.live.now

@@ -22,14 +22,18 @@ class FlowControl:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, wait_ms_max: int, append_ms_max: int) -> None:
         self._loop = loop
-        self._wait_s_max = wait_ms_max / 1000
-        self._append_s_max = append_ms_max / 1000
+        self.limit(wait_ms_max=wait_ms_max, append_ms_max=append_ms_max)
         self._due_at = loop.time() + TICK_MS / 1000
         self._timer: asyncio.TimerHandle | None = None
         self._slow_append_s = 0.0
         self.standing: Refusal | None = None
         """Why every send is refused, until somebody takes it back: the disk is too full."""
         self.refused_count = 0
+
+    def limit(self, *, wait_ms_max: int, append_ms_max: int) -> None:
+        """From now on this is too long."""
+        self._wait_s_max = wait_ms_max / 1000
+        self._append_s_max = append_ms_max / 1000
 
     def start(self) -> None:
         self._tick()

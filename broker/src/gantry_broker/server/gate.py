@@ -13,9 +13,14 @@ from gantry_broker.server.flow_control import Refusal
 from gantry_wire import RequestCode, ResponseCode
 
 ABOUT_ITSELF: Final = frozenset(
-    {RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.GET_BROKER_HA_STATUS}
+    {
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.GET_BROKER_HA_STATUS,
+    }
 )
-"""Answered in every role."""
+"""Answered in every role: each broker has settings of its own."""
 
 CHANGES: Final = frozenset(
     {

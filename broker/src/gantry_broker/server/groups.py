@@ -40,7 +40,7 @@ class GroupTable:
     def __init__(self, clock: Clock, on_change: Callable[[str], None], *, auto_create: bool) -> None:
         self._clock = clock
         self._on_change = on_change
-        self._auto_create = auto_create
+        self.is_auto_creating = auto_create
         self._groups: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion(timestamp=clock.wall_ms())
@@ -92,7 +92,7 @@ class GroupTable:
         self._on_change("")
 
     def _may_create(self, group: str) -> bool:
-        is_allowed = self._auto_create or group.startswith(names.SYSTEM_GROUP_PREFIX)
+        is_allowed = self.is_auto_creating or group.startswith(names.SYSTEM_GROUP_PREFIX)
         return is_allowed and names.group_fault(group) is None
 
     def _changed(self, group: str) -> None:

@@ -21,6 +21,7 @@ import msgspec
 from gantry_broker.ports import Clock
 from gantry_wire.commands.admin import DataVersion
 from gantry_wire.commands.clients import Document
+from gantry_wire.names import TRANSACTION_GROUP
 
 SEPARATOR = "@"
 
@@ -76,7 +77,9 @@ class ConsumerOffsets:
         """From now on this broker is the master, and queues end where ``end_of`` says, by topic and number."""
         self._begins = {}
         for key, queues in self._table.items():
-            topic = key.partition(SEPARATOR)[0]
+            topic, _, group = key.partition(SEPARATOR)
+            if group == TRANSACTION_GROUP:  # the broker's own, which knows where it begins
+                continue
             self._begins[key] = {queue_id: end_of(topic, queue_id) for queue_id in queues}
 
     def way_back(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:

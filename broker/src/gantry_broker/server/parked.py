@@ -87,7 +87,9 @@ class ParkedReplies:
         self._rooms: list[deque[Parked]] = [deque() for _ in self._stages]
         """One for each stage, by deadlines; who has passed a deadline has smaller offsets than who has not."""
 
-        self._sends_max = sends_max
+        self.sends_max = sends_max
+        """As many may wait."""
+
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -96,7 +98,7 @@ class ParkedReplies:
     @property
     def refusal(self) -> Refusal | None:
         """Why nobody else may come in, if so: who waits costs memory, and a disk that hangs lets nobody go."""
-        if self.count < self._sends_max:
+        if self.count < self.sends_max:
             return None
         return ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while"
 

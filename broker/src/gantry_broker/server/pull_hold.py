@@ -53,8 +53,7 @@ class PullHold:
     ) -> None:
         self._loop = loop
         self._retry = retry
-        self._held_max = held_max
-        self._held_per_connection_max = held_per_connection_max
+        self.limit(held_max=held_max, held_per_connection_max=held_per_connection_max)
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
         self._by_tick: dict[int, dict[HeldPull, None]] = {}
@@ -71,6 +70,11 @@ class PullHold:
     @property
     def count(self) -> int:
         return self._count
+
+    def limit(self, *, held_max: int, held_per_connection_max: int) -> None:
+        """From now on so many may come in; who is inside stays."""
+        self._held_max = held_max
+        self._held_per_connection_max = held_per_connection_max
 
     def start(self) -> None:
         self._swept_tick = int(self._loop.time() / SWEEP_INTERVAL_S)

@@ -1,12 +1,32 @@
-"""Locks of queues for ordered consumption: one client of a group at a time, for a minute unless renewed."""
+"""Locks of queues for ordered consumption: one client of a group at a time, for a minute unless renewed.
+
+The rule: no two clients may both have reason to believe that a queue is theirs. A client believes a grant for at most
+`LOCK_LEASE_MS` (Java's and ours for half of it, renewing every 20 s), so what has to be guarded is a grant that
+somebody believes and nobody here knows of:
+
+- **A promotion, or a start after a crash.** Locks are not replicated: to be safe every grant would have to wait for a
+  slave, and a table that lags grants a queue to its last holder but one. So a new master does not know who holds what,
+  and for one lease grants nothing to anybody (`forget_holders`). It answers with an error, not with "none of them":
+  holders then go on until their belief ends, and are alone with it. Ordered groups rest for up to a minute, counted
+  from the promotion; others notice nothing. The alternative, first come first served, is what RocketMQ does: two
+  consumers then hold one queue for up to half a minute after each failover.
+- **A clean stop** writes the locks down, and the next start believes them for one more lease: holders go on at once.
+- **A master that is none any more** and has not heard so must not renew grants for ever. It grants only while it is
+  sure of its role, that is while it could acknowledge a message. It finds out within seconds, and whoever it granted
+  last believes that for half a lease: both fit into the lease that the new master waits.
+
+A log that never held a message, in its first epoch, is a new group: nobody can hold anything, and nobody waits.
+"""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
+
+import msgspec
 
 from gantry_broker.ports import Clock
-from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.commands.clients import Document, MessageQueue
 
-LOCK_LEASE_MS = 60_000
+LOCK_LEASE_MS: Final = 60_000
 
 
 @dataclass(slots=True)
@@ -17,6 +37,20 @@ class QueueLock:
     renewed_at_ms: int
 
 
+class HeldQueue(Document):
+    """One lock in the file."""
+
+    group: str
+    client_id: str
+    queue: MessageQueue
+
+
+class LockDocument(Document):
+    """queueLocks.json: who held what at the last clean stop."""
+
+    held: list[HeldQueue] = msgspec.field(default_factory=list)
+
+
 @final
 class QueueLocks:
     """All locks by group. Owned by the event loop; leases run on the monotonic clock."""
@@ -24,12 +58,29 @@ class QueueLocks:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
+        self._rests_until_ms = 0
 
     def __repr__(self) -> str:
-        return f"<QueueLocks groups={len(self._groups)}>"
+        rest = f" rests_ms={self.rest_ms}" if self.rest_ms else ""
+        return f"<QueueLocks groups={len(self._groups)}{rest}>"
+
+    @property
+    def rest_ms(self) -> int:
+        """How long nothing is granted yet, since somebody may hold what nobody here knows of."""
+        return max(0, self._rests_until_ms - self._clock.monotonic_ms())
+
+    def forget_holders(self) -> None:
+        """Whoever holds queues got them from somebody else: grant nothing until every such belief has ended."""
+        self._groups.clear()
+        # A client's belief begins when it asks, and ends exactly one lease later: one more millisecond is free again.
+        self._rests_until_ms = self._clock.monotonic_ms() + LOCK_LEASE_MS + 1
 
     def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """Lock what is free, expired, or held by the same client already; returns what it holds now."""
+        """Lock what is free, expired, or held by the same client already; returns what it holds now.
+
+        Not to be asked while `rest_ms` runs: "none" would be taken for "somebody else's".
+        """
+        assert not self.rest_ms, "callers refuse while holders may be unknown"
         now_ms = self._clock.monotonic_ms()
         locks = self._groups.setdefault(group, {})
         held: list[MessageQueue] = []
@@ -63,3 +114,21 @@ class QueueLocks:
                 del locks[queue]
             if not locks:
                 del self._groups[group]
+
+    # ------- over a clean stop
+
+    def document(self) -> LockDocument:
+        """Who holds what now."""
+        self.expire()
+        held = [
+            HeldQueue(group=group, client_id=lock.client_id, queue=queue)
+            for group, locks in self._groups.items()
+            for queue, lock in locks.items()
+        ]
+        return LockDocument(held=held)
+
+    def load(self, document: LockDocument) -> None:
+        """Believe them as if they had been renewed just now: how long the stop took is not known."""
+        now_ms = self._clock.monotonic_ms()
+        for one in document.held:
+            self._groups.setdefault(one.group, {})[one.queue] = QueueLock(one.client_id, now_ms)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
+from gantry_access import Credentials
 from gantry_broker.ha.ack_set import AckSet
 from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.follower import Follower
@@ -25,11 +26,12 @@ from gantry_broker.ha.settings import AckLevel, Degrade
 from gantry_broker.ha.slave_session import SlaveFacts
 from gantry_broker.ha.slave_store import SlaveStore
 from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.server.group_secret import GroupSecret
 from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.table_sync import TableSync
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.message_store import MessageStore
-from gantry_remoting import split_address
+from gantry_remoting import CertificateSource, PeerContexts, split_address
 from gantry_wire import ResponseCode
 
 log = logging.getLogger(__name__)
@@ -57,10 +59,13 @@ class Replication:
         advanced: Callable[[], None],
         meanwhile: Callable[[], None] = lambda: None,
         clock_ms: Callable[[], int] = boottime_ms,
+        credentials: Credentials | None = None,
+        certificates: CertificateSource[PeerContexts] | None = None,
     ) -> None:
         """``standstill`` runs what nobody may see half done, ``advanced`` looks at everybody who waits.
 
         ``meanwhile`` is called after an append, when whoever makes it safe is at work: there is time for other things.
+        ``credentials`` sign what a Java master is asked.
         """
         ha = settings.ha
         self.store: Final = SlaveStore(store)
@@ -83,7 +88,7 @@ class Replication:
         """Nobody below it is followed."""
 
         self.follower: Follower | ClassicFollower | None = None
-        self.secret = b""
+        self.secret: Final = GroupSecret(settings.ha.secret_path, self._secret_changed)
         self.server: ReplicationServer | None = None
         self._settings: Final = settings
         self._ha: Final = ha
@@ -93,6 +98,7 @@ class Replication:
         self._standstill: Final = standstill
         self._advanced: Final = advanced
         self._meanwhile: Final = meanwhile
+        self._credentials: Final = credentials
         self.clock_ms: Final = clock_ms
         self._loop = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
@@ -100,7 +106,7 @@ class Replication:
         self._move = asyncio.Event()
         self._is_show_scheduled = False
         self._is_table_scheduled = False
-        self._tls: tuple[ssl.SSLContext | None, ssl.SSLContext | None] = (None, None)
+        self._certificates: Final = certificates
         store.on_wrote = self._wrote
         tables.on_urgent = self._tables_changed
         self._show_nothing_new()
@@ -113,12 +119,9 @@ class Replication:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen for slaves. Raises OSError for a port that was asked for and is taken, or a file that is missing."""
+        """Listen for slaves. Raises OSError for a port that was asked for and is taken, or a secret that is missing."""
         ha, port = self._ha, self._settings.ha_listen_port
-        if ha.secret_path:
-            self.secret = (await asyncio.to_thread(_read, ha.secret_path)).strip()
-        if ha.tls_certificate:
-            self._tls = await asyncio.to_thread(_tls_contexts, ha.tls_certificate, ha.tls_key, ha.tls_authority)
+        await self.secret.start()
         self.server = ReplicationServer(
             lambda: self.facts,
             self._source,
@@ -133,7 +136,8 @@ class Replication:
         if port is None:
             return
         try:
-            await self.server.start(self._settings.listen_host, port, self._tls[0])
+            tls = None if self._certificates is None else self._server_tls
+            await self.server.start(self._settings.listen_host, port, tls)
         except OSError as error:
             if self._settings.ha_port is not None or ha.acks_needed:
                 raise
@@ -142,12 +146,21 @@ class Replication:
                 "no slave can follow: the replication port is taken", extra={"port": port, "reason": str(error)}
             )
 
+    def _server_tls(self) -> ssl.SSLContext:
+        assert self._certificates is not None, "only asked where there are some"
+        return self._certificates.current.server
+
+    def _client_tls(self) -> ssl.SSLContext:
+        assert self._certificates is not None, "only asked where there are some"
+        return self._certificates.current.client
+
     async def close(self) -> None:
         """Follow nobody, and let nobody follow."""
         await self.stop_following()
         if self._ticks is not None:
             self._ticks.cancel()
             await asyncio.wait([self._ticks])
+        await self.secret.close()
         self.facts = None
         if self.server is not None:
             await self.server.close()
@@ -174,12 +187,19 @@ class Replication:
         self.facts = MasterFacts(
             cluster=settings.cluster_name, broker_name=settings.broker_name,
             file_bytes=settings.store.mapped_file_size_commit_log, epoch=epoch, grant_ms=grant_ms,
-            secret=self.secret, is_comparing=is_comparing, is_classic_counted=not (ha.acks_needed and electable),
-            electable=tuple(electable), broker_id=settings.broker_id, acks_needed=ha.acks_needed,
+            secret=self.secret.current, is_comparing=is_comparing,
+            is_classic_counted=not (ha.acks_needed and electable), electable=tuple(electable),
+            broker_id=settings.broker_id, acks_needed=ha.acks_needed,
         )  # fmt: skip
         if not is_comparing:
+            self._tables.lead()
             self._judge()
             self._advanced()
+
+    def _secret_changed(self) -> None:
+        """Streams from now on need it; those that exist have proved that they knew the one before."""
+        if self.facts is not None:
+            self.facts = self.facts._replace(secret=self.secret.current)
 
     def stop_leading(self, reason: str) -> None:
         """No slave follows any more."""
@@ -202,6 +222,11 @@ class Replication:
         """Whether nobody else can be the master now, as far as this broker has to know that by itself."""
         is_fenced_by_acks = self._ha.acks_needed > 0 and not self.is_degraded
         return is_fenced_by_acks or self.grants.may_acknowledge(self.clock_ms())
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether this master could acknowledge something now, and so nobody else can be one."""
+        return self.is_leading and self.may_acknowledge() and self._shortfall() is None
 
     def missing(self) -> str:
         """Why nothing may be acknowledged."""
@@ -316,6 +341,7 @@ class Replication:
     def follow(self, address: str) -> None:
         """Follow the master at ``address``, host:port, again and again."""
         assert self._following is None, "stop_following() comes first"
+        self._tables.begin_copying()
         self.follower = self._classic_follower(address) if self._ha.is_master_classic else self._our_follower(address)
         self._following = asyncio.ensure_future(self.follower.run())
 
@@ -327,8 +353,8 @@ class Replication:
             on_table=self._tables.take,
             on_copied=self._copied,
             on_grant=self._granted,
-            on_welcome=self.on_welcome,
-            tls=self._tls[1],
+            on_welcome=self._welcomed,
+            tls=None if self._certificates is None else self._client_tls,
             standstill=self._standstill,
         )
 
@@ -337,7 +363,7 @@ class Replication:
         store = self._settings.store
         return ClassicFollower(
             self.store,
-            ClassicMaster((host, port), self._ha.classic_broker_address or f"{host}:{port - 1}"),
+            ClassicMaster((host, port), self._ha.classic_broker_address or f"{host}:{port - 1}", self._credentials),
             file_bytes=store.mapped_file_size_commit_log,
             is_flushed_wanted=store.flush.is_sync,
             on_table=self._tables.take,
@@ -370,6 +396,12 @@ class Replication:
         """For how much longer a grant that was given may count for its master."""
         return self.given.rest_ms(self.clock_ms())
 
+    async def _welcomed(self, welcome: Welcome) -> None:
+        """The log is cut to what this master has, too, and nothing is copied yet."""
+        self._tables.begin_copying()
+        if self.on_welcome is not None:
+            await self.on_welcome(welcome)
+
     def _granted(self) -> None:
         self.given.given(self.clock_ms())
 
@@ -379,7 +411,7 @@ class Replication:
             cluster=settings.cluster_name, broker_name=settings.broker_name, broker_id=settings.broker_id,
             store_uuid=store.identity.uuid, file_bytes=settings.store.mapped_file_size_commit_log,
             promised_epoch=self.promised_epoch, is_crash_safe=store.pool_status.is_crash_safe,
-            address=settings.address, secret=self.secret,
+            address=settings.address, secret=self.secret.current,
         )  # fmt: skip
 
     def _copied(self) -> None:
@@ -393,31 +425,10 @@ class Replication:
         follower = self.follower
         if follower is None or self.store.copier is None:
             return
-        self._tables.settle(self._log.wrote)
+        self._tables.settle(self._log.wrote, follower.confirmed)
         if not self.store.dispatch(min(follower.confirmed, self.store.received)) and not self._is_show_scheduled:
             self._is_show_scheduled = True
             if self.store.is_behind:
                 self._loop.call_later(SHOW_RETRY_S, self.show)
             else:
                 self._loop.call_soon(self.show)
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _tls_contexts(certificate: str, key: str, authority: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of the listening port, and for following. With an authority both sides must show what it has signed."""
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    for context in (server, client):
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(certificate, key)
-        if authority:
-            context.load_verify_locations(authority)
-    client.check_hostname = False  # members are known by who signed them: their addresses come and go
-    client.verify_mode = ssl.CERT_REQUIRED if authority else ssl.CERT_NONE
-    if authority:
-        server.verify_mode = ssl.CERT_REQUIRED
-    return server, client

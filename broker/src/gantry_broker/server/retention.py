@@ -33,6 +33,7 @@ from gantry_broker.store.retention import (
     plan_retention,
 )
 from gantry_broker.store.retention_clock import RetentionClock
+from gantry_broker.store.settings import RetentionSettings
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 
@@ -64,7 +65,6 @@ class Retention:
         self._core = core
         self._delay = delay
         self._flow = flow
-        self._settings = core.settings.store.retention
         self._space = DiskSpace(0, 0)
         self._file_size = core.settings.store.mapped_file_size_commit_log
         self._time: RetentionClock | None = None
@@ -79,6 +79,10 @@ class Retention:
 
     def __repr__(self) -> str:
         return f"<Retention {self.status}>"
+
+    @property
+    def _settings(self) -> RetentionSettings:
+        return self._core.settings.store.retention
 
     @property
     def status(self) -> DiskStatus:
@@ -180,7 +184,7 @@ class Retention:
         """What forced deletion must not pass; not looked for when the disk does not ask for any."""
         if not needs_unconsumed(self._space, self._settings):
             return None
-        return await oldest_unconsumed(self._core, self._delay.settled())
+        return await oldest_unconsumed(self._core, self._delay.progress.settled())
 
     def _believed_ms(self, wall_ms: int) -> int:
         monotonic_ms = self._core.clock.monotonic_ms()

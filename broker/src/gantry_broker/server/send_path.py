@@ -67,6 +67,7 @@ class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
 _decode_send: Final = msgspec.json.Decoder(SendV2Header, strict=False).decode
 
 OtherFrame = Callable[[Frame, Connection], bytes | None]
+TakeSigned = Callable[[bytes, bytes, Connection], bool]
 
 
 @final
@@ -88,6 +89,7 @@ class SendPath:
         loop: asyncio.AbstractEventLoop,
         gate: Gate | None = None,  # None: always open
         parked: ParkedReplies | None = None,  # None: what is appended may be acknowledged
+        is_guarded: bool = False,  # True: every frame goes to `other`, which asks who may
     ) -> None:
         self._store = store
         self._routes = routes
@@ -96,8 +98,14 @@ class SendPath:
         self._stats = stats
         self._limits = limits
         self._total_max = limits.frame_bytes_max - 4
-        self._body_bytes_max = body_bytes_max
+        self.body_bytes_max = body_bytes_max
+        """The largest body that is no matter of words."""
+
         self._loop = loop
+        self._prefix: Final = NEVER_A_PREFIX if is_guarded else SEND_V2_PREFIX
+        self.signed: TakeSigned | None = None
+        """With access control on: takes header and body of a plain send whose sender may, or leaves it to `other`."""
+
         self._hosts: dict[Connection, tuple[bytes, int]] = {}
         self._is_flush_scheduled = False
         self._runs: list[tuple[Connection, int]] = []
@@ -112,9 +120,9 @@ class SendPath:
 
     def host_of(self, connection: Connection) -> bytes:
         """The peer's address as records hold it."""
-        return self._host(connection)[0]
+        return self.host_and_flag(connection)[0]
 
-    def _host(self, connection: Connection) -> tuple[bytes, int]:
+    def host_and_flag(self, connection: Connection) -> tuple[bytes, int]:
         """The peer's address and the flag that goes with its length."""
         known = self._hosts.get(connection)
         if known is None:
@@ -156,12 +164,12 @@ class SendPath:
         A plain send is put into the pass here. At the first sign of something else its frame goes to `other` whole.
         """
         position, end, reply_bytes = 0, len(data), 0
-        total_max, body_bytes_max = self._total_max, self._body_bytes_max
-        by_topic = self._routes.by_topic
+        total_max, body_bytes_max = self._total_max, self.body_bytes_max
+        by_topic, signed = self._routes.by_topic, self.signed
         drafts, answers = self.drafts, self.answers
-        host, host_flag = self._host(connection)
+        host, host_flag = self.host_and_flag(connection)
         # Refused sends take the readable path, which says so.
-        prefix = SEND_V2_PREFIX if self.refusal is None else NEVER_A_PREFIX
+        prefix = self._prefix if self.refusal is None else NEVER_A_PREFIX
         while end - position >= _HEAD_BYTES:
             total, type_and_header = _unpack_head(data, position)
             header_bytes = type_and_header & 0xFFFFFF
@@ -216,7 +224,11 @@ class SendPath:
                             template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
                             answers.append((template, unique, request.opaque))
                             continue
-            reply = other(Frame(type_and_header >> 24, header, data[header_end:frame_end]), connection)
+            body = data[header_end:frame_end]
+            is_v2_json = type_and_header == header_bytes and header.startswith(SEND_V2_PREFIX)
+            if signed is not None and is_v2_json and signed(header, body, connection):
+                continue
+            reply = other(Frame(type_and_header >> 24, header, body), connection)
             if reply:
                 replies.append(reply)
                 reply_bytes += len(reply)

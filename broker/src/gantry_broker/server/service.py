@@ -1,8 +1,10 @@
 """The broker behind its ports: which request goes to which handler, and what every request has in common.
 
 Plain sends take the short way (`send_path`); everything else is decoded in full and looked up in one table of codes.
+With access control on the guard is asked before anything else is done about a request.
 A handler's refusal becomes its code and text; a request that nobody handles gets code 3; a bug in one handler costs
-its request an answer with code 1 and a logged traceback, never the connection of somebody else.
+its request an answer with code 1 and a logged traceback, never the connection of somebody else. What an administrator
+changes leaves a line in the audit log, whatever became of it.
 """
 
 import asyncio
@@ -10,12 +12,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
+from gantry_access import Guard
 from gantry_broker.errors import BrokerError
+from gantry_broker.server.audit import AUDITED
 from gantry_broker.server.core import Answer, HandlerTable
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.handlers.send import SEND_CODES, Refused, SendHandlers
 from gantry_broker.server.send_path import SendPath, store_refusal
 from gantry_remoting import Connection
+from gantry_remoting.audit import audited
 from gantry_wire import Command, Frame, RequestCode, ResponseCode, WireLimits, decode_command
 from gantry_wire.commands.fields import FieldError
 
@@ -40,6 +45,7 @@ class BrokerService:
         refuses: frozenset[int],
         disconnected: Callable[[Connection], None],
         settle: Callable[[], None] = lambda: None,
+        guard: Guard | None = None,  # None: no access control
     ) -> None:
         """``settle`` has everything shown that was promised: whoever was told of a message finds it."""
         self._path = path
@@ -49,7 +55,15 @@ class BrokerService:
         self._gate = gate
         self._disconnected = disconnected
         self._settle = settle
+        self._guard = guard
         self._tasks: set[asyncio.Task[None]] = set()
+        self._audited = audited(
+            self._answer,
+            "broker",
+            AUDITED,
+            failure=failure,
+            account_of=lambda: None if guard is None else guard.asked_by,
+        )
 
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
         return self._path.handle(data, connection, self._other)
@@ -67,10 +81,13 @@ class BrokerService:
             connection.resolve(command)
             return None
         if command.code in SEND_CODES:
+            denied = None if self._guard is None else self._denied(self._guard, command, connection)
+            if denied is not None:
+                return None if command.is_oneway else denied.encode()
             return self._sends.take(command, connection)
         self._path.flush_for(connection)
         self._settle()
-        answer = self._answer(command, connection)
+        answer = self._audited(command, connection)
         if isinstance(answer, Awaitable):
             task = asyncio.ensure_future(self._later(command, answer, connection))
             self._tasks.add(task)
@@ -78,7 +95,26 @@ class BrokerService:
             return None
         return None if answer is None or command.is_oneway else answer.encode()
 
+    def _denied(self, guard: Guard, command: Command, connection: Connection) -> Command | None:
+        """The answer to a request whose sender may not ask it."""
+        try:
+            if command.code not in SEND_CODES and self._gate.refusal(command.code) is not None:
+                # It is answered 14, whoever asks; the guard would look into a store that may not be ours now.
+                guard.take_note(command, connection.peer[0])
+                return None
+            denial = guard.denial(command, connection.peer[0])
+        except Exception as error:  # noqa: BLE001 - the firewall between one request and everybody else
+            return failure(command, error)
+        if denial is not None:
+            return command.reply(*denial)
+        if command.code == RequestCode.HEART_BEAT:
+            connection.account = guard.asked_by
+        return None
+
     def _answer(self, command: Command, connection: Connection) -> Answer:
+        denied = None if self._guard is None else self._denied(self._guard, command, connection)
+        if denied is not None:
+            return denied
         handler = self._table.get(command.code)
         if handler is None:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")

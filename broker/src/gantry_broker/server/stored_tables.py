@@ -1,6 +1,6 @@
 """The broker's tables and their files: read at the start, written whenever they change.
 
-    config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json
+    config/topics.json  subscriptionGroup.json  consumerOffset.json  delayOffset.json  queueLocks.json
 
 What a crash has left is brought together here, before the first request: a topic that has queues and no entry gets
 one, and no consumer offset points beyond its queue. A file that cannot be read, together with its predecessor, stops
@@ -9,21 +9,24 @@ the start: offsets that silently began at zero would be worse than a broker that
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import msgspec
 
-from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.server.core import BrokerCore
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.groups import GroupDocument
 from gantry_broker.server.offsets import DelayOffsetDocument, OffsetDocument
 from gantry_broker.server.persist import TableFile
+from gantry_broker.server.queue_locks import LockDocument
 from gantry_broker.server.topics import system_topics
 from gantry_broker.store.config_file import ConfigFile
 from gantry_wire.commands.admin import TopicConfigTable
 
 log = logging.getLogger(__name__)
+
+FIRST_EPOCH = 1
+"""Of a log that is new."""
 
 D = TypeVar("D", bound=msgspec.Struct)
 
@@ -43,7 +46,8 @@ class StoredTables:
             ("topics", core.topics.document),
             ("subscriptionGroup", core.groups.document),
             ("consumerOffset", core.offsets.document),
-            ("delayOffset", delay.document),
+            ("delayOffset", delay.progress.document),
+            ("queueLocks", core.locks.document),
         )
         for name, document in tables:
             file = self._files[name] = ConfigFile(core.disk, core.settings.store_path, name)
@@ -55,13 +59,16 @@ class StoredTables:
         core.topics.load(self._load("topics", TopicConfigTable))
         core.groups.load(self._load("subscriptionGroup", GroupDocument))
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
-        self._delay.load(self._load("delayOffset", DelayOffsetDocument))
+        self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
+        core.locks.load(self._load("queueLocks", LockDocument))
+        core.topics.is_auto_creating = settings.auto_create_topics
         core.topics.seed(
             system_topics(
                 settings.cluster_name,
                 settings.broker_name,
                 auto_create=settings.auto_create_topics,
                 default_queues=settings.default_topic_queues,
+                trace_topic=settings.trace_topic if settings.is_trace_topic_made else None,
             )
         )
         adopted = core.topics.adopt_queues(core.store.topics())
@@ -82,10 +89,15 @@ class StoredTables:
                 )
 
     def begin_epoch(self) -> None:
-        """Nor because a consumer is where its last master was. A start that lost nothing goes on in its old epoch."""
+        """Nor because a consumer is where its last master was; and nobody knows any more who holds which queue.
+
+        A start that lost nothing goes on in its old epoch.
+        """
         self.clamp_offsets()
         epoch = self._core.store.identity.epoch
         if epoch != self._epoch:
+            if self._epoch > FIRST_EPOCH or self._core.store.wrote:
+                self._core.locks.forget_holders()
             self._epoch = epoch
             self._core.offsets.begin_epoch(self._end_of)
 
@@ -94,10 +106,13 @@ class StoredTables:
         return 0 if queue is None else queue.end
 
     def _load(self, name: str, kind: type[D]) -> D:
-        """What a table's file says. Raises ConfigCorrupt, also for JSON of another shape."""
-        file = self._files[name]
-        data = file.load()
-        try:
-            return kind() if data is None else msgspec.convert(data, kind, strict=False)
-        except msgspec.ValidationError as error:
-            raise ConfigCorrupt(f"{file.path} is no {kind.__name__}: {error}") from error
+        """What a table's file says, or its predecessor when it says nothing of that shape. Raises ConfigCorrupt."""
+
+        def read(document: dict[str, Any]) -> D:
+            try:
+                return msgspec.convert(document, kind, strict=False)
+            except msgspec.ValidationError as error:
+                raise ValueError(f"it is no {kind.__name__}: {error}") from error
+
+        data = self._files[name].load(read)
+        return kind() if data is None else read(data)

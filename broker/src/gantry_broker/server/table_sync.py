@@ -4,8 +4,10 @@
     slave    taken as a whole; a topic that is gone from it is deleted when the log has got as far as the stamp
 
 Topics and groups go out at once, offsets once a second if they have changed, everything when a slave comes. The stamp
-is for deletions: a slave whose log is behind would make the topic again from older messages of it. A slave writes what
-it takes to its own files, so that a promotion, and a start, go on from there.
+is for deletions: a slave whose log is behind would make the topic again from older messages of it. And it is for delay
+progress, and where open transactions begin: without the log up to there a slave lacks what was delivered or ended, and
+would skip it as the next master. A slave writes what it takes to its own files, so that a promotion, and a start, go on
+from there.
 """
 
 import logging
@@ -20,6 +22,7 @@ from gantry_broker.server.delay import DelayService
 from gantry_broker.server.groups import GroupDocument
 from gantry_broker.server.offsets import DelayOffsetDocument, OffsetDocument
 from gantry_broker.server.persist import without_nulls
+from gantry_broker.server.transactions.progress import TransactionProgress
 from gantry_wire.commands.admin import TopicConfigTable
 
 log = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ class TableSync:
 
         self._core: Final = core
         self._delay: Final = delay
+        self._transactions: Final = TransactionProgress(core.offsets)
         self._changed: set[str] = set()
         self._offsets_edition = -1
         self._is_taking = False
@@ -83,7 +87,7 @@ class TableSync:
         elif name == "consumerOffset":
             document = core.offsets.document()
         else:
-            document = self._delay.delivered()
+            document = self._delay.progress.delivered()
         data = without_nulls(msgspec.to_builtins(document, str_keys=True))
         return Table(core.store.wrote, name, msgspec.json.encode(data))
 
@@ -108,16 +112,33 @@ class TableSync:
         elif name == "subscriptionGroup":
             core.groups.take(msgspec.json.decode(data, type=GroupDocument, strict=False))
         elif name == "consumerOffset":
-            core.offsets.load(msgspec.json.decode(data, type=OffsetDocument, strict=False))
+            offsets = msgspec.json.decode(data, type=OffsetDocument, strict=False)
+            self._transactions.hear(offsets, end)
+            core.offsets.load(offsets)
             core.offsets.is_dirty = True
         elif name == "delayOffset":
-            self._delay.load(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False))
-            core.persistence.mark("delayOffset", now=False)
+            self._delay.progress.hear(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
         else:
             log.warning("the master has a table that is not known here", extra={"table": name})
 
-    def settle(self, wrote: int) -> None:
-        """The log has got so far: topics that were deleted by then go."""
+    def begin_copying(self) -> None:
+        """A master is followed from now on; its tables come with its log."""
+        self._delay.progress.begin_copying()
+        self._transactions.begin_copying()
+
+    def lead(self) -> None:
+        """This broker is the master now."""
+        self._delay.progress.lead()
+        self._transactions.lead(self._core.store.wrote)
+
+    def settle(self, wrote: int, confirmed: int) -> None:
+        """The log has got so far: topics that were deleted by then go, and what was delivered by then counts."""
+        self._is_taking = True
+        try:
+            self._delay.progress.reach(min(wrote, confirmed))
+            self._transactions.reach(min(wrote, confirmed))
+        finally:
+            self._is_taking = False
         if not self._doomed:
             return
         for topic, end in list(self._doomed.items()):

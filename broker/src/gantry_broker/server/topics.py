@@ -25,8 +25,10 @@ QUEUES_MAX: Final = 65536
 DELAY_LEVELS_MAX: Final = 32
 
 
-def system_topics(cluster: str, broker: str, *, auto_create: bool, default_queues: int) -> list[TopicConfig]:
-    """The topics that every broker has, as RocketMQ 5.3.3 makes them."""
+def system_topics(
+    cluster: str, broker: str, *, auto_create: bool, default_queues: int, trace_topic: str | None = None
+) -> list[TopicConfig]:
+    """The topics that every broker has, as RocketMQ 5.3.3 makes them; one for traces only where it is asked for."""
 
     def topic(name: str, queues: int, perm: int = PERM_NORMAL) -> TopicConfig:
         return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
@@ -39,10 +41,12 @@ def system_topics(cluster: str, broker: str, *, auto_create: bool, default_queue
         topic(broker, 1, with_inheritance),
         topic(names.OFFSET_MOVED_TOPIC, 1),
         topic(names.SCHEDULE_TOPIC, DELAY_LEVELS_MAX),
-        topic(f"{cluster}_REPLY_TOPIC", 1),
+        topic(names.reply_topic(cluster), 1),
         topic(names.HALF_TOPIC, 1),
         topic(names.OP_HALF_TOPIC, 1),
     ]
+    if trace_topic is not None:
+        topics.append(topic(trace_topic, 1))
     if auto_create:
         topics.append(topic(names.AUTO_CREATE_TOPIC, default_queues, with_inheritance))
     return topics
@@ -57,6 +61,9 @@ class TopicTable:
         self._on_change = on_change
         self._topics: dict[str, TopicConfig] = {}
         self._system: set[str] = set()
+        self.is_auto_creating = True
+        """Whether the first message to an unknown topic makes it."""
+
         self.version = DataVersion(timestamp=clock.wall_ms())
 
     def __repr__(self) -> str:
@@ -85,6 +92,13 @@ class TopicTable:
         for config in configs:
             self._system.add(config.topic_name)
             self._topics.setdefault(config.topic_name, config)
+
+    def allow_auto_create(self, is_allowed: bool, queues: int) -> None:
+        """Whether the first message to an unknown topic makes it, from now on, with at most so many queues."""
+        self.is_auto_creating = is_allowed
+        if is_allowed:
+            self._system.add(names.AUTO_CREATE_TOPIC)
+            self.ensure(names.AUTO_CREATE_TOPIC, queues, PERM_NORMAL | PERM_INHERIT)
 
     def adopt_queues(self, queues: Mapping[str, list[int]]) -> list[str]:
         """Add topics that have queues on disk and no entry here; returns their names."""
@@ -117,8 +131,19 @@ class TopicTable:
             self.put(config)
         return config
 
+    def widen(self, topic: str, queue_id: int) -> None:
+        """Have the topic, with this queue readable: the broker puts a message there that was promised before.
+
+        A crash may have lost the topic's entry, and made a new one from fewer queues than producers were told of.
+        """
+        config = self.ensure(topic, queue_id + 1)
+        if config.read_queue_nums <= queue_id < QUEUES_MAX:
+            self.put(msgspec.structs.replace(config, read_queue_nums=queue_id + 1))
+
     def from_template(self, topic: str, template: str, queues: int) -> TopicConfig | None:
         """What an unknown topic would become under auto-creation; None when the template does not allow it."""
+        if template == names.AUTO_CREATE_TOPIC and not self.is_auto_creating:
+            return None  # the table may still have the template, from a time when it was allowed
         source = self._topics.get(template)
         if source is None or not source.perm & PERM_INHERIT:
             return None

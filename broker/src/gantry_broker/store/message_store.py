@@ -27,6 +27,7 @@ from gantry_broker.store.copying import LogCopier
 from gantry_broker.store.dispatcher import AppendedListener
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import Epoch, StoreIdentity
+from gantry_broker.store.key_index import KeyMatches
 from gantry_broker.store.life import StoreLife
 from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, read_messages
 from gantry_broker.store.record_taker import Progress, RecordTaker
@@ -402,13 +403,17 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         return -1 if queue is None else store_time(self._log, queue, offset)
 
+    def key_matches(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> KeyMatches:
+        """Where records are that may carry ``key``, newest first, and how far the index has come."""
+        if self._index is None:
+            return KeyMatches([], 0, 0)
+        return self._index.find(topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms)
+
     def query_keys(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> tuple[list[bytes], int, int]:
         """Records that may carry ``key`` (equal hashes come along), and how far the index has come: time, offset."""
-        if self._index is None:
-            return [], 0, 0
-        matches = self._index.find(topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms)
+        matches = self.key_matches(topic, key, count_max, begin_ms, end_ms)
         records = [record for offset in matches.physical_offsets if (record := self.message_at(offset)) is not None]
         return records, matches.last_timestamp_ms, matches.last_physical
 

@@ -8,12 +8,15 @@ from gantry_remoting.server import Connection
 from gantry_wire.batch import decode_batch
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
+from gantry_wire.commands.reply import PushReply
 from gantry_wire.commands.send import SendBack, SendMessage, SendMessageV2, SendResult
 from gantry_wire.message import StoredMessage
 from gantry_wire.names import dead_letter_topic, retry_topic
 from gantry_wire.properties import (
+    CLUSTER,
     DELAY_LEVEL,
     ORIGIN_MESSAGE_ID,
+    REPLY_TO_CLIENT,
     RETRY_TOPIC,
     UNIQUE_KEY,
     encode_properties,
@@ -39,7 +42,7 @@ def send(state: BrokerState, command: Command, connection: Connection) -> Comman
         born_timestamp_ms=header.born_timestamp,
         store_timestamp_ms=header.born_timestamp,
         reconsume_times=header.reconsume_times or 0,
-        properties_bytes=(header.properties or "").encode(),
+        properties_bytes=_with_cluster(state, header.properties),
     )
     stored = [state.log.append(message) for message in _messages(base, is_batch=bool(header.batch))]
     result = SendResult(
@@ -49,6 +52,40 @@ def send(state: BrokerState, command: Command, connection: Connection) -> Comman
         transaction_id=parse_properties(header.properties or "").get(UNIQUE_KEY),
     )
     return command.reply(ext=result.write())
+
+
+def _with_cluster(state: BrokerState, properties: str | None) -> bytes:
+    """The properties of a message, with the cluster that brokers add: replies go to its reply topic."""
+    return encode_properties({**parse_properties(properties or ""), CLUSTER: state.cluster})
+
+
+async def send_reply(state: BrokerState, command: Command, connection: Connection) -> Command:
+    """Codes 324 and 325: pushed to the requester, and not stored."""
+    is_long = command.code == RequestCode.SEND_REPLY_MESSAGE
+    header = SendMessage.read(command.ext) if is_long else _long_names(command)
+    client_id = parse_properties(header.properties or "").get(REPLY_TO_CLIENT)
+    found = [one for one, beat in state.clients.items() if beat.client_id == client_id and beat.producer_data_set]
+    if not found:
+        return command.reply(ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> not found.")
+    push = PushReply(
+        producer_group=header.producer_group,
+        topic=header.topic,
+        default_topic=header.default_topic,
+        default_topic_queue_nums=header.default_topic_queue_nums,
+        queue_id=header.queue_id,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        flag=header.flag,
+        properties=header.properties,
+        born_host=f"{connection.peer[0]}:{connection.peer[1]}",
+        store_host="127.0.0.1:0",
+        store_timestamp=header.born_timestamp,
+    )
+    request = Command(code=RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, ext=push.write(), body=command.body)
+    answer = await found[-1].request(request, 3000)
+    if answer.code != ResponseCode.SUCCESS:
+        return command.reply(ResponseCode.SYSTEM_ERROR, answer.remark)
+    return command.reply(ext=SendResult(msg_id="0", queue_id=header.queue_id, queue_offset=0).write())
 
 
 def _long_names(command: Command) -> SendMessageV2:
@@ -96,4 +133,6 @@ HANDLERS: dict[int, Handler] = {
     RequestCode.SEND_MESSAGE_V2: send,
     RequestCode.SEND_BATCH_MESSAGE: send,
     RequestCode.CONSUMER_SEND_MSG_BACK: send_back,
+    RequestCode.SEND_REPLY_MESSAGE: send_reply,
+    RequestCode.SEND_REPLY_MESSAGE_V2: send_reply,
 }

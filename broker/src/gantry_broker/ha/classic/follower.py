@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, cast, final
 
+from gantry_access import Credentials
 from gantry_broker.errors import StoreError
 from gantry_broker.ha.classic.chunks import REPORT_INTERVAL_S, SILENCE_S
 from gantry_broker.ha.classic.questions import BadAnswer, Questions
@@ -44,6 +45,9 @@ class ClassicMaster(NamedTuple):
     broker_address: str
     """Of its main port, where it answers questions."""
 
+    credentials: Credentials | None = None
+    """Whose questions it answers, if it has access control: an administrator's."""
+
 
 @final
 class ClassicFollower:
@@ -66,7 +70,9 @@ class ClassicFollower:
         received, or only what is flushed if that is wanted: the master says nothing of it.
         """
         self.address: Final = master.address
-        self.tables: Final = ClassicTables(master.broker_address, on_table, self._ranged, lambda: self.is_streaming)
+        self.tables: Final = ClassicTables(
+            master.broker_address, on_table, self._ranged, lambda: self.is_streaming, credentials=master.credentials
+        )
         self.trouble: str | None = None
         """Why there is no stream, if there is none."""
 
@@ -136,7 +142,7 @@ class ClassicFollower:
     async def _follow(self) -> None:
         """One connection, to its end."""
         loop = asyncio.get_running_loop()
-        async with Questions.open(self._master.broker_address) as questions:
+        async with Questions.open(self._master.broker_address, self._master.credentials) as questions:
             master = await questions.range()
         start = plan_start(self._store.history, master, self._file_bytes)
         async with asyncio.timeout(CONNECT_S):

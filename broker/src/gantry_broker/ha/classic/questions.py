@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, final
 
+from gantry_access import Credentials, signer
 from gantry_broker.ha.classic.start import MasterRange
 from gantry_remoting import Channel
 from gantry_wire import Command, RequestCode, fastjson
@@ -38,9 +39,9 @@ class Questions:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, address: str) -> AsyncIterator[Questions]:
-        """Raises ``CannotConnect``."""
-        channel = await Channel.connect(address)
+    async def open(cls, address: str, credentials: Credentials | None = None) -> AsyncIterator[Questions]:
+        """Raises ``CannotConnect``. What is asked is signed as RocketMQ's tools sign."""
+        channel = await Channel.connect(address, sign=signer(credentials))
         try:
             yield cls(channel)
         finally:

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
+from gantry_access import Credentials
 from gantry_broker.ha.classic.questions import BadAnswer, Document, Questions
 from gantry_broker.ha.classic.start import MasterRange
 from gantry_broker.ha.frames import Table
@@ -42,6 +43,8 @@ class ClassicTables:
         on_table: Callable[[Table], None],
         on_range: Callable[[MasterRange], None] = lambda master: None,
         is_wanted: Callable[[], bool] = lambda: True,
+        *,
+        credentials: Credentials | None = None,
     ) -> None:
         """``on_range`` hears once in a round where the master's log lies.
 
@@ -58,6 +61,7 @@ class ClassicTables:
         self._on_table: Final = on_table
         self._on_range: Final = on_range
         self._is_wanted: Final = is_wanted
+        self._credentials: Final = credentials
         self._known: dict[str, bytes] = {}
         self._is_mode_said = False
 
@@ -74,7 +78,7 @@ class ClassicTables:
         """One round. What goes wrong is ``trouble``."""
         troubles: list[str] = []
         try:
-            async with Questions.open(self._address) as questions:
+            async with Questions.open(self._address, self._credentials) as questions:
                 for name in NAMES:
                     try:
                         document = await self._ask(questions, name)

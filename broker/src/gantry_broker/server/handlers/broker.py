@@ -5,9 +5,11 @@ from typing import final
 
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
+from gantry_broker.server.live_settings import NotChangeable
 from gantry_broker.server.pull_hold import PullHold
+from gantry_broker.settings import SettingsError, parse_properties_file
 from gantry_remoting import Connection
-from gantry_wire import Command, RequestCode
+from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.codes import PROTOCOL_VERSION
 from gantry_wire.commands.documents import write_document
 from gantry_wire.fastjson import dumps
@@ -16,17 +18,27 @@ from gantry_wire.message import record_store_timestamp
 
 @final
 class BrokerHandlers:
-    """Codes 26, 28, 45 and 402. Owned by the event loop."""
+    """Codes 25, 26, 28, 45 and 402. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore, delay: DelayService, hold: PullHold, connections: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        core: BrokerCore,
+        delay: DelayService,
+        hold: PullHold,
+        connections: Callable[[], int],
+        *,
+        certificate_ends_at: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self._core = core
         self._delay = delay
         self._hold = hold
         self._connections = connections
+        self._certificate_ends_at = certificate_ends_at
         self._booted_at_ms = core.clock.wall_ms()
 
     def table(self) -> HandlerTable:
         return {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
             RequestCode.GET_BROKER_CONFIG: self.config,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
@@ -34,13 +46,26 @@ class BrokerHandlers:
         }
 
     def config(self, command: Command, connection: Connection) -> Command:
-        """The effective settings in broker.conf's form."""
-        lines = [f"{name}={value}" for name, value in sorted(self._core.settings.effective().items())]
-        version = write_document(self._core.topics.version).decode()
-        return command.reply(ext={"version": version}, body="\n".join(lines).encode())
+        """The settings that hold now in broker.conf's form, and which of them were changed at run time."""
+        live = self._core.live
+        lines = [f"{name}={value}" for name, value in sorted(live.now.effective().items())]
+        ext = {"version": write_document(live.version).decode(), "changedAtRunTime": ";".join(live.changed)}
+        return command.reply(ext=ext, body="\n".join(lines).encode())
+
+    async def update_config(self, command: Command, connection: Connection) -> Command:
+        """Change settings while the broker runs; answered when the change is on the disk and holds."""
+        try:
+            await self._core.live.update(parse_properties_file(command.body.decode()))
+        except NotChangeable as error:
+            return command.reply(ResponseCode.NO_PERMISSION, str(error))
+        except (SettingsError, UnicodeDecodeError) as error:
+            return command.reply(ResponseCode.INVALID_PARAMETER, str(error))
+        except OSError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"the change could not be written: {error}")
+        return command.reply()
 
     def delay_offsets(self, command: Command, connection: Connection) -> Command:
-        return command.reply(body=write_document(self._delay.delivered()))
+        return command.reply(body=write_document(self._delay.progress.delivered()))
 
     def request_modes(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"messageRequestModeMap": {}}))
@@ -93,16 +118,20 @@ class BrokerHandlers:
             "heldPulls": self._hold.count,
             "producerGroups": len(core.clients.producers),
             "consumerGroups": len(core.clients.consumers),
+            "settingsChangedAtRunTime": ";".join(f"{key}={value}" for key, value in core.live.changed.items()),
             "sendThreadPoolQueueCapacity": settings.send_queue_capacity,
             "pullThreadPoolQueueCapacity": settings.held_pulls_max,
         }
+        ends_at = self._certificate_ends_at()
+        if ends_at is not None:
+            table["tlsCertificateEndsTimestamp"] = int(ends_at * 1000)
         for pool in ("send", "pull", "query", "ack", "endTransaction", "litePull", "clientManager", "heartbeat"):
             table.setdefault(f"{pool}ThreadPoolQueueSize", 0)
             table.setdefault(f"{pool}ThreadPoolQueueCapacity", 0)
             table.setdefault(f"{pool}ThreadPoolQueueHeadWaitTimeMills", 0)
         for name in ("timerReadBehind", "timerOffsetBehind", "timerCongestNum", "timerEnqueueTps", "timerDequeueTps"):
             table[name] = 0
-        for level, (delivered, end) in self._delay.progress().items():
+        for level, (delivered, end) in self._delay.positions().items():
             table[f"scheduleMessageOffset_{level}"] = f"{delivered},{end}"
         return {name: str(value) for name, value in table.items()}
 

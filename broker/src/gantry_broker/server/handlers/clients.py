@@ -1,5 +1,6 @@
 """Clients: heartbeats, goodbyes, who else is in my group, and locks of queues."""
 
+from collections.abc import Callable
 from typing import final
 
 from gantry_broker.server.core import BrokerCore, HandlerTable
@@ -24,8 +25,10 @@ from gantry_wire.filters import EXPRESSION_TAG, parse_tag_filter
 class ClientHandlers:
     """Codes 34, 35, 38, 41, 42 and 46. Owned by the event loop."""
 
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(self, core: BrokerCore, is_sure: Callable[[], bool] = lambda: True) -> None:
+        """``is_sure`` says whether this broker knows that nobody else is the master."""
         self._core = core
+        self._is_sure = is_sure
 
     def table(self) -> HandlerTable:
         return {
@@ -71,7 +74,19 @@ class ClientHandlers:
         return command.reply(body=dumps({"consumerIdList": state.client_ids}))
 
     def lock(self, command: Command, connection: Connection) -> Command:
+        """An error leaves a holder what it has, an empty answer does not: refused as a whole where nothing is known."""
         request = read_document(command.body, LockBatch)
+        rest_ms = self._core.locks.rest_ms
+        if rest_ms:
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"no queue is locked for {rest_ms} ms more: this broker has just become the master, "
+                "and does not know who holds which",
+            )
+        if not self._is_sure():
+            raise Refused(
+                ResponseCode.SERVICE_NOT_AVAILABLE, "no queue is locked: this broker may not be the master any more"
+            )
         held = self._core.locks.lock(request.consumer_group, request.client_id, request.mq_set)
         return command.reply(body=write_document(LockBatchResult(lock_ok_mq_set=held)))
 

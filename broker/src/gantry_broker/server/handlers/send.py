@@ -1,7 +1,7 @@
 """Sends in words: every check that RocketMQ makes, in its order, with its codes.
 
 `SendHandlers.take` turns one request into drafts of the current pass or into a refusal; nothing is stored, and no topic
-made, before every check has passed. Transactional and timer messages are refused clearly until they exist.
+made, before every check has passed. Timer messages are refused clearly until they exist.
 """
 
 import logging
@@ -15,6 +15,7 @@ from gantry_broker.errors import BrokerError
 from gantry_broker.server.core import BrokerCore
 from gantry_broker.server.send_path import NO_ANSWER, SendPath, store_refusal
 from gantry_broker.server.topics import PERM_NORMAL
+from gantry_broker.server.transactions.preparing import half_properties, is_half
 from gantry_broker.store.draft import Draft
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
@@ -91,6 +92,12 @@ class SendHandlers:
 
     # ------- checks
 
+    def admit(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
+        """The topic of a send that may be stored now, for sends that go another way. Raises Refused."""
+        if self._path.refusal is not None:
+            raise Refused(*self._path.refusal)
+        return self._check(send, command, connection)
+
     def _check(self, send: SendMessageV2, command: Command, connection: Connection) -> TopicConfig:
         """The topic of a send that may be stored, as it is or as it would be made."""
         fault = names.topic_fault(send.topic)
@@ -141,7 +148,10 @@ class SendHandlers:
             send.topic, self._queue_id(send, config), command.body, properties, send.reconsume_times or 0
         )
         config = self._redirect_exhausted_retry(send, message) or config
-        draft = self.draft(message, send, self._path.host_of(connection))
+        if is_half(properties, message.reconsume_times):
+            draft = self._half(message, send, self._path.host_of(connection))
+        else:
+            draft = self.draft(message, send, self._path.host_of(connection))
         template = NO_ANSWER if command.is_oneway else self._core.routes.template(message.queue_id)
         answer = (template, json_text(unique), command.opaque)
         self._make(config)
@@ -179,6 +189,19 @@ class SendHandlers:
         message.properties.pop(keys.DELAY_LEVEL, None)
         return self._core.topics.find(message.topic) or one_queue(message.topic)
 
+    def store_one(
+        self, message: Outgoing, send: SendMessageV2, config: TopicConfig, connection: Connection
+    ) -> tuple[str, int]:
+        """Append one message at once, outside of the pass: its offset message id and its queue offset.
+
+        Raises Refused and BrokerError; the topic exists afterwards.
+        """
+        draft = self.draft(message, send, self._path.host_of(connection))
+        self._make(config)
+        physical_offsets, queue_offsets = self._core.store.append([draft])
+        self._core.stats.put(1, self._core.store)
+        return offset_message_id(self._core.store_host, physical_offsets[0]), queue_offsets[0]
+
     def draft(self, message: Outgoing, send: SendMessageV2, born_host: bytes) -> Draft:
         """What the store appends for `message`. Raises Refused when its properties no longer fit."""
         core = self._core
@@ -207,6 +230,18 @@ class SendHandlers:
             tags_code=tags_code(properties.get(keys.TAGS)),
             delay_ms=delay_ms,
             keys=index_keys(properties),
+        )
+
+    def _half(self, message: Outgoing, send: SendMessageV2, born_host: bytes) -> Draft:
+        """The first half of a transaction: stored where nobody reads it, until its producer says how it has ended."""
+        if self._core.settings.rejects_transactions:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._core.settings.broker_ip}] sending transaction message is forbidden",
+            )
+        properties = half_properties(message.properties, message.topic, message.queue_id)
+        return self.draft(
+            Outgoing(names.HALF_TOPIC, 0, message.body, properties, message.reconsume_times), send, born_host
         )
 
     # ------- batches
@@ -284,8 +319,8 @@ def one_queue(topic: str) -> TopicConfig:
 
 
 def read_send(command: Command) -> SendMessageV2:
-    """The fields of code 10, 310 or 320. Raises FieldError."""
-    if command.code != RequestCode.SEND_MESSAGE:
+    """The fields of code 10, 310, 320, 324 or 325. Raises FieldError."""
+    if command.code not in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
         return SendMessageV2.read(command.ext)
     first = SendMessage.read(command.ext)
     return SendMessageV2(**{info.name: getattr(first, info.name) for info in msgspec.structs.fields(SendMessage)})
@@ -299,11 +334,10 @@ def clean(properties: dict[str, str]) -> dict[str, str]:
 
 
 def refuse_unsupported(properties: dict[str, str]) -> None:
-    if properties.get(keys.TRANSACTION_PREPARED, "").lower() == "true":
-        raise Refused(ResponseCode.NO_PERMISSION, "this broker does not take transactional messages yet")
+    """RocketMQ without its timer wheel says the same with code 1, which clients try thrice, and bury the text."""
     if any(name in properties for name in TIMER_PROPERTIES):
         raise Refused(
-            ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled; use one of the delay levels instead"
+            ResponseCode.MESSAGE_ILLEGAL, "accurate timer message is not enabled; use one of the delay levels instead"
         )
 
 

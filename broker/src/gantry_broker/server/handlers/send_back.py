@@ -1,5 +1,16 @@
-"""What a consumer failed to consume: put off to the group's retry topic, or given up to its dead letters."""
+"""What a consumer failed to consume: put off to the group's retry topic, or given up to its dead letters.
 
+    failures so far      0      1      2     ...    15      16
+    goes to            retry  retry  retry   ...  retry    dead letters
+    after (levels)      10 s   30 s   1 min  ...    2 h     at once          levels 3 to 18
+
+The group says how often (`retryMaxTimes`, 16), a consumer's own limit in its request wins; so does its own delay level,
+and a negative one gives up at once. The number of failures travels in the record, so that no restart, and no other
+broker that has a copy of it, begins to count anew. Retries of a group are spread over its retry queues; one of a
+message that is on the disk already needs no other place in the order.
+"""
+
+import random
 from typing import final
 
 from gantry_broker.errors import BrokerError
@@ -27,6 +38,7 @@ class SendBackHandler:
     def __init__(self, core: BrokerCore, sends: SendHandlers) -> None:
         self._core = core
         self._sends = sends
+        self._random = random.Random()
 
     def table(self) -> HandlerTable:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
@@ -73,9 +85,12 @@ class SendBackHandler:
         if record is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {back.offset}")
         try:
-            return decode_record(record)
+            message = decode_record(record)
         except RemoteProtocolError as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the message at {back.offset} is damaged: {error}") from error
+        if message.topic in names.UNSHOWN_TOPICS:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {back.offset}")
+        return message
 
     def _outgoing(self, back: SendBack, group: SubscriptionGroupConfig, original: StoredMessage) -> Outgoing:
         """Where the message goes now, and with which properties."""
@@ -85,6 +100,7 @@ class SendBackHandler:
         properties.setdefault(keys.RETRY_TOPIC, original.topic)
         properties.setdefault(keys.ORIGIN_MESSAGE_ID, original.offset_message_id)
         times_max = group.retry_max_times if back.max_reconsume_times is None else back.max_reconsume_times
+        queue_id = 0
         is_given_up = original.reconsume_times >= times_max or back.delay_level < 0
         if is_given_up:
             topic = names.dead_letter_topic(back.group)
@@ -92,9 +108,10 @@ class SendBackHandler:
         else:
             topic = names.retry_topic(back.group)
             config = self._core.topics.ensure(topic, group.retry_queue_nums)
+            queue_id = self._random.randrange(max(1, min(group.retry_queue_nums, config.write_queue_nums)))
             level = back.delay_level or FIRST_RETRY_LEVEL + original.reconsume_times
             properties[keys.DELAY_LEVEL] = str(level)
         if not config.perm & PERM_WRITE:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is not writeable")
         times = min(original.reconsume_times + 1, RECONSUME_TIMES_MAX)
-        return Outgoing(topic, 0, original.body, properties, times)
+        return Outgoing(topic, queue_id, original.body, properties, times)

@@ -11,6 +11,7 @@ import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
@@ -35,10 +36,12 @@ final class Failover {
     private final AtomicInteger acknowledged = new AtomicInteger();
     private final AtomicInteger received = new AtomicInteger();
     private final AtomicInteger altered = new AtomicInteger();
+    private final Mixture mixture;
 
     private Failover(Stage stage, Ledger ledger, Orders orders) {
         this.stage = stage;
         this.content = stage.content();
+        this.mixture = stage.options.isMixed() ? new Mixture(content) : null;
         this.ledger = ledger;
         this.orders = orders;
     }
@@ -87,7 +90,8 @@ final class Failover {
     }
 
     private DefaultMQProducer producer() throws MQClientException {
-        DefaultMQProducer producer = new DefaultMQProducer("producers_of_" + stage.group);
+        String group = "producers_of_" + stage.group;
+        DefaultMQProducer producer = mixture == null ? new DefaultMQProducer(group) : mixture.producer(group);
         producer.setNamesrvAddr(stage.options.nameServer());
         producer.setInstanceName("producer-" + stage.options.run());
         if (stage.options.pollMillis() > 0) {
@@ -107,20 +111,29 @@ final class Failover {
         }
         consumer.subscribe(stage.topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            messages.forEach(this::take);
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            boolean isTaken = true;
+            for (MessageExt message : messages) {
+                isTaken &= take(message);
+            }
+            return isTaken ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER;
         });
         consumer.start();
         return consumer;
     }
 
-    private void take(MessageExt message) {
+    /** False if it is to come again. */
+    private boolean take(MessageExt message) {
         int number = content.verify(message, NUMBERS_MAX);
         if (number < 0) {
             altered.incrementAndGet();
         }
+        if (number >= 0 && mixture != null && mixture.fails(number)) {
+            ledger.write("failed", number, Ledger.now());
+            return false;
+        }
         received.incrementAndGet();
         ledger.write("seen", number, message.getQueueId(), message.getQueueOffset(), Ledger.now());
+        return true;
     }
 
     private void send(DefaultMQProducer producer) {
@@ -129,10 +142,12 @@ final class Failover {
             long began = Ledger.now();
             String failure;
             try {
-                SendResult result = producer.send(content.make(number));
+                SendResult result = mixture == null
+                    ? producer.send(content.make(number))
+                    : mixture.send((TransactionMQProducer) producer, number);
                 if (result.getSendStatus() == SendStatus.SEND_OK) {
                     acknowledged.incrementAndGet();
-                    ledger.write("ok", number, result.getMessageQueue().getQueueId(), result.getQueueOffset(), began,
+                    ledger.write(mixture == null ? "ok" : Mixture.word(number), number, result.getMessageQueue().getQueueId(), result.getQueueOffset(), began,
                         Ledger.now());
                     continue;
                 }
@@ -140,7 +155,8 @@ final class Failover {
             } catch (Exception refused) {
                 failure = refused.getClass().getSimpleName();
             }
-            ledger.write("unknown", number, failure, began, Ledger.now());
+            ledger.write(mixture != null && Mixture.isForgotten(number) ? "unwanted" : "unknown", number, failure, began,
+                Ledger.now());
             Orders.sleep(FAILURE_PAUSE_MILLIS);
         }
     }

@@ -13,6 +13,10 @@ import java.time.temporal.ChronoUnit;
  *
  * <pre>
  * ok NUMBER QUEUE OFFSET BEGAN ANSWERED      the broker answered 0
+ * pledged NUMBER QUEUE OFFSET BEGAN ANSWERED the same, and it will stand elsewhere: it is delayed, or in a transaction
+ * forgotten NUMBER QUEUE OFFSET BEGAN ANSWERED the same, and its transaction is rolled back: nobody may get it
+ * unwanted NUMBER WHY BEGAN ENDED            anything else for such a one
+ * failed NUMBER TIME                         the listener refused its first delivery
  * unknown NUMBER WHY BEGAN ENDED             anything else: the message is there or not
  * seen NUMBER QUEUE OFFSET TIME              delivered to the listener; -1 is no message that was sent
  * sent ATTEMPTS                              no sender sends any more

@@ -1,0 +1,159 @@
+"""Delayed messages in quantity: sending them, and reading back when they were stored and when they were delivered.
+
+The wire's own words, packed once and then only numbered, so that one Python process can send faster than the broker
+takes. Answers are counted and looked at; anything but success is an error of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from typing import Final
+
+import msgspec
+
+from gantry_bench.errors import BenchmarkFailed
+from gantry_remoting import Channel, split_address
+from gantry_wire import Command, RequestCode
+from gantry_wire.commands.pull import PULL_SUBSCRIPTION
+from gantry_wire.frame import FRAME_HEAD, FrameReader
+from gantry_wire.message import decode_records
+from gantry_wire.properties import format_properties
+
+TOPIC: Final = "BenchDelay"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+OUTSTANDING_MAX: Final = 400
+"""Sends on their way: a broker that takes 50 microseconds for one is then asked 20 ms in advance, and never "busy"."""
+TICK_SECONDS: Final = 0.01
+TIMEOUT_SECONDS: Final = 60.0
+TIMEOUT_MS: Final = 60_000
+PULL_MESSAGES: Final = 1024
+PULL_BYTES: Final = 1 << 20
+_SERIAL: Final = struct.Struct(">q")
+_KEY: Final = b"7F00000100002A139A55000000000000"
+_SUCCESS: Final = b'"code":0,'
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """One message of a queue: which one, and when the broker stored it."""
+
+    serial: int
+    stored_ms: int
+
+
+def frame_parts(level: int, queue_id: int) -> tuple[bytes, bytes]:
+    """The header of a send before and behind its unique id."""
+    properties = format_properties({"UNIQ_KEY": _KEY.decode(), "WAIT": "true", "DELAY": str(level)})
+    fields = {
+        "a": "bench", "b": TOPIC, "c": "TBW102", "d": "8", "e": str(queue_id), "f": "0", "g": "1700000000000",
+        "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    frame = Command(code=RequestCode.SEND_MESSAGE_V2, ext=fields).encode()
+    before, key, behind = frame[FRAME_HEAD.size :].partition(_KEY)
+    assert key, "the unique id is written as it is"
+    return before, behind
+
+
+class DelaySender:
+    """Sends messages of one size, each with a number of its own, over one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, body_bytes: int) -> None:
+        self.errors = 0
+        self._reader = reader
+        self._writer = writer
+        self._frames = FrameReader()
+        self._filler = bytes(body_bytes - _SERIAL.size)
+        self._parts: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+        self._serial = 0
+        self._outstanding = 0
+
+    @classmethod
+    async def open(cls, address: str, *, body_bytes: int) -> DelaySender:
+        return cls(*await asyncio.open_connection(*split_address(address)), body_bytes=body_bytes)
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    async def send(self, count: int, *, level: int, queue_id: int) -> None:
+        """So many messages as fast as they are taken."""
+        while count:
+            taken = min(count, OUTSTANDING_MAX - self._outstanding, OUTSTANDING_MAX // 4)
+            self._write(taken, level, queue_id)
+            count -= taken
+            while self._outstanding > OUTSTANDING_MAX * 3 // 4:
+                await self._hear()
+        while self._outstanding:
+            await self._hear()
+
+    async def send_paced(self, per_second: int, seconds: float, *, levels: tuple[int, ...]) -> None:
+        """Messages at a rate, in turn for each level; a level's messages go to the queue of its number."""
+        loop = asyncio.get_running_loop()
+        began, sent, total = loop.time(), 0, int(per_second * seconds)
+        while sent < total:
+            due = min(total, int((loop.time() - began) * per_second))
+            for level in levels:
+                share = due // len(levels) - sent // len(levels)
+                self._write(share, level, level)
+            sent = due
+            while self._outstanding:
+                await self._hear()
+            await asyncio.sleep(TICK_SECONDS)
+
+    def _write(self, count: int, level: int, queue_id: int) -> None:
+        before, behind = self._parts.setdefault((level, queue_id), frame_parts(level, queue_id))
+        parts: list[bytes] = []
+        for _ in range(count):
+            header = b"%b%032X%b" % (before, self._serial, behind)
+            body = _SERIAL.pack(self._serial) + self._filler
+            parts += (FRAME_HEAD.pack(4 + len(header) + len(body), len(header)), header, body)
+            self._serial += 1
+        self._outstanding += count
+        self._writer.write(b"".join(parts))
+
+    async def _hear(self) -> None:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            await self._writer.drain()
+            data = await self._reader.read(1 << 16)
+        if not data:
+            raise BenchmarkFailed("the broker has closed the connection")
+        for frame in self._frames.feed(data):
+            self._outstanding -= 1
+            self.errors += _SUCCESS not in frame.header
+
+
+async def read_queue(channel: Channel, topic: str, queue_id: int, count: int) -> list[Stored]:
+    """The first ``count`` messages of a queue."""
+    found: list[Stored] = []
+    while len(found) < count:
+        fields = {
+            "consumerGroup": "bench", "topic": topic, "queueId": str(queue_id), "queueOffset": str(len(found)),
+            "maxMsgNums": str(PULL_MESSAGES), "maxMsgBytes": str(PULL_BYTES), "sysFlag": str(PULL_SUBSCRIPTION),
+            "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "1",
+            "expressionType": "TAG",
+        }  # fmt: skip
+        reply = await channel.request(Command(code=RequestCode.PULL_MESSAGE, ext=fields), TIMEOUT_MS)
+        if reply.code != 0:
+            raise BenchmarkFailed(f"{topic}/{queue_id} has {len(found)} messages of {count}: {reply.remark}")
+        found += [
+            Stored(_SERIAL.unpack_from(message.body)[0], message.store_timestamp_ms)
+            for message in decode_records(reply.body)
+        ]
+    return found
+
+
+async def queue_end(channel: Channel, topic: str, queue_id: int) -> int:
+    """How many messages a queue has had."""
+    ext = {"topic": topic, "queueId": str(queue_id)}
+    reply = await channel.request(Command(code=RequestCode.GET_MAX_OFFSET, ext=ext), TIMEOUT_MS)
+    return int(reply.ext["offset"]) if reply.code == 0 else 0
+
+
+async def wait_for_end(channel: Channel, topic: str, queue_id: int, end: int, *, seconds: float) -> None:
+    """Wait until a queue has so many messages."""
+    deadline = time.monotonic() + seconds
+    while await queue_end(channel, topic, queue_id) < end:
+        if time.monotonic() > deadline:
+            raise BenchmarkFailed(f"{topic}/{queue_id} did not get its {end} messages within {seconds:.0f} s")
+        await asyncio.sleep(0.2)

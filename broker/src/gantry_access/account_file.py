@@ -1,0 +1,89 @@
+"""The accounts as the file has them now, read again when it changes.
+
+Polled once a second by content, since that is right for everything that happens to such files: edited in place,
+renamed over, a Kubernetes Secret whose `..data` link moves, a clock that stands. A file that cannot be used, or is
+gone, changes nothing: the accounts from before stay, and the log says what is wrong, once for each such state. The
+first reading has nothing to fall back to, and so it refuses the start.
+
+What is read belongs to the event loop; reading and parsing happen in a thread.
+"""
+
+import asyncio
+import logging
+import os
+from typing import Final, final
+
+from gantry_access.accounts import Accounts, read_accounts
+from gantry_access.errors import AccessFileError
+from gantry_access.settings import AccessMode
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL_S: Final = 1.0
+FILE_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+@final
+class AccountFile:
+    """One file of accounts, and who is in it."""
+
+    def __init__(self, path: str, mode: AccessMode) -> None:
+        self.accounts = Accounts()
+        """Nobody, until `load`."""
+        self.fault: str | None = None
+        """What is wrong with the file as it is now; the accounts are those from before then."""
+        self._path = path
+        self._mode = mode
+        self._data = b""
+
+    def __repr__(self) -> str:
+        return f"<AccountFile {self._path} accounts={len(self.accounts.by_key)} fault={self.fault}>"
+
+    def load(self) -> None:
+        """Read it for the first time. Blocking. Raises AccessFileError."""
+        data = self._read()
+        self.accounts = read_accounts(data, self._path, self._mode)
+        self._data = data
+        log.info("accounts read", extra={"file": self._path, "accounts": len(self.accounts.by_key)})
+
+    async def watch(self) -> None:
+        """Keep the accounts as the file has them, until cancelled."""
+        while True:
+            await asyncio.sleep(POLL_INTERVAL_S)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Look at the file once."""
+        try:
+            found = await asyncio.to_thread(self._look, self._data)
+        except AccessFileError as error:
+            if self.fault != str(error):
+                self.fault = str(error)
+                log.error("the file of accounts cannot be used; those from before stay", extra={"reason": self.fault})
+            return
+        if self.fault is not None:
+            log.info("the file of accounts can be used again", extra={"file": self._path})
+            self.fault = None
+        if found is not None:
+            self._data, self.accounts = found
+            log.info("accounts changed", extra={"file": self._path, "accounts": len(self.accounts.by_key)})
+
+    def _look(self, known: bytes) -> tuple[bytes, Accounts] | None:
+        """What the file holds; None when it holds what is known. Runs in a thread and changes nothing."""
+        data = self._read()
+        return None if data == known else (data, read_accounts(data, self._path, self._mode))
+
+    def _read(self) -> bytes:
+        try:
+            with open(self._path, "rb", opener=_without_waiting) as file:
+                data = file.read(FILE_BYTES_MAX + 1) or b""
+        except OSError as error:
+            raise AccessFileError(f"cannot read {self._path}: {error.strerror}") from error
+        if len(data) > FILE_BYTES_MAX:
+            raise AccessFileError(f"{self._path}: is larger than {FILE_BYTES_MAX} bytes")
+        return data
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe in the file's place is empty, and holds nobody."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -1,0 +1,208 @@
+"""A file of accounts in RocketMQ's form, read strictly.
+
+    globalWhiteRemoteAddresses:        peers that may everything without saying who they are
+      - 10.10.103.*
+    accounts:
+      - accessKey: orders              more than 6 characters, as in RocketMQ
+        secretKey: ...
+        whiteRemoteAddress:            peers for which the name is enough
+        admin: false
+        defaultTopicPerm: DENY         DENY, PUB, SUB, PUB|SUB
+        defaultGroupPerm: SUB
+        topicPerms:
+          - orders=PUB|SUB
+        groupPerms:
+          - billing=SUB
+
+RocketMQ passes over what it does not understand, and half of a file decides then who may do what. Here an unknown
+field, a doubled account, or a permission that is none refuses the whole file, and the text names file, account and
+field.
+
+Two differences, both to the safe side: a peer that is believed by its address has what its account may, not everything;
+and an administrator with permissions beside it is refused, since RocketMQ would ignore `admin` for most of them.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from gantry_access.addresses import AddressPatterns, read_patterns
+from gantry_access.errors import AccessFileError
+from gantry_access.permissions import Account, Permission
+from gantry_access.plain_yaml import Node, read_plain_yaml
+from gantry_access.settings import AccessMode
+from gantry_wire import names
+
+KEY_CHARACTERS_MIN: Final = 7
+"""Of access key and secret: RocketMQ wants more than 6."""
+
+ACCOUNTS_MAX: Final = 100_000
+
+_PERMISSIONS: Final = {
+    "DENY": Permission.DENY,
+    "PUB": Permission.PUB,
+    "SUB": Permission.SUB,
+    "PUB|SUB": Permission.PUB | Permission.SUB,
+    "SUB|PUB": Permission.PUB | Permission.SUB,
+}
+_TOP: Final = frozenset({"globalWhiteRemoteAddresses", "accounts"})
+_PERMISSION_FIELDS: Final = ("defaultTopicPerm", "defaultGroupPerm", "topicPerms", "groupPerms")
+_ACCOUNT: Final = frozenset({"accessKey", "secretKey", "whiteRemoteAddress", "admin", *_PERMISSION_FIELDS})
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Accounts:
+    """Everybody there is. Replaced as a whole when the file changes."""
+
+    by_key: Mapping[str, Account] = field(default_factory=dict)
+    everything_from: AddressPatterns = field(default_factory=AddressPatterns)
+
+    def __repr__(self) -> str:
+        return f"<Accounts {len(self.by_key)}>"
+
+
+def read_accounts(data: bytes, file: str, mode: AccessMode) -> Accounts:
+    """The accounts in a file's bytes. Raises AccessFileError that names the file and what is wrong."""
+    try:
+        return _accounts(read_document(data), mode)
+    except AccessFileError as error:
+        raise AccessFileError(f"{file}: {error}") from error
+
+
+def read_document(data: bytes) -> dict[str, Node]:
+    """The mapping in a file. Raises AccessFileError."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise AccessFileError("is not UTF-8") from error
+    document = read_plain_yaml(text)
+    if not isinstance(document, dict):
+        raise AccessFileError("holds no fields")
+    return document
+
+
+def _accounts(document: dict[str, Node], mode: AccessMode) -> Accounts:
+    _only(document, _TOP, "")
+    white = document.get("globalWhiteRemoteAddresses")
+    everything_from = AddressPatterns()
+    for number, text in enumerate(_texts(white, "globalWhiteRemoteAddresses"), start=1):
+        everything_from += _patterns(text, f"globalWhiteRemoteAddresses[{number}]", mode)
+    entries = document.get("accounts")
+    if not isinstance(entries, list) or not entries:
+        raise AccessFileError("accounts is a list with at least one account")
+    if len(entries) > ACCOUNTS_MAX:
+        raise AccessFileError(f"there are more than {ACCOUNTS_MAX} accounts")
+    by_key: dict[str, Account] = {}
+    for number, entry in enumerate(entries, start=1):
+        account = _account(entry, number, mode)
+        if account.access_key in by_key:
+            raise AccessFileError(f"account {number} ({account.access_key}): accessKey is in the file twice")
+        by_key[account.access_key] = account
+    return Accounts(by_key, everything_from)
+
+
+def _account(entry: Node, number: int, mode: AccessMode) -> Account:
+    if not isinstance(entry, dict):
+        raise AccessFileError(f"account {number}: an account has fields, beginning with accessKey")
+    access_key = _key(entry, "accessKey", f"account {number}")
+    where = f"account {number} ({access_key})"
+    _only(entry, _ACCOUNT, f"{where}: ")
+    secret = _key(entry, "secretKey", where)
+    is_admin = _boolean(entry.get("admin"), f"{where}: admin")
+    given = [name for name in _PERMISSION_FIELDS if entry.get(name) not in (None, [])]
+    if is_admin and given:
+        raise AccessFileError(f"{where}: {given[0]} beside admin: true; an administrator may everything, remove one")
+    address = entry.get("whiteRemoteAddress")
+    patterns = AddressPatterns() if address is None else _patterns(address, f"{where}: whiteRemoteAddress", mode)
+    return Account(
+        access_key=access_key,
+        secret=secret.encode("utf-8", "replace"),
+        is_admin=is_admin,
+        default_topic=_permission(entry.get("defaultTopicPerm"), f"{where}: defaultTopicPerm"),
+        default_group=_permission(entry.get("defaultGroupPerm"), f"{where}: defaultGroupPerm"),
+        topics=_permissions(entry.get("topicPerms"), f"{where}: topicPerms", is_group=False),
+        groups=_permissions(entry.get("groupPerms"), f"{where}: groupPerms", is_group=True),
+        addresses=patterns,
+    )
+
+
+def _key(entry: Mapping[str, Node], name: str, where: str) -> str:
+    """An access key or a secret. What is wrong with it is said without showing it."""
+    value = entry.get(name)
+    if value is None:
+        raise AccessFileError(f"{where}: {name} is missing")
+    if not isinstance(value, str) or len(value) < KEY_CHARACTERS_MIN:
+        raise AccessFileError(f"{where}: {name} is a text of {KEY_CHARACTERS_MIN} or more characters")
+    if value != value.strip():
+        raise AccessFileError(f"{where}: {name} begins or ends with a blank")
+    return value
+
+
+def _boolean(value: Node, where: str) -> bool:
+    if value is None:
+        return False
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise AccessFileError(f"{where} is true or false")
+
+
+def _permission(value: Node, where: str) -> Permission:
+    if value is None:
+        return Permission.DENY
+    found = _PERMISSIONS.get(value.replace(" ", "")) if isinstance(value, str) else None
+    if found is None:
+        raise AccessFileError(f"{where} is one of {', '.join(_PERMISSIONS)}")
+    return found
+
+
+def _permissions(value: Node, where: str, *, is_group: bool) -> dict[str, Permission]:
+    """`name=PERMISSION` entries."""
+    found: dict[str, Permission] = {}
+    for number, text in enumerate(_texts(value, where), start=1):
+        place = f"{where}[{number}]"
+        name, separator, permission = (part.strip() for part in text.partition("="))
+        if not separator:
+            raise AccessFileError(f"{place}: write name=PERMISSION, for example orders=PUB|SUB")
+        _check_name(name, place, is_group=is_group)
+        if name in found:
+            raise AccessFileError(f"{place}: {name} is in the list twice")
+        found[name] = _permission(permission, place)
+    return found
+
+
+def _check_name(name: str, where: str, *, is_group: bool) -> None:
+    fault = names.group_fault(name) if is_group else names.topic_fault(name)
+    if fault is not None:
+        raise AccessFileError(f"{where}: the {'group' if is_group else 'topic'} is illegal: {fault.value}")
+    if name.startswith(names.RETRY_PREFIX):
+        group = name[len(names.RETRY_PREFIX) :]
+        raise AccessFileError(f"{where}: a retry topic belongs to its group: write {group} into groupPerms")
+
+
+def _patterns(value: Node, where: str, mode: AccessMode) -> AddressPatterns:
+    if not isinstance(value, str):
+        raise AccessFileError(f"{where} is a text")
+    if mode is AccessMode.STRICT:
+        raise AccessFileError(f"{where}: with aclMode=STRICT no address is believed; remove it")
+    try:
+        return read_patterns(value)
+    except ValueError as error:
+        raise AccessFileError(f"{where}: {value} {error}") from error
+
+
+def _texts(value: Node, where: str) -> list[str]:
+    """A list of texts; none for a field that is empty or absent."""
+    if value is None:
+        return []
+    if isinstance(value, list):
+        texts = [item for item in value if isinstance(item, str)]
+        if len(texts) == len(value):
+            return texts
+    raise AccessFileError(f"{where} is a list of texts")
+
+
+def _only(entry: Iterable[str], known: frozenset[str], where: str) -> None:
+    unknown = sorted(set(entry) - known)
+    if unknown:
+        raise AccessFileError(f"{where}unknown field {unknown[0][:64]!r}; known are {', '.join(sorted(known))}")

@@ -1,0 +1,181 @@
+"""Delayed messages as they lie in the log, turned into what their own topics get.
+
+A record of a delay level has everything that its copy needs, in the copy's own form: the body, and the properties with
+the real topic and queue among them. So nothing is taken apart that is only put together again: the properties lose
+their seal and are otherwise the same bytes, and four of them are looked up in place. What is not as this broker writes
+it (a seal in the middle, which RocketMQ leaves behind) goes the long way, by parsing.
+
+A record that is damaged is never copied: its copy would have a good seal. Pure but for the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.draft import Draft
+from gantry_wire import names
+from gantry_wire import properties as keys
+from gantry_wire.hashing import tags_code
+from gantry_wire.message import (
+    FLAG_BORN_HOST_V6,
+    FLAG_STORE_HOST_V6,
+    LONG,
+    MESSAGE_MAGIC_V2,
+    RECORD_HEAD,
+    RECORD_MIDDLE,
+    check_record,
+)
+from gantry_wire.seal import SEAL_BYTES, has_seal
+
+log = logging.getLogger(__name__)
+
+FindQueue = Callable[[str, int], ConsumeQueue]
+
+_PAIR_END: Final = keys.VALUE_END.encode()
+
+
+def _mark(name: str) -> bytes:
+    """How a pair of this name begins, with the end of the one before it."""
+    return f"{keys.VALUE_END}{name}{keys.KEY_END}".encode()
+
+
+_REAL_TOPIC: Final = _mark(keys.REAL_TOPIC)
+_REAL_QUEUE: Final = _mark(keys.REAL_QUEUE_ID)
+_TAGS: Final = _mark(keys.TAGS)
+_UNIQUE: Final = _mark(keys.UNIQUE_KEY)
+_KEYS: Final = _mark(keys.KEYS)
+_STALE_SEAL: Final = _mark(keys.RECORD_CRC)
+
+
+class Due(NamedTuple):
+    """What of a piece of a level's queue is due."""
+
+    drafts: list[Draft]
+    end: int | None
+    """The queue offset behind the last message that is done with, also one that has nowhere to go; None: none is."""
+
+    next_ms: int | None
+    """When the message behind those is due, if it was looked at; None if there is none, or it is damaged."""
+
+
+def due_drafts(data: bytes, *, delay_ms: int, now_ms: int, find_queue: FindQueue, waited: int = 0) -> Due:
+    """The messages at the start of ``data``, whole records in order, whose time has come; before ``waited`` it has.
+
+    A damaged one ends it; at the very start it is said, and counted as done: it is lost.
+    """
+    drafts: list[Draft] = []
+    known: dict[tuple[bytes, bytes], ConsumeQueue | None] = {}
+    position = 0
+    end: int | None = None
+    while position < len(data):
+        check = check_record(data, position)
+        if check.fault is not None:
+            if end is None:
+                log.error("a delayed message is damaged", extra={"reason": check.fault.value})
+                end = _queue_offset(data, position) + 1
+            return Due(drafts, end, None)
+        due_ms = store_timestamp(data, position) + delay_ms
+        if due_ms > now_ms and _queue_offset(data, position) >= waited:
+            return Due(drafts, end, due_ms)
+        draft = _draft(data, position, position + check.size, known, find_queue)
+        if draft is not None:
+            drafts.append(draft)
+        end = _queue_offset(data, position) + 1
+        position += check.size
+    return Due(drafts, end, None)
+
+
+def _queue_offset(data: bytes, position: int) -> int:
+    """Of the record at ``position``; whoever read it has compared that with its queue."""
+    return int(RECORD_HEAD.unpack_from(data, position)[5])
+
+
+def store_timestamp(data: bytes, position: int) -> int:
+    """When the record at ``position`` was stored."""
+    sys_flag = RECORD_HEAD.unpack_from(data, position)[7]
+    start = position + RECORD_HEAD.size + (20 if sys_flag & FLAG_BORN_HOST_V6 else 8)
+    return int(LONG.unpack_from(data, start)[0])
+
+
+def _draft(
+    data: bytes,
+    start: int,
+    end: int,
+    known: dict[tuple[bytes, bytes], ConsumeQueue | None],
+    find_queue: FindQueue,
+) -> Draft | None:
+    """The copy of the record ``[start, end)``, which is whole and good; None when it does not say where it belongs."""
+    _, magic, _, _, flag, _, physical, sys_flag, born_ms = RECORD_HEAD.unpack_from(data, start)
+    host_start = start + RECORD_HEAD.size
+    host_end = host_start + (20 if sys_flag & FLAG_BORN_HOST_V6 else 8)
+    middle_start = host_end + 8 + (20 if sys_flag & FLAG_STORE_HOST_V6 else 8)
+    reconsume_times, prepared_offset, body_bytes = RECORD_MIDDLE.unpack_from(data, middle_start)
+    body_start = middle_start + RECORD_MIDDLE.size
+    body_end = body_start + body_bytes
+    if magic == MESSAGE_MAGIC_V2:
+        topic_end = body_end + 2 + int.from_bytes(data[body_end : body_end + 2], "big")
+    else:
+        topic_end = body_end + 1 + data[body_end]
+    properties = unsealed(data, topic_end + 2, end)
+    pairs = _PAIR_END + properties
+    place = _value(pairs, _REAL_TOPIC), _value(pairs, _REAL_QUEUE)
+    if place not in known:
+        known[place] = _queue(place, find_queue)
+    queue = known[place]
+    if queue is None:
+        log.error("a delayed message without a real topic is skipped", extra={"offset": physical})
+        return None
+    tags = _value(pairs, _TAGS)
+    return Draft(
+        queue=queue,
+        body=data[body_start:body_end],
+        properties=properties,
+        sys_flag=sys_flag & ~FLAG_STORE_HOST_V6,
+        flag=flag,
+        born_timestamp_ms=born_ms,
+        born_host=data[host_start:host_end],
+        reconsume_times=reconsume_times,
+        prepared_offset=prepared_offset,
+        tags_code=tags_code(tags.decode("utf-8", "replace")) if tags else 0,
+        delay_ms=0,
+        keys=_keys(pairs),
+    )
+
+
+def unsealed(data: bytes, start: int, end: int) -> bytes:
+    """The properties ``[start, end)`` of a record that ends there, without any seal."""
+    is_sealed = end - start >= SEAL_BYTES and has_seal(data, end)
+    properties = data[start : end - SEAL_BYTES if is_sealed else end]
+    if _STALE_SEAL not in _PAIR_END + properties:
+        return properties
+    pairs = keys.parse_properties(properties.decode("utf-8", "replace"))
+    pairs.pop(keys.RECORD_CRC, None)
+    return keys.encode_properties(pairs)
+
+
+def _value(pairs: bytes, mark: bytes) -> bytes:
+    """The value of a property, of the last one with its name; empty if there is none."""
+    start = pairs.rfind(mark)
+    if start < 0:
+        return b""
+    start += len(mark)
+    end = pairs.find(_PAIR_END, start)
+    return pairs[start:] if end < 0 else pairs[start:end]
+
+
+def _queue(place: tuple[bytes, bytes], find_queue: FindQueue) -> ConsumeQueue | None:
+    topic, queue_id = place[0].decode("utf-8", "replace"), place[1]
+    if names.topic_fault(topic) is not None or not queue_id.isdigit():
+        return None
+    return find_queue(topic, int(queue_id))
+
+
+def _keys(pairs: bytes) -> tuple[str, ...]:
+    """What the copy is found by: the unique id, then the keys."""
+    unique = _value(pairs, _UNIQUE).decode("utf-8", "replace")
+    text = _value(pairs, _KEYS).decode("utf-8", "replace")
+    others = [key for key in text.split(keys.KEY_SEPARATOR) if key]
+    return (unique, *others) if unique else tuple(others)

@@ -1,0 +1,62 @@
+"""What RocketMQ does and this broker does not: the code and the text by which each request is told so.
+
+One table. Whoever builds one of these takes its line out and writes a handler; until then nothing of it is kept half:
+no topic is made for it, no property stands for a message that would never come. Code 3 is what every client
+understands as "not here" and takes its fallback for: a 5.x consumer that asks a broker to divide queues (400) divides
+them itself, a slave of RocketMQ's that asks for timers goes on without. Recalling is refused with 16, as RocketMQ does
+where it is switched off.
+
+A timer on a send is refused with the send (`handlers/send.py`); transactions are no part of this table.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gantry_broker.server.core import Handler, HandlerTable
+from gantry_remoting import Connection
+from gantry_wire import Command, RequestCode, ResponseCode
+
+_NOT_HERE: Final = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+_POP: Final = "this broker does not serve pop consumption; consume by pulling: DefaultMQPushConsumer does so by default"
+_TIMERS: Final = "this broker has no arbitrary timers; delay levels work"
+
+UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
+    RequestCode.POP_MESSAGE: (_NOT_HERE, _POP),
+    RequestCode.ACK_MESSAGE: (_NOT_HERE, _POP),
+    RequestCode.BATCH_ACK_MESSAGE: (_NOT_HERE, _POP),
+    RequestCode.PEEK_MESSAGE: (_NOT_HERE, _POP),
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: (_NOT_HERE, _POP),
+    RequestCode.NOTIFICATION: (_NOT_HERE, _POP),
+    RequestCode.POLLING_INFO: (_NOT_HERE, _POP),
+    RequestCode.POP_ROLLBACK: (_NOT_HERE, _POP),
+    RequestCode.QUERY_ASSIGNMENT: (
+        _NOT_HERE,
+        "this broker does not divide queues among consumers; they divide them among themselves: clientRebalance=true",
+    ),
+    RequestCode.SET_MESSAGE_REQUEST_MODE: (
+        _NOT_HERE,
+        "every group of this broker consumes by pulling; there is no other mode to set",
+    ),
+    RequestCode.RECALL_MESSAGE: (
+        ResponseCode.NO_PERMISSION,
+        "recall failed, operation is forbidden: this broker delivers every delayed message that it has acknowledged",
+    ),
+    RequestCode.GET_TIMER_CHECK_POINT: (_NOT_HERE, _TIMERS),
+    RequestCode.GET_TIMER_METRICS: (_NOT_HERE, _TIMERS),
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: (
+        _NOT_HERE,
+        "this broker has no static topics: a topic's queues are each broker's own",
+    ),
+}
+
+
+def unsupported_table() -> HandlerTable:
+    """A handler for each, that refuses. Handlers of what is built come after these in the broker's table."""
+    return {code: _refuser(*said) for code, said in UNSUPPORTED.items()}
+
+
+def _refuser(code: ResponseCode, text: str) -> Handler:
+    def refuse(command: Command, connection: Connection) -> Command:
+        return command.reply(code, text)
+
+    return refuse

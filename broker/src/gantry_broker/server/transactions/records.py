@@ -1,0 +1,176 @@
+"""The messages that transactions are made of: half, op, committed, stored again, given up, and the question about one.
+
+    half       RMQ_SYS_TRANS_HALF_TOPIC, where it belongs in REAL_TOPIC and REAL_QID, and no transaction bits
+    op         RMQ_SYS_TRANS_OP_HALF_TOPIC, tag "d", its body the queue offsets of half messages, each with a comma
+    committed  the half message in its own topic, with the bits of a commit and the place of the half message
+
+This is RocketMQ's form of them, so that either may open the other's store. What it has not got is why a half message
+has ended: an op message of ours says so in a property of its own, and is found by the offset that it is about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+from gantry_broker.server.handlers.send import index_keys
+from gantry_broker.server.transactions.halves import Half
+from gantry_broker.store.consume_queue import ConsumeQueue
+from gantry_broker.store.draft import Draft
+from gantry_wire import Command, RequestCode, names, oneway
+from gantry_wire import properties as keys
+from gantry_wire.commands.transactions import CheckTransactionState
+from gantry_wire.hashing import tags_code
+from gantry_wire.message import (
+    FLAG_BORN_HOST_V6,
+    FLAG_STORE_HOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    StoredMessage,
+    encode_record,
+)
+
+OP_TAG: Final = "d"
+OUTCOME: Final = "GANTRY_OUTCOME"
+OPEN_SINCE: Final = "GANTRY_OPEN_SINCE"
+"""When a half message was stored first, on one that was stored again."""
+
+IMMUNITY_SECONDS_MAX: Final = 10 * 365 * 86_400
+
+
+class Outcome(StrEnum):
+    """Why a half message is not open any more."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled-back"
+    GIVEN_UP = "given-up"
+    STORED_AGAIN = "stored-again"
+
+
+ENDINGS: Final = {outcome.value: outcome for outcome in Outcome if outcome is not Outcome.STORED_AGAIN}
+
+
+def immunity_ms(properties: dict[str, str]) -> int | None:
+    """How long its producer wants to have before it is asked; None if it does not say."""
+    text = properties.get(keys.CHECK_IMMUNITY_SECONDS, "")
+    return min(int(text), IMMUNITY_SECONDS_MAX) * 1000 if text.isascii() and text.isdigit() else None
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+
+
+def half_of(message: StoredMessage, patience_ms: int, asked_every_ms: int) -> Half:
+    """What is kept of a half message while it is open."""
+    properties = message.properties
+    own_ms, checks = immunity_ms(properties), _count(properties.get(keys.TRANSACTION_CHECK_TIMES, ""))
+    open_since_ms = _open_since_ms(message, checks)
+    first_ms = open_since_ms + (patience_ms if own_ms is None else own_ms)
+    return Half(
+        queue_offset=message.queue_offset,
+        physical=message.physical_offset,
+        group=properties.get(keys.PRODUCER_GROUP, ""),
+        open_since_ms=open_since_ms,
+        first_check_ms=max(first_ms, message.store_timestamp_ms + asked_every_ms) if checks else first_ms,
+        immunity_ms=own_ms,
+        checks=checks,
+        origin=origin_of(message),
+    )
+
+
+def _open_since_ms(message: StoredMessage, checks: int) -> int:
+    """By brokers' clocks where possible: that of a producer may be days ahead or behind."""
+    if not checks:
+        return message.store_timestamp_ms
+    own = _count(message.properties.get(OPEN_SINCE, ""))
+    return own or min(message.born_timestamp_ms, message.store_timestamp_ms)
+
+
+def origin_of(message: StoredMessage) -> int:
+    """Where in the queue of half messages this one was stored first."""
+    text = message.properties.get(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
+    return _count(text) if text else message.queue_offset
+
+
+def ended_by(message: StoredMessage) -> list[int]:
+    """The half messages that an op message is about. Raises ValueError for one that cannot be read."""
+    if message.properties.get(keys.TAGS) != OP_TAG:
+        return []
+    return [int(part) for part in message.body.decode("ascii").split(",") if part]
+
+
+def op_draft(queue: ConsumeQueue, half: Half, ended: list[int], outcome: Outcome, *, host: bytes, now_ms: int) -> Draft:
+    """That these places of a half message are over, and why. It is found by them, and by where its producer sent it."""
+    found_by = tuple(str(offset) for offset in sorted({half.origin, *ended}))
+    properties = {keys.TAGS: OP_TAG, keys.KEYS: keys.KEY_SEPARATOR.join(found_by), OUTCOME: outcome.value}
+    return Draft(
+        queue=queue, body="".join(f"{offset}," for offset in ended).encode(),
+        properties=keys.encode_properties(properties), sys_flag=FLAG_BORN_HOST_V6 if len(host) == 20 else 0, flag=0,
+        born_timestamp_ms=now_ms, born_host=host, reconsume_times=0, prepared_offset=0, tags_code=tags_code(OP_TAG),
+        delay_ms=0, keys=found_by,
+    )  # fmt: skip
+
+
+def outcome_in(message: StoredMessage, half_offset: int) -> Outcome | None:
+    """What an op message says about how the transaction of this half message has ended; None if it does not."""
+    text = message.properties.get(OUTCOME, "")
+    found_by = message.properties.get(keys.KEYS, "").split(keys.KEY_SEPARATOR)
+    is_about = message.topic == names.OP_HALF_TOPIC and str(half_offset) in found_by
+    return ENDINGS.get(text) if is_about else None
+
+
+def copy_draft(
+    message: StoredMessage, queue: ConsumeQueue, properties: dict[str, str], *, bits: int = 0, prepared_offset: int = 0
+) -> Draft:
+    """The same message for another queue."""
+    properties = {name: value for name, value in properties.items() if name != keys.RECORD_CRC}
+    return Draft(
+        queue=queue, body=message.body, properties=keys.encode_properties(properties),
+        sys_flag=message.sys_flag & ~(TRANSACTION_MASK | FLAG_STORE_HOST_V6) | bits, flag=message.flag,
+        born_timestamp_ms=message.born_timestamp_ms, born_host=message.born_host,
+        reconsume_times=message.reconsume_times, prepared_offset=prepared_offset,
+        tags_code=tags_code(properties.get(keys.TAGS)), delay_ms=0, keys=index_keys(properties),
+    )  # fmt: skip
+
+
+def committed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
+    """The half message, whole. It keeps all properties, as in RocketMQ, but for one of ours."""
+    properties = {name: value for name, value in message.properties.items() if name != OPEN_SINCE}
+    return copy_draft(message, queue, properties, bits=TRANSACTION_COMMIT, prepared_offset=message.physical_offset)
+
+
+def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Draft:
+    """The half message once more, asked for one time more."""
+    properties = {
+        **message.properties,
+        keys.TRANSACTION_CHECK_TIMES: str(half.checks + 1),
+        keys.TRANSACTION_PREPARED_QUEUE_OFFSET: str(half.origin),
+        OPEN_SINCE: str(half.open_since_ms),
+    }
+    return copy_draft(message, queue, properties)
+
+
+def real_place(message: StoredMessage) -> tuple[str, int] | None:
+    """Topic and queue that a half message is for; None if it does not say so."""
+    properties = message.properties
+    topic, queue_text = properties.get(keys.REAL_TOPIC, ""), properties.get(keys.REAL_QUEUE_ID, "")
+    if names.topic_fault(topic) is not None or not (queue_text.isascii() and queue_text.isdigit()):
+        return None
+    return topic, int(queue_text)
+
+
+def question(message: StoredMessage, topic: str, queue_id: int, broker_name: str) -> Command:
+    """What the producer of this half message is asked: with the message as it would be in its own topic."""
+    unique = message.properties.get(keys.UNIQUE_KEY, message.offset_message_id)
+    ext = CheckTransactionState(
+        tran_state_table_offset=message.queue_offset,
+        commit_log_offset=message.physical_offset,
+        topic=topic,
+        msg_id=unique,
+        transaction_id=unique,
+        offset_msg_id=message.offset_message_id,
+        bname=broker_name,
+    ).write()
+    body = encode_record(replace(message, topic=topic, queue_id=queue_id))
+    return oneway(RequestCode.CHECK_TRANSACTION_STATE, ext, body)

@@ -1,0 +1,104 @@
+"""Transactions of this broker: half messages are kept, ended, asked about, and given up.
+
+    producer   half --------------> stored, code 0; nobody sees it
+               end ---------------> [committed, op] or [op], in one piece; the answer when that is promised
+    broker     no end in time ----> [half again, op], then the question to any live producer of the group
+               asked too often, or too old -----> [a copy in TRANS_CHECK_MAX_TIME_TOPIC, op]
+
+Nothing but the log says what is open (`journal.py`): memory is what was read of it, so a start and a promotion lose
+nothing. How one is ended is in `endings.py`, how one is asked about in `questions.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, final
+
+from gantry_broker.errors import BrokerError
+from gantry_broker.server.core import BrokerCore
+from gantry_broker.server.transactions.endings import Ended, Endings
+from gantry_broker.server.transactions.journal import TransactionJournal
+from gantry_broker.server.transactions.questions import Questions
+from gantry_wire.commands.transactions import EndTransaction
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.1
+FAILURE_PAUSE_S: Final = 1.0
+LEARN_S: Final = 10.0
+LEARN_POLL_S: Final = 0.005
+
+
+@final
+class Transactions:
+    """Owned by the event loop; ``run`` is its task."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self.journal: Final = TransactionJournal(core)
+        self._endings: Final = Endings(core, self.journal)
+        self.questions: Final = Questions(core, self.journal)
+
+    def __repr__(self) -> str:
+        return f"<Transactions {self.journal!r}>"
+
+    @property
+    def open_count(self) -> int:
+        """How many are open, as far as this broker has read."""
+        return len(self.journal.halves)
+
+    @property
+    def committed(self) -> int:
+        return self._endings.committed
+
+    @property
+    def rolled_back(self) -> int:
+        return self._endings.rolled_back
+
+    @property
+    def asked(self) -> int:
+        return self.questions.asked
+
+    @property
+    def given_up(self) -> int:
+        return self.questions.given_up
+
+    def knows(self, half_offset: int) -> bool:
+        """Whether ``end`` may be called about this half message."""
+        return self.journal.knows(half_offset)
+
+    async def learn(self, half_offset: int) -> bool:
+        """Wait until it may; False when that takes too long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LEARN_S
+        while not self.journal.knows(half_offset):
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(LEARN_POLL_S)
+        return True
+
+    def end(self, asked: EndTransaction) -> Ended | None:
+        """Commit or roll back, once; None where there is nothing to answer. Raises what the store raises."""
+        return self._endings.end(asked)
+
+    async def run(self) -> None:
+        """Read, ask, give up, and note how far that is, until cancelled."""
+        while True:
+            try:
+                pause_s = self._step()
+            except BrokerError as error:
+                log.warning("transactions wait for the store", extra={"reason": str(error)})
+                pause_s = FAILURE_PAUSE_S
+            await asyncio.sleep(pause_s)
+
+    def _step(self) -> float:
+        """A slice of that; how long to rest after it."""
+        journal = self.journal
+        if not journal.is_master:
+            return TICK_S
+        if not journal.read_on():
+            return 0
+        if not journal.is_ready:
+            return TICK_S
+        journal.note()
+        return 0 if self.questions.ask_some() else TICK_S

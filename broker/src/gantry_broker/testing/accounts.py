@@ -1,0 +1,101 @@
+"""Accounts for tests: a file of them, a broker behind it, and connections that sign as one of them.
+
+orders-key     may publish to and consume TopicTest as GroupTest
+billing-key    may do nothing there; consumes Billing as BillingGroup
+admin-key      an administrator
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from gantry_access import Credentials, Sign, SignatureKind, signer
+from gantry_broker.app import Broker
+from gantry_broker.ports import Clock
+from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, running_broker, tree
+from gantry_remoting import Channel
+from gantry_wire import Command
+from gantry_wire.fastjson import dumps
+
+ORDERS: Final = Credentials("orders-key", "orders-secret")
+BILLING: Final = Credentials("billing-key", "billing-secret")
+ADMIN: Final = Credentials("admin-key", "admin-secret")
+
+ACCOUNTS: Final = """\
+accounts:
+  - accessKey: orders-key
+    secretKey: orders-secret
+    defaultTopicPerm: DENY
+    defaultGroupPerm: DENY
+    topicPerms:
+      - TopicTest=PUB|SUB
+    groupPerms:
+      - GroupTest=SUB
+  - accessKey: billing-key
+    secretKey: billing-secret
+    topicPerms:
+      - Billing=SUB
+    groupPerms:
+      - BillingGroup=SUB
+  - accessKey: admin-key
+    secretKey: admin-secret
+    admin: true
+"""
+
+
+def write_accounts(path: Path, text: str = ACCOUNTS) -> Path:
+    """A file of accounts."""
+    path.write_text(text)
+    return path
+
+
+@asynccontextmanager
+async def guarded_broker(path: Path, *, clock: Clock | None = None, **conf: str) -> AsyncIterator[Broker]:
+    """A broker over a store below `path`, with access control on. `conf` wins, `aclEnable=false` included."""
+    guarded = {"aclEnable": "true", "aclFile": str(write_accounts(path / "plain_acl.yml")), "haListenPort": "-1"}
+    guarded.update(conf)
+    if guarded["aclEnable"] == "false":
+        guarded = {key: value for key, value in guarded.items() if not key.startswith("acl")}
+    async with running_broker(path / "store", disk=None, clock=clock, **guarded) as broker:
+        yield broker
+
+
+@asynccontextmanager
+async def signed_dialogue(
+    broker: Broker, credentials: Credentials | None, kind: SignatureKind = SignatureKind.V1, *, port: int | None = None
+) -> AsyncIterator[Dialogue]:
+    """A connection that signs everything."""
+    async with raw_dialogue(broker, signer(credentials, kind), port=port) as one:
+        yield one
+
+
+@asynccontextmanager
+async def raw_dialogue(broker: Broker, sign: Sign | None, *, port: int | None = None) -> AsyncIterator[Dialogue]:
+    """A connection whose requests pass through `sign`, which may do to them what it likes."""
+    told: list[Command] = []
+
+    def hear(command: Command, channel: Channel) -> None:
+        told.append(command)
+
+    channel = await Channel.connect(f"127.0.0.1:{port or broker.port}", on_request=hear, sign=sign)
+    try:
+        yield Dialogue(channel, told)
+    finally:
+        await channel.close()
+
+
+async def fill(broker: Broker) -> None:
+    """Both accounts' topics, with a message in each, and their groups."""
+    async with signed_dialogue(broker, ADMIN) as admin:
+        for topic in (TOPIC, "Billing"):
+            await admin.send_ok(b"first", topic=topic)
+        for group in (GROUP, "BillingGroup"):
+            assert (await admin.ask(200, body=dumps({"groupName": group}))).code == 0
+
+
+def state(broker: Broker) -> tuple[int, list[str], list[str], list[str]]:
+    """What a denied request must not change: the log's end, topics, groups, queues on the disk."""
+    core = broker.core
+    queues = [name for name in tree(core.settings.store_path) if name.startswith("consumequeue")]
+    return core.store.wrote, sorted(core.topics.all), sorted(core.groups.all), queues

@@ -1,0 +1,124 @@
+"""`gantry group`: what is done for a consumer group. So far: its dead letters are sent again."""
+
+import time
+
+import click
+import msgspec
+
+from gantry_cli.account import client_settings
+from gantry_cli.dead_letters import DeadLetters, Resend, Tally, reader_fault
+from gantry_cli.errors import Mistyped
+from gantry_cli.examples import examples
+from gantry_cli.options import json_option, name_server_option, run
+from gantry_cli.text import count_text, time_text
+from gantry_cli.times import HELP, parse_start
+from gantry_client import Producer, PullConsumer, ReceivedMessage
+
+PRODUCER_GROUP = "GANTRY_RESEND"
+
+
+@click.group(
+    epilog=examples(
+        ("gantry group resend billing --from-dead-letters --dry-run", "what would be sent, and where to"),
+        ("gantry group resend billing --from-dead-letters", "send it"),
+    )
+)
+def group() -> None:
+    """Send a consumer group's dead letters again."""
+
+
+@group.command(
+    epilog=examples(
+        ("gantry group resend billing --from-dead-letters --dry-run", "count them by topic; changes nothing"),
+        ("gantry group resend billing --from-dead-letters", "send those that were not sent again yet"),
+        ("gantry group resend billing --from-dead-letters --since 2h --until 1h", "those given up in that hour"),
+        ("gantry group resend billing --from-dead-letters --from-start", "all of them, also for the second time"),
+    )
+)
+@click.argument("name", metavar="GROUP")
+@name_server_option
+@click.option(
+    "--from-dead-letters", "is_from_dead_letters", is_flag=True, help="Read what the group has given up; must be said."
+)
+@click.option("--since", metavar="WHEN", help=f"Only what was given up at or after this: {HELP}.")
+@click.option("--until", metavar="WHEN", help="Only what was given up before this.")
+@click.option("--from-start", is_flag=True, help="Begin at the oldest again, whatever was sent already.")
+@click.option("--dry-run", is_flag=True, help="Send nothing and remember nothing.")
+@click.option("-v", "--verbose", is_flag=True, help="A line for each message.")
+@json_option
+def resend(
+    name: str, name_server: str, is_from_dead_letters: bool, since: str | None, until: str | None,
+    from_start: bool, dry_run: bool, verbose: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Send a group's dead letters to the topics that they came from.
+
+    Each message of %DLQ%GROUP goes to its original topic with the id, keys, tags and properties that it had: all groups
+    that read the topic get it. How far this has come is remembered on the brokers, and the next call goes on there; a
+    call that dies may send up to 32 messages twice. What --since leaves out is passed over for later calls, too. The
+    dead letters themselves stay until they expire.
+    """
+    if not is_from_dead_letters:
+        raise Mistyped("what shall be sent again? write --from-dead-letters")
+    fault = reader_fault(name)
+    if fault is not None:
+        raise Mistyped(f"no group can be called {fault}")
+    wish = Resend(
+        group=name, since_ms=_moment("--since", since), until_ms=_moment("--until", until),
+        is_from_start=from_start, is_dry=dry_run,
+    )  # fmt: skip
+    tally = run(_resend(name_server, wish, is_verbose=verbose and not as_json), name_server)
+    click.echo(_json(tally, wish) if as_json else _text(tally, wish))
+
+
+async def _resend(name_server: str, wish: Resend, *, is_verbose: bool) -> Tally:
+    def said(message: ReceivedMessage, topic: str) -> None:
+        if is_verbose:
+            click.echo(f"{time_text(message.store_timestamp_ms)}  {message.message_id}  {topic}")
+
+    settings = client_settings()
+    async with (
+        PullConsumer(name_server, wish.reader, client_settings=settings) as reader,
+        Producer(name_server, PRODUCER_GROUP, client_settings=settings) as producer,
+    ):
+        return await DeadLetters(wish, reader, producer, said=said).run()
+
+
+def _moment(option: str, text: str | None) -> int | None:
+    """A point in time, or None where it bounds nothing."""
+    if text is None:
+        return None
+    try:
+        start = parse_start(text, time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise Mistyped(f"{option}: {error}") from error
+    if start.is_latest:
+        raise Mistyped(f"{option}: write a time; `latest` is no bound here")
+    return start.timestamp_ms
+
+
+def _text(tally: Tally, wish: Resend) -> str:
+    verb = "would be sent" if wish.is_dry else "sent"
+    lines = [f"{verb} to {topic}: {count_text(count)}" for topic, count in sorted(tally.sent.items())]
+    if not lines:
+        lines = [f"no dead letters of {wish.group} to send"]
+    if tally.without_origin:
+        lines.append(f"passed over, since they do not say where they came from: {_ids(tally.without_origin)}")
+    if tally.unreadable:
+        lines.append(f"passed over, since they cannot be unpacked, or sent as they are: {_ids(tally.unreadable)}")
+    return "\n".join(lines)
+
+
+def _ids(ids: list[str]) -> str:
+    more = f" and {count_text(len(ids) - 5)} more" if len(ids) > 5 else ""
+    return ", ".join(ids[:5]) + more
+
+
+def _json(tally: Tally, wish: Resend) -> str:
+    document = {
+        "group": wish.group,
+        "is_dry_run": wish.is_dry,
+        "sent": dict(sorted(tally.sent.items())),
+        "without_origin": tally.without_origin,
+        "unreadable": tally.unreadable,
+    }
+    return msgspec.json.encode(document).decode()

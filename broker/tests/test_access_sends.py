@@ -1,0 +1,170 @@
+"""The short way of signed sends: it stores what the other ways store, lets nobody in, and steps aside when in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantry_access import signer
+from gantry_broker.app import Broker
+from gantry_broker.server.handlers.send import SendHandlers
+from gantry_broker.server.send_path import SEND_V2_PREFIX
+from gantry_broker.testing.accounts import ADMIN, ORDERS, guarded_broker, raw_dialogue, signed_dialogue
+from gantry_broker.testing.local import UNIQUE_ID, Dialogue, dialogue, properties_text, send_ext
+from gantry_wire import Command, ResponseCode
+from gantry_wire.message import StoredMessage, decode_record
+
+PLAIN = properties_text(UNIQ_KEY=UNIQUE_ID, WAIT="true", TAGS="red", color="blue")
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """A guarded broker that has the topic."""
+    async with guarded_broker(tmp_path) as one:
+        async with signed_dialogue(one, ADMIN) as admin:
+            await admin.send_ok()
+        yield one
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The codes of sends that came to the readable path."""
+    codes: list[int] = []
+    take = SendHandlers.take
+
+    def count(self: SendHandlers, command: Command, connection: Any) -> bytes | None:
+        codes.append(command.code)
+        return take(self, command, connection)
+
+    monkeypatch.setattr(SendHandlers, "take", count)
+    return codes
+
+
+async def test_plain_signed_sends_take_the_short_way(broker: Broker, taken: list[int]) -> None:
+    """Neither their decoding in full nor the handlers' checks are paid for."""
+    async with signed_dialogue(broker, ORDERS) as client:
+        for number in range(3):
+            reply = await client.send_ok(b"x", properties=PLAIN)
+            assert reply["queueOffset"] == str(number + 1)
+
+    assert taken == []
+
+
+async def test_a_oneway_send_takes_it_too(broker: Broker, taken: list[int]) -> None:
+    """Stored, and not answered."""
+    async with signed_dialogue(broker, ORDERS) as client:
+        client.tell(310, send_ext(310), b"oneway")
+        await client.send_ok(b"asked")
+        assert [message.body for message in await client.read()] == [b"hello", b"oneway", b"asked"]
+
+    assert taken == []
+
+
+ASIDE: list[tuple[str, dict[str, str], bytes, int]] = [
+    ("keys", {"properties": properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="k")}, b"x", 0),
+    ("a delay", {"properties": properties_text(UNIQ_KEY=UNIQUE_ID, DELAY="1")}, b"x", 0),
+    ("no unique id", {"properties": properties_text(color="blue")}, b"x", 0),
+    ("a unique id that is none", {"properties": properties_text(UNIQ_KEY="ä" * 32)}, b"x", 0),
+    ("any queue", {"queueId": "-1"}, b"x", 0),
+    ("a queue that is not there", {"queueId": "999"}, b"x", ResponseCode.INVALID_PARAMETER),
+    ("no body", {}, b"", ResponseCode.MESSAGE_ILLEGAL),
+    ("a batch", {"batch": "true"}, b"x", ResponseCode.MESSAGE_ILLEGAL),
+    ("reconsumed", {"reconsumeTimes": "3"}, b"x", 0),
+    ("a flag out of range", {"flag": str(1 << 31)}, b"x", ResponseCode.SYSTEM_ERROR),
+    ("a system flag out of range", {"sysFlag": str(1 << 31)}, b"x", ResponseCode.SYSTEM_ERROR),
+    ("a time out of range", {"bornTimestamp": str(1 << 63)}, b"x", ResponseCode.SYSTEM_ERROR),
+    ("a number with many digits", {"bornTimestamp": "1" * 5000}, b"x", ResponseCode.SYSTEM_ERROR),
+    ("a number that is none", {"queueId": "x"}, b"x", ResponseCode.SYSTEM_ERROR),
+]
+
+
+@pytest.mark.parametrize(("fields", "body", "code"), [row[1:] for row in ASIDE], ids=[row[0] for row in ASIDE])
+async def test_whatever_is_out_of_the_ordinary_takes_the_readable_path(
+    broker: Broker, taken: list[int], fields: dict[str, str], body: bytes, code: int
+) -> None:
+    """It gets the answer that it gets there, and the next send of the pass is none the worse."""
+    async with signed_dialogue(broker, ORDERS) as client:
+        reply = await client.send(body, code=310, **fields)
+        assert reply.code == code, reply.remark
+        assert (await client.send()).code == 0
+
+    assert taken == [310]
+
+
+async def test_a_field_that_is_not_known_is_signed_and_takes_the_readable_path(
+    broker: Broker, taken: list[int]
+) -> None:
+    """A newer client's field is part of what it signs; added by somebody else it spoils the signature."""
+    ask = signer(ORDERS)
+    assert ask is not None
+
+    def sign_with(command: Command) -> None:
+        command.ext["newer"] = "1"
+        ask(command)
+
+    def sign_without(command: Command) -> None:
+        ask(command)
+        command.ext["newer"] = "1"
+
+    async with raw_dialogue(broker, sign_with) as client:
+        assert (await client.send()).code == 0
+    async with raw_dialogue(broker, sign_without) as client:
+        assert (await client.send()).code == ResponseCode.NO_PERMISSION
+
+    assert taken == [310]
+
+
+async def test_a_smaller_limit_of_messages_holds_here_at_once(broker: Broker) -> None:
+    """An administrator lowers maxMessageSize: the next signed send that is larger is refused, as every other is."""
+    async with signed_dialogue(broker, ADMIN) as admin, signed_dialogue(broker, ORDERS) as client:
+        assert (await client.send(b"x" * 2_000, properties=PLAIN)).code == 0
+        assert (await admin.ask(25, body=b"maxMessageSize=1024\n")).code == 0
+        assert (await client.send(b"x" * 2_000, properties=PLAIN)).code == ResponseCode.MESSAGE_ILLEGAL
+        assert (await client.send(b"x" * 1_000, properties=PLAIN)).code == 0
+
+
+async def test_all_ways_store_the_same_message(broker: Broker, tmp_path: Path) -> None:
+    """Short and signed, readable and signed, and without access control: one message."""
+    (tmp_path / "open").mkdir()
+    fields = {"properties": PLAIN, "flag": "7", "sysFlag": "1", "bornTimestamp": "1700000000123", "queueId": "0"}
+    async with signed_dialogue(broker, ORDERS) as client:
+        short = await stored(broker, client, 310, **fields)
+        readable = await stored(broker, client, 10, **fields)
+    async with guarded_broker(tmp_path / "open", aclEnable="false") as other, dialogue(other) as client:
+        await client.send_ok()
+        unguarded = await stored(other, client, 310, **fields)
+
+    assert facts(short) == facts(readable) == facts(unguarded)
+
+
+async def stored(broker: Broker, client: Dialogue, code: int, **fields: str) -> StoredMessage:
+    """A message sent with these fields, as it lies in the log."""
+    offset = broker.core.store.wrote
+    assert (await client.send(b"body", code=code, **fields)).code == 0
+    record = broker.core.store.message_at(offset)
+    assert record is not None
+    return decode_record(record)
+
+
+def facts(message: StoredMessage) -> tuple[object, ...]:
+    """What the sender decides of a message."""
+    return (
+        message.topic,
+        message.queue_id,
+        message.body,
+        {name: value for name, value in message.properties.items() if name != "__CRC32#"},
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        message.reconsume_times,
+    )
+
+
+async def test_without_access_control_nobody_comes_here(tmp_path: Path) -> None:
+    """Off costs nothing: the way of plain sends is the one it was."""
+    async with guarded_broker(tmp_path, aclEnable="false") as open_broker:
+        assert open_broker.guard is None
+        assert open_broker.path._prefix == SEND_V2_PREFIX

@@ -1,0 +1,56 @@
+"""The delay benchmark, small: it runs, keeps its results, and its figures are what they say.
+
+Nothing here looks at a time. That the figures mean something is the business of a quiet machine.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import delay
+import pytest
+from click.testing import CliRunner
+from gantry_bench import delay_run
+from gantry_bench.delay_run import DelayScale, lateness, quantile
+from gantry_bench.errors import BenchmarkFailed
+
+SMALL = DelayScale(
+    pending=300, due_per_second=100, due_seconds=0.5, delays_s=(1, 2), body_bytes=64, segment_bytes=8 << 20
+)
+
+
+def test_the_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All messages are delivered, each is counted once, and the results are kept."""
+    monkeypatch.setattr(delay, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(delay, "QUICK", SMALL)
+
+    result = CliRunner().invoke(delay.main, ["--quick"])
+
+    assert result.exit_code == 0, result.output
+    [path] = (tmp_path / "results").iterdir()
+    report = json.loads(path.read_text())["report"]
+    assert (report["pending"], report["delivered"], report["errors"]) == (300, 50, 0)
+    assert report["error_ms_p50"] >= 0, "never early"
+
+
+@pytest.mark.parametrize(
+    "copies", [[(1, 105)], [(1, 105), (1, 105)], [(2, 106), (1, 105)], []], ids=["lost", "doubled", "order", "none"]
+)
+def test_what_is_lost_is_no_figure(copies: list[tuple[int, int]]) -> None:
+    """A benchmark of a broker that loses messages fails."""
+    with pytest.raises(BenchmarkFailed, match="lost, doubled or out of order"):
+        lateness([(1, 0), (2, 1)], copies, 100)
+
+
+def test_lateness_is_what_is_beyond_the_delay() -> None:
+    """By the broker's own stamps."""
+    assert lateness([(1, 0), (2, 1)], [(1, 105), (2, 101)], 100) == [5.0, 0.0]
+    assert [quantile(range(1, 101), share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100]
+    assert quantile([7], 0.99) == 7
+
+
+def test_the_goals_are_those_of_the_acceptance_line() -> None:
+    """A million pending under 100 MiB, p99 under 200 ms at 5,000 a second."""
+    assert (delay_run.FULL.pending, delay_run.FULL.due_per_second) == (1_000_000, 5_000)
+    assert (delay_run.RSS_GROWTH_MAX, delay_run.ERROR_MS_P99_MAX) == (100.0, 200.0)

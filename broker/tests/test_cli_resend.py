@@ -1,0 +1,316 @@
+"""`gantry group resend`: dead letters go back to where they came from, once, and none is left out."""
+
+import asyncio
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from crash.processes import HOST, broker, name_server
+
+from gantry_broker.testing.ports import free_port
+from gantry_cli import dead_letters
+from gantry_cli.dead_letters import COMMIT_EVERY, READER_PREFIX
+from gantry_cli.main import cli
+from gantry_client import (
+    Admin,
+    ConsumerSettings,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+    StartFrom,
+)
+from gantry_client.testing import FakeCluster, ThreadedCluster, wait_until
+from gantry_client.testing.sending import send as fake_send
+from gantry_remoting.server import Connection
+from gantry_wire.codes import RequestCode
+from gantry_wire.command import Command
+from gantry_wire.message import StoredMessage
+from gantry_wire.properties import encode_properties
+
+GROUP = "billing"
+DEAD = f"%DLQ%{GROUP}"
+NOTHING = f"no dead letters of {GROUP} to send\n"
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    fake = FakeCluster()
+    fake.add_topic("orders", queues=1)
+    fake.add_topic("bills", queues=1)
+    fake.add_topic(DEAD, queues=1)
+    with ThreadedCluster(fake):
+        yield fake
+
+
+def bury(
+    cluster: FakeCluster, body: bytes, *, topic: str | None = "orders", at_ms: int = 1_000, **properties: str
+) -> None:
+    """Put a dead letter where a broker would."""
+    number = len(cluster.broker().messages(DEAD))
+    pairs = {"UNIQ_KEY": f"{number:032d}", "KEYS": "k1 k2", "TAGS": "t", "own": "mine", **properties}
+    if topic is not None:
+        pairs |= {"RETRY_TOPIC": topic, "ORIGIN_MESSAGE_ID": "0" * 32, "CLUSTER": "DefaultCluster"}
+    cluster.broker().state.log.append(
+        StoredMessage(
+            topic=DEAD,
+            queue_id=0,
+            body=body,
+            flag=7,
+            reconsume_times=17,
+            born_timestamp_ms=at_ms,
+            store_timestamp_ms=at_ms,
+            properties_bytes=encode_properties(pairs),
+        )
+    )
+
+
+def resend(cluster: FakeCluster, *options: str) -> Result:
+    arguments = ["group", "resend", GROUP, "--from-dead-letters", "-n", cluster.name_server, *options]
+    return CliRunner().invoke(cli, arguments)
+
+
+def done(cluster: FakeCluster, *options: str) -> str:
+    result = resend(cluster, *options)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def bodies(cluster: FakeCluster, topic: str = "orders") -> list[bytes]:
+    return [message.body for message in cluster.broker().messages(topic)]
+
+
+def test_a_dead_letter_is_what_it_was_when_it_was_sent(cluster: FakeCluster) -> None:
+    """Body, id, keys, tags, flag and own properties are the sender's; what retries wrote on it is gone."""
+    bury(cluster, b"1", DELAY="18", TRAN_MSG="true", REAL_TOPIC="SCHEDULE", __SHARDINGKEY="customer-7")
+
+    assert done(cluster) == "sent to orders: 1\n"
+
+    (message,) = cluster.broker().messages("orders")
+    assert (message.body, message.flag, message.reconsume_times) == (b"1", 7, 0)
+    properties = message.properties
+    assert {name: properties[name] for name in ("UNIQ_KEY", "KEYS", "TAGS", "own", "__SHARDINGKEY")} == {
+        "UNIQ_KEY": "0" * 32, "KEYS": "k1 k2", "TAGS": "t", "own": "mine", "__SHARDINGKEY": "customer-7",
+    }  # fmt: skip
+    assert properties.keys() <= {"UNIQ_KEY", "KEYS", "TAGS", "own", "__SHARDINGKEY", "WAIT", "CLUSTER"}
+
+
+def test_each_goes_to_its_own_topic_and_only_once(cluster: FakeCluster) -> None:
+    """Counts are by topic; the next call goes on behind what was sent, and from the start on request."""
+    for number in range(5):
+        bury(cluster, b"%d" % number, topic="bills" if number == 3 else "orders")
+
+    assert done(cluster) == "sent to bills: 1\nsent to orders: 4\n"
+    assert (bodies(cluster), bodies(cluster, "bills")) == ([b"0", b"1", b"2", b"4"], [b"3"])
+    assert done(cluster) == NOTHING
+
+    bury(cluster, b"5")
+    assert json.loads(done(cluster, "--json"))["sent"] == {"orders": 1}
+    assert json.loads(done(cluster, "--json", "--from-start"))["sent"] == {"bills": 1, "orders": 5}
+
+
+def test_a_dry_run_changes_nothing(cluster: FakeCluster) -> None:
+    """It counts what a call would send, and neither sends nor remembers."""
+    bury(cluster, b"1")
+    before = dict(cluster.broker().state.offsets)
+
+    assert done(cluster, "--dry-run") == done(cluster, "--dry-run") == "would be sent to orders: 1\n"
+
+    assert (bodies(cluster), cluster.broker().state.offsets) == ([], before)
+
+
+def test_times_bound_what_is_sent(cluster: FakeCluster) -> None:
+    """From --since on and before --until; a later call goes on behind the last one that was sent."""
+    for number in range(6):
+        bury(cluster, b"%d" % number, at_ms=number * 1_000_000_000)
+
+    assert done(cluster, "--since", iso(2_000_000), "--until", iso(4_000_000)) == "sent to orders: 2\n"
+    assert bodies(cluster) == [b"2", b"3"]
+    assert done(cluster) == "sent to orders: 2\n"
+    assert bodies(cluster) == [b"2", b"3", b"4", b"5"]
+    assert done(cluster, "--until", iso(2_000_000), "--from-start") == "sent to orders: 2\n"
+
+
+def iso(second: int) -> str:
+    return datetime.datetime.fromtimestamp(second, datetime.UTC).isoformat()
+
+
+def test_an_interrupted_call_is_gone_on_with(cluster: FakeCluster) -> None:
+    """A send that fails ends the call with what was sent remembered: nothing twice, nothing left out."""
+    count = COMMIT_EVERY * 2 + 5
+    for number in range(count):
+        bury(cluster, b"%d" % number)
+    taken = COMMIT_EVERY + 3
+    fail_after(cluster, taken)
+
+    failed = resend(cluster)
+    assert (failed.exit_code, len(bodies(cluster))) == (1, taken)
+
+    cluster.broker().heal()
+    assert done(cluster) == f"sent to orders: {count - taken}\n"
+    assert bodies(cluster) == [b"%d" % number for number in range(count)]
+
+
+def test_a_call_that_dies_sends_some_twice_and_leaves_none_out(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its last commit, as after a kill, the next call repeats fewer than the messages between two commits."""
+    count = COMMIT_EVERY * 2
+    for number in range(count):
+        bury(cluster, b"%d" % number)
+    fail_after(cluster, COMMIT_EVERY + 3)
+    commits: list[int] = []
+    commit = dead_letters.DeadLetters._commit
+
+    async def dying(letters: dead_letters.DeadLetters, queue: object, offset: int) -> None:
+        commits.append(offset)
+        if len(commits) == 1:
+            await commit(letters, queue, offset)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dead_letters.DeadLetters, "_commit", dying)
+        assert resend(cluster).exit_code == 1
+    cluster.broker().heal()
+    done(cluster)
+
+    assert commits == [COMMIT_EVERY, COMMIT_EVERY + 3]
+    assert sorted(set(bodies(cluster)), key=int) == [b"%d" % number for number in range(count)]
+    assert len(bodies(cluster)) == count + 3
+
+
+def fail_after(cluster: FakeCluster, taken: int) -> None:
+    """Let so many sends through, then refuse for good."""
+    state = cluster.broker().state
+    cluster.broker().fault(
+        RequestCode.SEND_MESSAGE_V2, lambda command, connection: fake_send(state, command, connection), times=taken
+    )
+    cluster.broker().refuse(RequestCode.SEND_MESSAGE_V2, 13, times=100)
+
+
+def test_what_cannot_be_sent_is_passed_over_and_named(cluster: FakeCluster) -> None:
+    """Dead letters that do not say where they came from, or cannot be unpacked, do not stop the others."""
+    bury(cluster, b"1", topic=None)
+    bury(cluster, b"2", RETRY_TOPIC="bad/name", topic=None)
+    bury(cluster, b"3", RETRY_TOPIC="%RETRY%other", topic=None)
+    bury(cluster, b"4")
+
+    document = json.loads(done(cluster, "--json"))
+
+    assert document["sent"] == {"orders": 1}
+    assert document["without_origin"] == [f"{number:032d}" for number in range(3)]
+    text = done(cluster, "--from-start")
+    assert "passed over, since they do not say where they came from: " in text
+
+
+def test_a_message_that_is_stored_but_not_acknowledged_stops_the_call(cluster: FakeCluster) -> None:
+    """Code 12 is no acknowledgement: progress stays before the message, and the next call sends it again."""
+    bury(cluster, b"1")
+    state = cluster.broker().state
+
+    def unsure(command: Command, connection: Connection) -> Command:
+        answer = fake_send(state, command, connection)
+        answer.code = 12
+        return answer
+
+    cluster.broker().fault(RequestCode.SEND_MESSAGE_V2, unsure)
+    failed = resend(cluster)
+    assert (failed.exit_code, "FLUSH_SLAVE_TIMEOUT" in failed.output) == (1, True)
+    assert done(cluster) == "sent to orders: 1\n"
+    assert bodies(cluster) == [b"1", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--since", "yesterday"], 2, "--since"),
+        (["--until", "latest"], 2, "no bound"),
+    ],
+    ids=["no time", "no bound"],
+)
+def test_what_cannot_be_meant_is_said(cluster: FakeCluster, options: list[str], code: int, said: str) -> None:
+    """A wrong time is a mistype, not a failure."""
+    result = resend(cluster, *options)
+    assert (result.exit_code, said in result.output) == (code, True)
+
+
+def test_a_group_without_dead_letters_and_a_bad_name_are_said(cluster: FakeCluster) -> None:
+    """No topic of dead letters: absent; a name that no group can have, or no --from-dead-letters: mistyped."""
+    base = ["group", "resend", "-n", cluster.name_server]
+    codes = [
+        CliRunner().invoke(cli, [*base, "nobody", "--from-dead-letters"]).exit_code,
+        CliRunner().invoke(cli, [*base, "bad/name", "--from-dead-letters"]).exit_code,
+        CliRunner().invoke(cli, [*base, "x" * 250, "--from-dead-letters"]).exit_code,
+        CliRunner().invoke(cli, [*base, GROUP]).exit_code,
+    ]
+    assert codes == [3, 2, 2, 2]
+
+
+def test_progress_is_a_reader_of_its_own(cluster: FakeCluster) -> None:
+    """The group's own offsets are not touched."""
+    bury(cluster, b"1")
+    done(cluster)
+    assert {key[0] for key in cluster.broker().state.offsets} == {READER_PREFIX + GROUP}
+
+
+# ------- with a real broker
+
+
+async def test_given_up_messages_come_back_through_a_real_broker(tmp_path: Path) -> None:
+    """A consumer gives messages up, mends its mistake, and gets each of them once after the command."""
+    port = free_port()
+    servers = [name_server(tmp_path, port), broker(tmp_path, free_port(), port, {"brokerName": "broker-a"})]
+    address = f"{HOST}:{port}"
+    given_up: list[str] = []
+    consumed: list[ReceivedMessage] = []
+
+    async def fail(message: ReceivedMessage) -> None:
+        given_up.append(message.message_id)
+        raise RetryLater(-1)
+
+    async def consume(message: ReceivedMessage) -> None:
+        consumed.append(message)
+
+    first = ConsumerSettings(start_from=StartFrom.FIRST)
+    try:
+        for server in servers:
+            await server.start()
+        async with Admin(address) as admin:
+
+            async def is_known() -> bool:
+                return bool(await admin.brokers.all())
+
+            await wait_until(is_known, timeout_s=20, what="the registration")
+            await admin.topics.create("orders", queues=2)
+        async with Producer(address) as producer:
+            sent = [await producer.send(Message("orders", b"%d" % number, keys=[f"k{number}"])) for number in range(5)]
+        async with PushConsumer(address, GROUP, topics="orders", handler=fail, settings=first):
+            await wait_until(lambda: len(given_up) == 5, timeout_s=20, what="giving up")
+
+        async with PushConsumer(address, GROUP, topics="orders", handler=consume, settings=first):
+            await until_sent(address, 5)
+            await wait_until(lambda: len(consumed) == 5, timeout_s=20, what="the second chance")
+    finally:
+        for server in reversed(servers):
+            await server.kill()
+
+    assert sorted(message.message_id for message in consumed) == sorted(receipt.message_id for receipt in sent)
+    assert {(message.body, message.keys, message.reconsume_times) for message in consumed} == {
+        (b"%d" % number, (f"k{number}",), 0) for number in range(5)
+    }
+
+
+async def until_sent(address: str, count: int) -> None:
+    """Run the command until it has sent `count` dead letters: the last may have been given up just now."""
+    total = 0
+    async with asyncio.timeout(20):
+        while total < count:
+            arguments = ["group", "resend", GROUP, "--from-dead-letters", "--json", "-n", address]
+            result = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
+            if result.exit_code == 0:
+                total += json.loads(result.output)["sent"].get("orders", 0)
+            await asyncio.sleep(0.05)
+    assert total == count

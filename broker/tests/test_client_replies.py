@@ -1,0 +1,263 @@
+"""Request and reply: both ends of our client, against brokers in memory and against a real one."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from crash.processes import HOST, broker, name_server
+
+from gantry_broker.testing.ports import free_port
+from gantry_client import (
+    Admin,
+    BrokerRefused,
+    ClientClosed,
+    ConsumerSettings,
+    InvalidMessage,
+    Message,
+    MessageQueue,
+    NoReply,
+    NoRoute,
+    Producer,
+    ProducerSettings,
+    PushConsumer,
+    ReceivedMessage,
+    Reply,
+    SendFailed,
+    StartFrom,
+    UnreadableBody,
+)
+from gantry_client.testing import FakeCluster, wait_until
+from gantry_client.testing.sending import send as fake_send
+from gantry_client.testing.sending import send_reply
+from gantry_remoting.server import Connection
+from gantry_wire.codes import RequestCode
+from gantry_wire.command import Command
+from gantry_wire.message import FLAG_COMPRESSED
+
+FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+PATIENT_MS = 20_000
+
+
+class Echo:
+    """A consumer that answers every request with its body in capitals, or whatever `answer` says."""
+
+    def __init__(self, name_server: str, *, topic: str = "orders") -> None:
+        self.seen: list[ReceivedMessage] = []
+        self.errors: list[Exception] = []
+        self.consumer = PushConsumer(name_server, "answerers", topics=topic, handler=self._handle, settings=FIRST)
+
+    async def _handle(self, message: ReceivedMessage) -> None:
+        self.seen.append(message)
+        try:
+            await self.consumer.reply(message, message.body.upper(), properties={"mine": "yes"}, keys=["k"])
+        except Exception as error:
+            self.errors.append(error)
+            raise
+
+
+async def test_a_request_is_answered() -> None:
+    """The requester gets what the consumer of its message replies: body, keys and properties."""
+    async with FakeCluster(("broker-a", "broker-b")) as cluster:
+        cluster.add_topic("orders", queues=2)
+        echo = Echo(cluster.name_server)
+        async with echo.consumer, Producer(cluster.name_server) as producer:
+            replies = await asyncio.gather(
+                *(
+                    producer.request(Message("orders", b"no. %d" % number), timeout_ms=PATIENT_MS)
+                    for number in range(20)
+                )
+            )
+
+    assert [reply.body for reply in replies] == [b"NO. %d" % number for number in range(20)]
+    assert {(reply.keys, reply.properties["mine"]) for reply in replies} == {(("k",), "yes")}
+    assert not echo.errors
+
+
+async def test_a_producer_can_answer_too() -> None:
+    """`Producer.reply` answers a message that was read in any way; what is no request is refused before it is sent."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        seen: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
+
+        async with (
+            PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FIRST),
+            Producer(cluster.name_server) as asking,
+            Producer(cluster.name_server) as answering,
+        ):
+            waiting = asyncio.ensure_future(asking.request(Message("orders", b"?"), timeout_ms=PATIENT_MS))
+            await answering.reply(await seen.get(), b"!", tags="t")
+            assert ((await waiting).body, (await waiting).tags) == (b"!", "t")
+
+            await asking.send(Message("orders", b"no request"))
+            with pytest.raises(InvalidMessage, match="is no request: it has no CORRELATION_ID, REPLY_TO_CLIENT"):
+                await answering.reply(await seen.get(), b"!")
+
+
+async def test_nobody_answers() -> None:
+    """Without a reply a request ends at its deadline, and nothing of it is left behind."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders")
+        async with Producer(cluster.name_server) as producer:
+            with pytest.raises(NoReply, match="orders"):
+                await producer.request(Message("orders", b"?"), timeout_ms=200)
+            assert len(cluster.broker().messages("orders")) == 1
+            assert repr(producer._requests) == "<Requests waiting=0>"
+
+
+async def test_a_late_reply_is_taken_and_dropped() -> None:
+    """The replier of a request that has been given up is not told of an error, as with Java's requesters."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        seen: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
+        async with (
+            PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FIRST),
+            Producer(cluster.name_server) as producer,
+        ):
+            with pytest.raises(NoReply):
+                await producer.request(Message("orders", b"?"), timeout_ms=100)
+            await producer.reply(await seen.get(), b"too late")
+
+
+async def test_a_requester_that_is_gone_is_said() -> None:
+    """The replier is refused with the broker's code and text when nobody of that client id is there."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        seen: asyncio.Queue[ReceivedMessage] = asyncio.Queue()
+        async with PushConsumer(cluster.name_server, "g", topics="orders", handler=seen.put, settings=FIRST):
+            async with Producer(cluster.name_server) as gone:
+                with pytest.raises(NoReply):
+                    await gone.request(Message("orders", b"?"), timeout_ms=100)
+            async with Producer(cluster.name_server) as producer:
+                with pytest.raises(BrokerRefused, match="not found"):
+                    await producer.reply(await seen.get(), b"!")
+
+
+async def test_brokers_know_the_requester_before_its_request_is_sent() -> None:
+    """A consumer may be fast: the first request of a client waits until every broker has taken its heartbeat."""
+    async with FakeCluster(("broker-a", "broker-b")) as cluster:
+        cluster.add_topic("orders", queues=1)
+        known: list[bool] = []
+
+        def remember(command: Command, connection: Connection) -> Command:
+            known.append(all(cluster.broker(name).state.clients for name in ("broker-a", "broker-b")))
+            return fake_send(cluster.broker("broker-a").state, command, connection)
+
+        for name in ("broker-a", "broker-b"):
+            cluster.broker(name).fault(RequestCode.SEND_MESSAGE_V2, remember)
+        async with Producer(cluster.name_server) as producer:
+            with pytest.raises(NoReply):
+                await producer.request(Message("orders", b"?"), timeout_ms=500)
+
+    assert known == [True]
+
+
+async def test_a_reply_goes_to_the_broker_that_the_request_came_from() -> None:
+    """The requester is surely known there; another broker may not have heard of it yet."""
+    async with FakeCluster(("broker-a", "broker-b")) as cluster:
+        cluster.add_topic("orders", queues=1)
+        echo = Echo(cluster.name_server)
+        async with echo.consumer, Producer(cluster.name_server) as producer:
+            for name in ("broker-a", "broker-b", "broker-b"):
+                queue = MessageQueue(topic="orders", broker_name=name, queue_id=0)
+                await producer.request(Message("orders", b"?"), queue=queue, timeout_ms=PATIENT_MS)
+
+        counts = [cluster.broker(name).received[RequestCode.SEND_REPLY_MESSAGE_V2] for name in ("broker-a", "broker-b")]
+        assert counts == [1, 2]
+
+
+async def test_a_reply_outweighs_the_lost_answer_to_its_request() -> None:
+    """The send of a request may seem to fail while its consumer has answered already: the reply is what counts."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        state = cluster.broker().state
+        echo = Echo(cluster.name_server)
+
+        def store_and_stall(command: Command, connection: Connection) -> None:
+            fake_send(state, command, connection)
+
+        cluster.broker().fault(RequestCode.SEND_MESSAGE_V2, store_and_stall)
+        once = ProducerSettings(retries=0)
+        async with echo.consumer, Producer(cluster.name_server, settings=once) as producer:
+            waiting = asyncio.ensure_future(producer.request(Message("orders", b"yes"), timeout_ms=PATIENT_MS))
+            await wait_until(
+                lambda: any(waiter.done() for waiter in producer._requests._waiting.values()), what="the reply"
+            )
+            cluster.broker().drop_connections()
+            assert (await waiting).body == b"YES"
+
+
+async def test_a_request_that_cannot_be_sent_says_so_at_once() -> None:
+    """What a send raises, a request raises: refused, or no route."""
+    async with FakeCluster(auto_creates_topics=False) as cluster:
+        cluster.add_topic("orders", queues=1)
+        async with Producer(cluster.name_server) as producer:
+            with pytest.raises(NoRoute):
+                await producer.request(Message("missing", b"?"), timeout_ms=PATIENT_MS)
+            cluster.broker().refuse(RequestCode.SEND_MESSAGE_V2, 1, times=3)
+            with pytest.raises(SendFailed):
+                await producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS)
+            with pytest.raises(InvalidMessage, match="CORRELATION_ID"):
+                await producer.request(Message("orders", b"?", properties={"CORRELATION_ID": "mine"}))
+
+
+async def test_closing_ends_requests_under_way() -> None:
+    """Whoever waits for a reply hears that the client was closed."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        async with Producer(cluster.name_server) as producer:
+            waiting = asyncio.ensure_future(producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS))
+            await wait_until(lambda: len(cluster.broker().messages("orders")) == 1, what="the request")
+        with pytest.raises(ClientClosed):
+            await waiting
+
+
+async def test_a_large_reply_arrives_unpacked_and_a_damaged_one_is_said() -> None:
+    """Replies are compressed as messages are; one that cannot be unpacked ends its request with an error."""
+    async with FakeCluster() as cluster:
+        cluster.add_topic("orders", queues=1)
+        echo = Echo(cluster.name_server)
+        state = cluster.broker().state
+
+        async def damaged(command: Command, connection: Connection) -> Command:
+            command.ext["f"] = str(FLAG_COMPRESSED)
+            command.body = b"no zlib"
+            return await send_reply(state, command, connection)
+
+        async with echo.consumer, Producer(cluster.name_server) as producer:
+            large = await producer.request(Message("orders", b"a" * 100_000), timeout_ms=PATIENT_MS)
+            assert large.body == b"A" * 100_000
+            (sent,) = [one for one in cluster.broker().requests if one.code == RequestCode.SEND_REPLY_MESSAGE_V2]
+            assert len(sent.body) < 10_000
+
+            cluster.broker().fault(RequestCode.SEND_REPLY_MESSAGE_V2, damaged)  # type: ignore[arg-type]
+            with pytest.raises(UnreadableBody):
+                await producer.request(Message("orders", b"?"), timeout_ms=PATIENT_MS)
+
+
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_request_and_reply_through_a_real_broker(tmp_path: Path, mode: str) -> None:
+    """Two processes in between change nothing; the reply topic keeps what was replied."""
+    port = free_port()
+    servers = [name_server(tmp_path, port)]
+    servers.append(broker(tmp_path, free_port(), port, {"flushDiskType": mode, "brokerName": "broker-a"}))
+    try:
+        for server in servers:
+            await server.start()
+        async with Admin(f"{HOST}:{port}") as admin:
+
+            async def is_known() -> bool:
+                return bool(await admin.brokers.all())
+
+            await wait_until(is_known, timeout_s=20, what="the registration")
+            await admin.topics.create("orders", queues=2)
+        echo = Echo(f"{HOST}:{port}")
+        async with echo.consumer, Producer(f"{HOST}:{port}") as producer:
+            replies: list[Reply] = []
+            for number in range(5):
+                replies.append(await producer.request(Message("orders", b"q%d" % number), timeout_ms=PATIENT_MS))
+    finally:
+        for server in reversed(servers):
+            await server.kill()
+
+    assert [reply.body for reply in replies] == [b"Q%d" % number for number in range(5)]
+    assert not echo.errors

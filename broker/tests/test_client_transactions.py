@@ -1,0 +1,129 @@
+"""Our transactional producer against a real broker, in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from crash.processes import HOST, ServerProcess, broker, name_server
+
+from gantry_broker.testing.ports import free_port
+from gantry_client import (
+    Admin,
+    BrokerRefused,
+    ClientSettings,
+    ConsumerSettings,
+    Decision,
+    InvalidMessage,
+    Message,
+    PollConsumer,
+    ReceivedMessage,
+    StartFrom,
+    TransactionProducer,
+)
+from gantry_client.testing import wait_until
+
+SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
+SMALL = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
+GROUP = "payments"
+ATTENTIVE = ClientSettings(route_poll_interval_ms=500)
+"""A queue that a crash has hidden is shown again when something is committed to it, and that comes by the routes."""
+
+
+class Servers:
+    """A name server and one broker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.name_server = name_server(folder, self.port)
+        self.broker: ServerProcess = broker(folder, free_port(), self.port, SMALL | SOON)
+        self.address = f"{HOST}:{self.port}"
+
+
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
+    one = Servers(tmp_path)
+    await one.name_server.start()
+    await one.broker.start()
+    async with Admin(one.address) as admin:
+
+        async def is_known() -> bool:
+            return bool(await admin.brokers.all())
+
+        await wait_until(is_known, timeout_s=20, what="the broker's registration")
+    try:
+        yield one
+    finally:
+        await one.broker.kill()
+        await one.name_server.kill()
+
+
+async def delivered(servers: Servers, count: int, topic: str = "T") -> list[bytes]:
+    """The first so many messages of a topic."""
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=500)
+    bodies: list[bytes] = []
+    consumer = PollConsumer(servers.address, "readers", topics=topic, settings=settings, client_settings=ATTENTIVE)
+    async with consumer:
+        async with asyncio.timeout(30):
+            while len(bodies) < count:
+                bodies += [message.body for message in await consumer.poll(timeout_ms=1000)]
+    return bodies
+
+
+async def test_a_block_that_ends_well_is_committed_and_one_that_raises_is_not(servers: Servers) -> None:
+    """All or nothing, in a `with`."""
+    async with TransactionProducer(servers.address, GROUP) as producer:
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction(Message("T", b"not this")):
+                raise ZeroDivisionError
+        async with producer.transaction(Message("T", b"this", tags="a", keys=["k"])) as half:
+            assert half.queue.topic == "T"
+        assert await delivered(servers, 1) == [b"this"]
+        await producer.commit(half)
+        with pytest.raises(BrokerRefused, match="ended before: committed"):
+            await producer.roll_back(half)
+
+
+async def test_the_check_says_what_nobody_has_said(servers: Servers) -> None:
+    """One that comes later, and sends nothing, is asked about what is left; what it raises means "ask again"."""
+    asked: list[bytes] = []
+
+    async def check(message: ReceivedMessage) -> Decision:
+        asked.append(message.body)
+        if asked.count(message.body) == 1:
+            raise RuntimeError("no database yet")
+        return Decision.COMMIT if message.body == b"paid" else Decision.ROLL_BACK
+
+    async with TransactionProducer(servers.address, GROUP) as producer:
+        for body in (b"paid", b"cancelled"):
+            await producer.begin(Message("T", body))
+    async with TransactionProducer(servers.address, GROUP, check):
+        assert await delivered(servers, 1) == [b"paid"]
+
+        async def both_were_asked() -> bool:
+            return asked.count(b"cancelled") >= 2
+
+        await wait_until(both_were_asked, timeout_s=20, what="the second question")
+
+
+async def test_a_broker_that_is_killed_loses_no_transaction(servers: Servers) -> None:
+    """The commit goes through as soon as it is back; what was committed before is not delivered again."""
+    async with TransactionProducer(servers.address, GROUP) as producer:
+        first = await producer.begin(Message("T", b"first"))
+        second = await producer.begin(Message("T", b"second"))
+        await producer.commit(first)
+        await servers.broker.kill()
+        commit = asyncio.ensure_future(producer.commit(second, timeout_ms=60_000))
+        await servers.broker.start()
+        await commit
+        await producer.commit(first)
+        assert sorted(await delivered(servers, 2)) == [b"first", b"second"]
+
+
+async def test_a_transaction_is_not_delayed(servers: Servers) -> None:
+    """Refused before anything is sent."""
+    async with TransactionProducer(servers.address, GROUP) as producer:
+        with pytest.raises(InvalidMessage, match="delayed"):
+            await producer.begin(Message("T", b"x", delay_level=1))

@@ -1,0 +1,277 @@
+"""Replication over TLS: who gets in, what half-open handshakes cost, and certificates that change under it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from gantry_broker.app import Broker
+from gantry_broker.ha import tls_port
+from gantry_broker.ha.server import HANDSHAKE_S
+from gantry_broker.testing.certificates import Party, other_serial, served_serial
+from gantry_broker.testing.local import RawPeer, dialogue, on_both_loops, running_broker, wait_until
+from gantry_remoting import PeerContexts
+from gantry_remoting.tls_contexts import client_context
+
+LOOK_S = 0.01
+PATIENCE_S = HANDSHAKE_S / 2
+"""A master ends a stream that is silent at its beginning, too, only later."""
+SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(autouse=True)
+def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gantry_remoting.certificates.LOOK_INTERVAL_S", LOOK_S)
+
+
+def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
+    """A broker with these keys."""
+    return running_broker(path, disk=None, clock=None, **conf)
+
+
+@asynccontextmanager
+async def pair(tmp_path: Path, of_master: Party, of_slave: Party) -> AsyncIterator[tuple[Broker, Broker]]:
+    """A master that waits for its slave, and the slave."""
+    conf = of_master.replication()
+    async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **conf) as master:
+        address = master.settings.ha_address
+        async with broker_at(tmp_path / "slave", haMasterAddress=address, **SLAVE, **of_slave.replication()) as slave:
+            yield master, slave
+
+
+def streams(master: Broker) -> int:
+    assert master.replication.server is not None
+    return len(master.replication.server.streams)
+
+
+async def follows(master: Broker) -> None:
+    await wait_until(lambda: len(master.replication.acks) == 1)
+
+
+async def send(master: Broker) -> int:
+    async with dialogue(master) as peer:
+        return (await peer.send(b"a")).code
+
+
+def ha_port(master: Broker) -> int:
+    port = master.settings.ha_listen_port
+    assert port is not None
+    return port
+
+
+# ------- who gets in
+
+
+@on_both_loops
+async def test_certificates_are_replaced_on_both_sides(tmp_path: Path, authority: trustme.CA) -> None:
+    """A group moves to another authority without a restart: trust both, show the new one, trust the new one only."""
+    of_master, of_slave = Party(tmp_path / "m", authority), Party(tmp_path / "s", authority)
+    other = trustme.CA()
+    old_member = of_slave.client().client_context()
+    async with pair(tmp_path, of_master, of_slave) as (master, slave):
+        await follows(master)
+        assert await send(master) == 0
+        first = contexts(master), contexts(slave)
+
+        for party in (of_master, of_slave):
+            party.trust(authority, other)
+            party.replace(other)
+        await wait_until(lambda: contexts(master) is not first[0] and contexts(slave) is not first[1])
+        await wait_until(lambda: master.tls.trouble is None and slave.tls.trouble is None)
+        assert len(master.replication.acks) == 1, "the stream that exists goes on"
+        assert await send(master) == 0
+
+        for party in (of_master, of_slave):
+            party.trust(other)
+        await wait_until(lambda: is_trusting_only(master) and is_trusting_only(slave))
+        assert master.replication.server is not None
+        master.replication.server.disconnect("its certificates are new")
+        await wait_until(lambda: streams(master) == 1 and len(master.replication.acks) == 1)
+        assert await send(master) == 0
+        assert await is_turned_away(ha_port(master), old_member)
+
+
+async def test_a_slave_with_the_old_certificate_goes_on(tmp_path: Path, authority: trustme.CA) -> None:
+    """Only the master's is replaced: the stream that exists stays, new ones are shown the new one and are let in."""
+    of_master, of_slave = Party(tmp_path / "m", authority), Party(tmp_path / "s", authority)
+    context = of_slave.client().client_context()
+    async with pair(tmp_path, of_master, of_slave) as (master, slave):
+        await follows(master)
+        assert master.replication.server is not None
+        [stream] = master.replication.server.streams
+        old, of_slave_before = await served_serial(ha_port(master), context), contexts(slave)
+
+        of_master.replace(authority)
+        await other_serial(ha_port(master), context, old)
+
+        assert await send(master) == 0
+        assert stream in master.replication.server.streams and len(master.replication.acks) == 1
+        master.replication.server.disconnect("to see it come again")
+        await wait_until(lambda: streams(master) == 1 and len(master.replication.acks) == 1)
+        assert await send(master) == 0 and contexts(slave) is of_slave_before
+
+
+def contexts(broker: Broker) -> PeerContexts:
+    """What the next stream of this broker uses."""
+    source = broker.tls.replication
+    assert source is not None
+    return source.current
+
+
+def is_trusting_only(broker: Broker) -> bool:
+    """Whether one authority is left in both directions."""
+    both = contexts(broker)
+    return [len(context.get_ca_certs()) for context in (both.server, both.client)] == [1, 1]
+
+
+async def is_turned_away(port: int, context: ssl.SSLContext) -> bool:
+    """Whether a peer with this context is shown the door without a word of its own; one who is let in is waited for.
+
+    In TLS 1.3 a client believes that it is in before the server has looked at its certificate.
+    """
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    except OSError:
+        return True
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await reader.read(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    finally:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["with an authority", "without"])
+async def test_a_peer_without_a_good_certificate_never_reaches_the_protocol(
+    tmp_path: Path, authority: trustme.CA, is_guarded: bool
+) -> None:
+    """Nothing of what it sends is read, no stream is made for it; where no authority is named everybody gets one."""
+    party = Party(tmp_path / "party", authority)
+    conf = party.replication()
+    if not is_guarded:
+        del conf["haTlsTrustCertPath"]
+    stranger = Party(tmp_path / "stranger", trustme.CA())
+    contexts = {
+        "none": client_context(is_server_verified=False),
+        "another authority's": client_context(
+            None, str(stranger.chain), str(stranger.key), is_server_verified=False
+        ),
+    }  # fmt: skip
+    async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **conf) as master:
+        for context in contexts.values():
+            if is_guarded:
+                assert await is_turned_away(ha_port(master), context)
+                assert streams(master) == 0
+            else:
+                _, writer = await asyncio.open_connection("127.0.0.1", ha_port(master), ssl=context)
+                await wait_until(lambda: streams(master) == 1)
+                writer.transport.abort()
+                await wait_until(lambda: streams(master) == 0)
+
+
+async def test_plain_text_never_reaches_the_protocol(tmp_path: Path, authority: trustme.CA) -> None:
+    """A slave without TLS gets nothing from a master with it."""
+    party = Party(tmp_path / "party", authority)
+    async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **party.replication()) as master:
+        address = master.settings.ha_address
+        async with broker_at(tmp_path / "slave", haMasterAddress=address, **SLAVE) as slave:
+            await wait_until(lambda: getattr(slave.replication.follower, "trouble", None) is not None)
+            assert streams(master) == 0 and len(master.replication.acks) == 0
+
+
+async def test_a_broken_replacement_keeps_the_group(tmp_path: Path, authority: trustme.CA) -> None:
+    """A key that does not fit is named, and slaves get in with the old certificate."""
+    of_master, of_slave = Party(tmp_path / "m", authority), Party(tmp_path / "s", authority)
+    async with pair(tmp_path, of_master, of_slave) as (master, _):
+        await follows(master)
+        context = of_slave.client().client_context()
+        serial = await served_serial(ha_port(master), context)
+
+        of_master.key.write_bytes(of_slave.key.read_bytes())
+        await wait_until(lambda: master.tls.trouble is not None)
+
+        assert str(of_master.key) in str(master.tls.trouble)
+        assert await served_serial(ha_port(master), context) == serial
+        assert master.replication.server is not None
+        master.replication.server.disconnect("to see it come again")
+        await wait_until(lambda: streams(master) == 1 and len(master.replication.acks) == 1)
+        assert await send(master) == 0
+
+
+async def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path, authority: trustme.CA) -> None:
+    """A group that asks for TLS must not run without it, and its store is not touched."""
+    party = Party(tmp_path / "party", authority)
+    party.key.unlink()
+    with pytest.raises(OSError, match=r"key\.pem"):
+        async with broker_at(tmp_path / "store", **party.replication()):
+            pass
+    assert not (tmp_path / "store" / "commitlog").exists()
+
+
+# ------- what handshakes cost
+
+
+@pytest.mark.parametrize("timeout_s", [0.1, 600.0], ids=["bounded", "unbounded"])
+async def test_a_handshake_has_to_end_in_time(
+    tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch, timeout_s: float
+) -> None:
+    """A peer that begins and says nothing more is let go; without the bound it would stay."""
+    monkeypatch.setattr(tls_port, "HANDSHAKE_S", timeout_s)
+    party = Party(tmp_path / "party", authority)
+    async with broker_at(tmp_path / "master", **party.replication()) as master:
+        peer = await RawPeer.open(ha_port(master))
+        await peer.say(b"\x16\x03\x01")
+        assert master.replication.server is not None
+        port = master.replication.server._tls_port
+        assert port is not None
+        await wait_until(lambda: port.handshakes == 1)
+
+        if timeout_s < 1:
+            assert await peer.is_closed_by_peer()
+            await wait_until(lambda: port.handshakes == 0)
+        else:
+            await asyncio.sleep(0.3)
+            assert port.handshakes == 1
+        await peer.close()
+
+
+@on_both_loops
+async def test_a_flood_of_handshakes_does_not_shut_out_a_slave(
+    tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only so many are kept, the oldest goes first, and a slave that comes gets in."""
+    monkeypatch.setattr(tls_port, "HANDSHAKES_MAX", 3)
+    party = Party(tmp_path / "party", authority)
+    async with broker_at(tmp_path / "master", brokerRole="SYNC_MASTER", **party.replication()) as master:
+        assert master.replication.server is not None
+        port = master.replication.server._tls_port
+        assert port is not None
+        peers = [await RawPeer.open(ha_port(master)) for _ in range(9)]
+        for peer in peers[:6]:
+            assert await peer.is_closed_by_peer()
+        assert port.handshakes == 3
+
+        address = master.settings.ha_address
+        async with broker_at(
+            tmp_path / "slave", haMasterAddress=address, **SLAVE, **party.replication()
+        ):  # fmt: skip
+            await follows(master)
+            assert await send(master) == 0
+        for peer in peers:
+            await peer.close()

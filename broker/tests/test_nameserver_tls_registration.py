@@ -1,0 +1,185 @@
+"""The name server's TLS by its settings file, and brokers that register over it."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import final
+
+import pytest
+import trustme
+
+from gantry_broker.app import Broker
+from gantry_broker.settings import SettingsError as BrokerSettingsError
+from gantry_broker.settings import broker_settings
+from gantry_broker.testing.certificates import Party, other_serial, served_serial
+from gantry_broker.testing.local import running_broker, wait_until
+from gantry_nameserver.server import NameServer
+from gantry_nameserver.settings import NameServerSettings, SettingsError, with_entries
+from gantry_remoting import TlsMode
+
+
+def entries(party: Party, mode: str = "enforcing", *, needs_client: bool = False) -> dict[str, str]:
+    """A namesrv.conf."""
+    return {
+        "listenPort": "0",
+        "bindAddress": "127.0.0.1",
+        "tlsMode": mode,
+        "tlsServerCertPath": str(party.chain),
+        "tlsServerKeyPath": str(party.key),
+        "tlsServerTrustCertPath": str(party.authority),
+        "tlsServerNeedClientAuth": str(needs_client).lower(),
+    }
+
+
+def towards(party: Party, *, shows_certificate: bool = False, **conf: str) -> dict[str, str]:
+    """A broker.conf of somebody who believes the party's authority."""
+    own = {"tlsClientCertPath": str(party.chain), "tlsClientKeyPath": str(party.key)} if shows_certificate else {}
+    return {"tlsEnable": "true", "tlsClientTrustCertPath": str(party.authority), **own, **conf}
+
+
+def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
+    """A broker with these keys."""
+    return running_broker(path, disk=None, clock=None, **conf)
+
+
+@asynccontextmanager
+async def name_server(path: Path, conf: dict[str, str]) -> AsyncIterator[NameServer]:
+    server = NameServer(with_entries(NameServerSettings(), conf), path)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@final
+class Attempts:
+    """Brokers that try to register, one after the other, and what they say when it does not work."""
+
+    def __init__(self, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        self._path = path
+        self._caplog = caplog
+
+    async def succeeds(self, server: NameServer, conf: dict[str, str]) -> bool:
+        """Whether a broker with this conf gets there, before it says that it does not."""
+        self._caplog.clear()
+        address = f"127.0.0.1:{server.port}"
+        async with broker_at(self._path, namesrvAddr=address, **conf) as broker:
+            await wait_until(lambda: address in broker.registration.registered or self._has_failed())
+            return address in broker.registration.registered
+
+    def _has_failed(self) -> bool:
+        return "name server is not reachable" in [record.getMessage() for record in self._caplog.records]
+
+
+@pytest.fixture
+def attempts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Attempts:
+    return Attempts(tmp_path / "store", caplog)
+
+
+# ------- settings
+
+
+def test_a_settings_file_asks_for_tls(tmp_path: Path, authority: trustme.CA) -> None:
+    """The keys are those of a broker; permissive is the default; without a certificate it is plain text."""
+    party = Party(tmp_path, authority)
+    conf = entries(party)
+
+    tls = with_entries(NameServerSettings(), conf).tls
+    assert tls is not None and tls.mode is TlsMode.ENFORCING and tls.authority_file == str(party.authority)
+    assert not tls.requires_client_certificate
+    del conf["tlsMode"]
+    tls = with_entries(NameServerSettings(), conf).tls
+    assert tls is not None and tls.mode is TlsMode.PERMISSIVE
+    assert with_entries(NameServerSettings(), {**conf, "tlsMode": "DISABLED"}).tls is None
+    assert with_entries(NameServerSettings(), {"tlsMode": "permissive"}).tls is None
+
+
+CONTRADICTIONS = [
+    ({"tlsMode": "on"}, "disabled, permissive, enforcing"),
+    ({"tlsMode": "enforcing"}, "tlsServerCertPath"),
+    ({"tlsServerCertPath": "a"}, "tlsServerKeyPath"),
+    ({"tlsServerNeedClientAuth": "yes"}, "true or false"),
+    ({"tlsServerNeedClientAuth": "true"}, "tlsServerTrustCertPath"),
+    ({"tlsServerCertPath": "a", "tlsServerKeyPath": "b", "tlsServerTrustCertPath": "c",
+      "tlsServerNeedClientAuth": "true"}, "plain text would need no certificate"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("conf", "text"), CONTRADICTIONS, ids=[text for _, text in CONTRADICTIONS])
+def test_a_contradiction_does_not_start(conf: dict[str, str], text: str) -> None:
+    """A file that asks for less than it seems to is refused with the key that is wrong."""
+    with pytest.raises(SettingsError, match=text):
+        with_entries(NameServerSettings(), conf)
+
+
+BROKER_CONTRADICTIONS = [
+    ({"tlsClientCertPath": "a"}, "tlsClientKeyPath"),
+    ({"tlsClientTrustCertPath": "a"}, "tlsEnable"),
+    ({"tlsEnable": "true", "tlsClientAuthServer": "false", "tlsClientTrustCertPath": "a"}, "tlsClientAuthServer"),
+    ({"tlsServerCertPath": "a", "tlsServerKeyPath": "b", "tlsServerTrustCertPath": "c",
+      "tlsServerNeedClientAuth": "true"}, "plain text would need no certificate"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("conf", "text"), BROKER_CONTRADICTIONS, ids=[text for _, text in BROKER_CONTRADICTIONS])
+def test_a_broker_that_would_check_nobody_does_not_start(conf: dict[str, str], text: str) -> None:
+    """What looks like a check and is none is refused."""
+    with pytest.raises(BrokerSettingsError, match=text):
+        broker_settings(conf)
+
+
+# ------- registration
+
+
+async def test_a_broker_registers_over_tls(tmp_path: Path, authority: trustme.CA, attempts: Attempts) -> None:
+    """With tlsEnable and the authority it gets in; without, a name server that enforces TLS does not hear of it."""
+    party = Party(tmp_path / "party", authority)
+    async with name_server(tmp_path / "data", entries(party)) as server:
+        assert await attempts.succeeds(server, towards(party))
+        assert not await attempts.succeeds(server, {})
+
+
+async def test_a_broker_shows_its_certificate(tmp_path: Path, authority: trustme.CA, attempts: Attempts) -> None:
+    """A name server that asks for certificates lets nobody else change its routes."""
+    party = Party(tmp_path / "party", authority)
+    stranger = Party(tmp_path / "stranger", trustme.CA(), trusts=authority)
+    async with name_server(tmp_path / "data", entries(party, needs_client=True)) as server:
+        assert await attempts.succeeds(server, towards(party, shows_certificate=True))
+        assert not await attempts.succeeds(server, towards(party))
+        assert not await attempts.succeeds(server, towards(stranger, shows_certificate=True))
+
+
+async def test_a_broker_knows_its_name_server(tmp_path: Path, authority: trustme.CA, attempts: Attempts) -> None:
+    """Another authority's, or one for another host, is told nothing, unless the switches say so."""
+    party = Party(tmp_path / "party", authority, "elsewhere.example")
+    stranger = Party(tmp_path / "stranger", trustme.CA())
+    async with name_server(tmp_path / "data", entries(party)) as server:
+        assert not await attempts.succeeds(server, towards(stranger, tlsClientCheckHostName="false"))
+        assert not await attempts.succeeds(server, towards(party))
+        assert await attempts.succeeds(server, towards(party, tlsClientCheckHostName="false"))
+        assert await attempts.succeeds(server, {"tlsEnable": "true", "tlsClientAuthServer": "false"})
+
+
+async def test_the_name_servers_certificate_is_replaced(
+    tmp_path: Path, authority: trustme.CA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new pair in its files is what the next client sees; brokers that are registered stay so."""
+    monkeypatch.setattr("gantry_remoting.certificates.LOOK_INTERVAL_S", 0.01)
+    party = Party(tmp_path / "party", authority)
+    async with name_server(tmp_path / "data", entries(party)) as server:
+        address = f"127.0.0.1:{server.port}"
+        async with broker_at(tmp_path / "store", namesrvAddr=address, **towards(party)) as broker:
+            await wait_until(lambda: address in broker.registration.registered)
+            context = party.client().client_context()
+            serial = await served_serial(server.port, context)
+
+            party.replace(authority)
+            await other_serial(server.port, context, serial)
+
+            assert broker.registration.registered == {address}

@@ -1,0 +1,177 @@
+"""The audit log: one line for each administrator's write to a broker, whatever became of it."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantry_broker.control.server import ControlServer
+from gantry_broker.logs import set_up_logs
+from gantry_broker.server import service
+from gantry_broker.server.audit import AUDITED, EVERY_DAY
+from gantry_broker.server.gate import CHANGES
+from gantry_broker.testing.fake_group import FakeGroup
+from gantry_broker.testing.local import dialogue, running_broker, wait_until
+from gantry_remoting.audit import FIELDS, LOGGER, subject
+from gantry_status.order_client import OrderClient
+from gantry_status.orders import AskStatus, Fence, Lease
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.fastjson import dumps
+
+KEYS = {"server", "peer", "account", "what", "code", "on", "outcome", "result", "reason"}
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [json.loads(record.getMessage()) for record in caplog.records if record.name == LOGGER]
+
+
+@pytest.fixture(autouse=True)
+def audit_level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger=LOGGER)
+
+
+def test_every_change_is_an_administrators_or_a_clients() -> None:
+    """Whoever adds a code to what only a master does gets a line for it, unless clients send it all day."""
+    assert CHANGES <= AUDITED | EVERY_DAY
+    assert not AUDITED & EVERY_DAY
+    assert RequestCode.UPDATE_BROKER_CONFIG in AUDITED
+
+
+@pytest.mark.parametrize("is_master", [True, False], ids=["master", "no role"])
+async def test_each_write_leaves_exactly_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_master: bool
+) -> None:
+    """Done, wrong, unknown or refused: who asked for what, and the code that was answered."""
+    conf = {} if is_master else {"roleAtStart": "UNASSIGNED", "brokerId": "1"}
+    async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
+        for code in sorted(AUDITED):
+            caplog.clear()
+            reply = await client.ask(code, {"topic": "T", "secretKey": "do-not-tell"})
+
+            [line] = lines(caplog)
+            assert line.keys() == KEYS
+            assert (line["server"], line["what"], line["code"]) == ("broker", RequestCode(code).name, code)
+            assert (line["outcome"], line["reason"]) == (reply.code, reply.remark)
+            assert line["peer"].startswith("127.0.0.1:")
+            assert line["on"]["topic"] == "T"
+            assert "do-not-tell" not in json.dumps(line)
+
+
+async def test_what_clients_do_leaves_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Sends, pulls, heartbeats, commits and their like are no administrator's writes."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok()
+        await client.read()
+        await client.heartbeat("c1")
+        await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "G"})
+        for code in EVERY_DAY:
+            await client.ask(code)
+
+    assert lines(caplog) == []
+
+
+@pytest.mark.parametrize("is_watched", [True, False], ids=["watched", "twin"])
+async def test_the_one_place_is_what_writes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_watched: bool
+) -> None:
+    """Without it no handler would leave a line by itself."""
+    if not is_watched:
+        monkeypatch.setattr(service, "AUDITED", frozenset())
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+
+    assert len(lines(caplog)) == (1 if is_watched else 0)
+
+
+async def test_a_oneway_write_leaves_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody is answered, and it is known all the same."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        client.tell(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        await client.ask(RequestCode.GET_BROKER_CONFIG)
+        await wait_until(lambda: bool(lines(caplog)))
+
+    assert [line["what"] for line in lines(caplog)] == ["DELETE_TOPIC_IN_BROKER"]
+
+
+async def test_keys_of_settings_are_told_and_values_are_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A value may be a secret that somebody sent here by mistake."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        reply = await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"maxBatchMessages=5\npassword=hunter2\n")
+
+    [line] = lines(caplog)
+    assert line["on"] == {"keys": ["maxBatchMessages", "password"]}
+    assert (line["outcome"], line["result"]) == (ResponseCode.NO_PERMISSION, "NO_PERMISSION")
+    assert "hunter2" not in json.dumps(line) + (reply.remark or "")
+
+
+BODIES = {
+    "groups": (dumps({"groupConfigList": [{"groupName": "a"}, {"groupName": "b"}]}), {"groupConfigList": ["a", "b"]}),
+    "group": (dumps({"groupName": "a", "retryMaxTimes": 3}), {"groupName": "a"}),
+    "topics": (dumps({"topicConfigList": [{"topicName": "T"}, 7]}), {"topicConfigList": ["T"]}),
+    "broken": (b"{oh", {"body": "not readable"}),
+    "no object": (b"[1]", {}),
+    "no text": (b"{\xff\xfe", {"body": "not readable"}),
+    "deep": (b"{" * 100_000, {"body": "not readable"}),
+    "long": (dumps({"groupName": "x" * 1000}), {"groupName": "x" * 200}),
+}
+
+
+@pytest.mark.parametrize(("body", "about"), BODIES.values(), ids=BODIES.keys())
+def test_names_come_from_bodies_whatever_they_are(body: bytes, about: dict[str, Any]) -> None:
+    """What is written about is found where it is; what cannot be read is said to be so."""
+    command = Command(code=RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=body)
+
+    assert subject(command) == about
+
+
+def test_no_name_makes_a_second_line() -> None:
+    """A header's line breaks stay inside of the JSON, and its length is bounded."""
+    topic = "a\n2025 INFO gantry.audit {}" + "x" * 999
+    command = Command(code=RequestCode.DELETE_TOPIC_IN_BROKER, ext={"topic": topic})
+
+    text = json.dumps(subject(command))
+    assert "\n" not in text
+    assert len(text) < 300
+    assert "value" not in FIELDS
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    root = logging.getLogger()
+    handlers, level, audit = root.handlers[:], root.level, logging.getLogger(LOGGER).level
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger(LOGGER).setLevel(audit)
+
+
+def test_no_log_level_switches_it_off(root_logger: logging.Logger) -> None:
+    """A broker that logs errors only still says who changed what."""
+    logging.getLogger(LOGGER).setLevel(logging.NOTSET)
+
+    set_up_logs("error")
+
+    assert logging.getLogger(LOGGER).isEnabledFor(logging.INFO)
+    assert not logging.getLogger("gantry_broker.app").isEnabledFor(logging.INFO)
+
+
+async def test_orders_over_the_control_socket_leave_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With the process and the user that gave it; looking, and a Lease that is renewed, leave none."""
+    members = FakeGroup([1, 2], acks_needed=1)
+    members.begin(1)
+    server = ControlServer(str(tmp_path / "control.sock"), members.members[2])
+    await server.start()
+    try:
+        async with OrderClient(server.path, answer_timeout_s=10) as client:
+            await client.call(AskStatus())
+            await client.call(Lease(renewed_ms=1, duration_ms=2))
+            await client.call(Fence(epoch=9))
+    finally:
+        await server.close()
+
+    [line] = lines(caplog)
+    assert (line["server"], line["what"], line["on"]) == ("control", "fence", {"epoch": 9})
+    assert line["peer"].startswith("pid=")

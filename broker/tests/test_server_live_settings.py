@@ -1,0 +1,291 @@
+"""Settings changed while the broker runs: only those of a list, all of a request or none, and kept over a restart."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.server import live_settings
+from gantry_broker.server.live_settings import CHANGEABLE
+from gantry_broker.settings import BrokerSettings, broker_settings
+from gantry_broker.testing.local import Dialogue, dialogue, local_conf, running_broker, tree
+from gantry_wire import Command, RequestCode, ResponseCode
+
+SAMPLES = {
+    "autoCreateTopicEnable": "false",
+    "autoCreateSubscriptionGroup": "false",
+    "maxMessageSize": "1000",
+    "maxBatchMessages": "7",
+    "sendThreadPoolQueueCapacity": "8",
+    "waitTimeMillsInSendQueue": "9000",
+    "osPageCacheBusyTimeOutMills": "10",
+    "pullThreadPoolQueueCapacity": "11",
+    "maxHeldPullsPerConnection": "12",
+    "maxPullBatchSize": "13",
+    "maxTransferBytesOnMessageInMemory": "14000",
+    "maxTransferBytesOnRequest": "15000",
+    "flushConsumerOffsetInterval": "1600",
+    "fileReservedTime": "17",
+    "deleteWhen": "1;18",
+    "diskMaxUsedSpaceRatio": "19",
+    "diskSpaceCleanForciblyRatio": "98",
+    "diskSpaceWarningLevelRatio": "98",
+    "cleanResourceInterval": "21000",
+    "slaveReadEnable": "false",
+    "accessMessageInMemoryMaxRatio": "23",
+    "shutdownTimeout": "24000",
+    "transactionTimeOut": "2500",
+    "transactionCheckMax": "26",
+    "transactionCheckInterval": "2700",
+}
+"""Another value than the default, and than the tests' own, for each key that may change."""
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with running_broker(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+async def change(client: Dialogue, **pairs: str) -> Command:
+    body = "".join(f"{key}={value}\n" for key, value in pairs.items()).encode()
+    return await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+
+async def shown(client: Dialogue) -> dict[str, str]:
+    reply = await client.ask(RequestCode.GET_BROKER_CONFIG)
+    return dict(line.split("=", 1) for line in reply.body.decode().splitlines())
+
+
+async def versions(client: Dialogue) -> int:
+    reply = await client.ask(RequestCode.GET_BROKER_CONFIG)
+    return int(json.loads(reply.ext["version"])["counter"])
+
+
+# ------- what changes
+
+
+async def test_every_key_of_the_list_changes_and_is_shown(client: Dialogue) -> None:
+    """A changed key is what code 26 shows from then on; the version rises, and the change is named as one."""
+    assert SAMPLES.keys() == CHANGEABLE
+    before = await versions(client)
+
+    reply = await change(client, **SAMPLES)
+    assert reply.code == 0, reply.remark
+
+    now = await shown(client)
+    assert {key: now[key] for key in SAMPLES} == SAMPLES
+    assert await versions(client) == before + 1
+    told = await client.ask(RequestCode.GET_BROKER_CONFIG)
+    assert told.ext["changedAtRunTime"].split(";") == sorted(SAMPLES)
+
+
+async def test_readers_that_copy_are_told(broker: Broker, client: Dialogue) -> None:
+    """Whoever has taken a value when the broker was built has the new one, at once."""
+    assert (await change(client, **SAMPLES)).code == 0
+
+    assert broker.settings is broker.core.settings
+    assert not broker.core.groups.is_auto_creating
+    assert not broker.core.topics.is_auto_creating
+    assert broker.parked.sends_max == 8
+    assert broker.path.body_bytes_max == 1000
+    assert broker.settings.store.retention.delete_hours == (1, 18)
+    assert broker.settings.store.mapped_file_size_commit_log == 8 * 1024 * 1024, "what the store has decided stays"
+
+
+async def test_topics_are_made_as_long_as_it_is_allowed(client: Dialogue) -> None:
+    """Switched off, the first message to an unknown topic is 17; switched on again it makes the topic."""
+    assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2, topic="First")).code == 0
+
+    assert (await change(client, autoCreateTopicEnable="false")).code == 0
+    refused = await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2, topic="Second")
+    assert refused.code == ResponseCode.TOPIC_NOT_EXIST
+    assert (await client.send(b"b", code=RequestCode.SEND_MESSAGE_V2, topic="First")).code == 0
+
+    assert (await change(client, autoCreateTopicEnable="true")).code == 0
+    assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2, topic="Second")).code == 0
+
+
+async def test_topics_can_be_allowed_where_they_never_were(tmp_path: Path) -> None:
+    """A broker that was started without auto-creation has no template, and gets one."""
+    async with running_broker(tmp_path, autoCreateTopicEnable="false") as broker, dialogue(broker) as client:
+        refused = await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2)
+        assert refused.code == ResponseCode.TOPIC_NOT_EXIST
+
+        assert (await change(client, autoCreateTopicEnable="true")).code == 0
+        assert (await client.send(b"a", code=RequestCode.SEND_MESSAGE_V2)).code == 0
+
+
+async def test_a_smaller_message_is_too_large_at_once(client: Dialogue) -> None:
+    """The limit holds on both ways of a send: the fast one knows no word of it, and leaves it to the other."""
+    assert (await client.send(bytes(2000), code=RequestCode.SEND_MESSAGE_V2)).code == 0
+
+    assert (await change(client, maxMessageSize="1000")).code == 0
+
+    for _ in range(2):
+        refused = await client.send(bytes(2000), code=RequestCode.SEND_MESSAGE_V2)
+        assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+    assert (await client.send(bytes(1000), code=RequestCode.SEND_MESSAGE_V2)).code == 0
+
+
+# ------- what does not
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("brokerRole", "gantry ha"),
+        ("flushDiskType", "promised"),
+        ("listenPort", "at the start only"),
+        ("storePathRootDir", "at the start only"),
+        ("tlsServerKeyPath", "at the start only"),
+        ("haSecretPath", "at the start only"),
+        ("deleteUnconsumed", "has to be in broker.conf"),
+        ("configBlackList", "nobody adds"),
+        ("rocketmqHome", "no such setting"),
+        ("", "no key"),
+    ],
+)
+async def test_everything_else_is_refused_by_name(
+    tmp_path: Path, broker: Broker, client: Dialogue, key: str, why: str
+) -> None:
+    """S7: code 16 names the key and why; nothing of the request is done, and nothing is written."""
+    reply = await change(client, maxMessageSize="1000", **{key: "/tmp/x"})
+
+    if key:
+        assert reply.code == ResponseCode.NO_PERMISSION
+        assert key in (reply.remark or "")
+        assert why in (reply.remark or "")
+    else:
+        assert reply.code == ResponseCode.INVALID_PARAMETER
+    assert "/tmp/x" not in (reply.remark or "") or not key, "a value may be a secret"
+    assert (await shown(client))["maxMessageSize"] != "1000"
+    assert [name for name in tree(tmp_path) if "liveSettings" in name] == []
+    assert broker.core.live.changed == {}
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "twin"])
+async def test_the_list_is_what_guards(client: Dialogue, monkeypatch: pytest.MonkeyPatch, is_listed: bool) -> None:
+    """S7: the twin has a longer list, and there the very same request goes through."""
+    if not is_listed:
+        monkeypatch.setattr(live_settings, "CHANGEABLE", CHANGEABLE | {"regionId"})
+
+    reply = await change(client, regionId="elsewhere")
+
+    assert reply.code == (ResponseCode.NO_PERMISSION if is_listed else ResponseCode.SUCCESS)
+    assert ((await shown(client))["regionId"] == "elsewhere") is not is_listed
+
+
+BAD_VALUES = {
+    "no number": ({"maxBatchMessages": "9", "fileReservedTime": "soon"}, "fileReservedTime=soon"),
+    "out of range": ({"maxBatchMessages": "9", "accessMessageInMemoryMaxRatio": "96"}, "ratio=96"),
+    "contradiction": ({"maxBatchMessages": "9", "diskSpaceWarningLevelRatio": "94"}, "diskspacewarninglevelratio=94"),
+    "larger than a file": ({"maxBatchMessages": "9", "maxMessageSize": "8388608"}, "mappedFileSizeCommitLog"),
+}
+
+
+@pytest.mark.parametrize(("pairs", "text"), BAD_VALUES.values(), ids=BAD_VALUES.keys())
+async def test_a_bad_value_is_named_and_nothing_changes(client: Dialogue, pairs: dict[str, str], text: str) -> None:
+    """Key and value are in the answer; the good keys of the same request are not changed either."""
+    before = await shown(client)
+
+    reply = await change(client, **pairs)
+
+    assert reply.code == ResponseCode.INVALID_PARAMETER
+    assert text.lower() in (reply.remark or "").lower()
+    assert await shown(client) == before
+
+
+async def test_a_change_that_cannot_be_written_does_not_hold(
+    broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would be gone after the next start is not true before it either."""
+
+    def refuse(document: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(broker.core.live._file, "save", refuse, raising=True)
+
+    reply = await change(client, maxBatchMessages="9")
+
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert (await shown(client))["maxBatchMessages"] == "10000"
+
+
+# ------- what stays
+
+
+async def test_a_change_is_there_after_a_restart(tmp_path: Path) -> None:
+    """It wins over broker.conf, and an empty value gives way to broker.conf again."""
+    conf = {"maxBatchMessages": "5"}
+    async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
+        assert (await change(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
+
+    async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
+        now = await shown(client)
+        assert (now["maxBatchMessages"], now["maxPullBatchSize"]) == ("6", "7")
+        runtime = (await client.ask_json(RequestCode.GET_BROKER_RUNTIME_INFO))["table"]
+        assert runtime["settingsChangedAtRunTime"] == "maxBatchMessages=6;maxPullBatchSize=7"
+        assert (await change(client, maxBatchMessages="")).code == 0
+        assert (await shown(client))["maxBatchMessages"] == "5"
+
+    async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker:
+        assert broker.settings.batch_messages_max == 5
+        assert broker.core.live.changed == {"maxPullBatchSize": "7"}
+
+
+async def test_the_command_line_wins_over_earlier_changes(tmp_path: Path) -> None:
+    """Whoever starts a broker with a key gets it; a change made after that start holds again."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        assert (await change(client, maxBatchMessages="6", maxPullBatchSize="7")).code == 0
+
+    conf = local_conf(tmp_path, maxBatchMessages="8")
+    broker = Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock(), insisted=["maxBatchMessages"])
+    await broker.start()
+    try:
+        assert (broker.settings.batch_messages_max, broker.settings.pull_messages_max) == (8, 7)
+        async with dialogue(broker) as client:
+            assert (await change(client, maxBatchMessages="9")).code == 0
+        assert broker.settings.batch_messages_max == 9
+    finally:
+        await broker.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"settings":{"storePathRootDir":"/"}}', '{"settings":{"maxBatchMessages":"many"}}', '{"settings":[]}', "{"],
+    ids=["foreign key", "bad value", "other shape", "no JSON"],
+)
+async def test_a_file_that_cannot_be_obeyed_stops_the_start(tmp_path: Path, text: str) -> None:
+    """What somebody has changed is not forgotten in silence; the file is named."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/liveSettings.json").write_text(text)
+
+    with pytest.raises(ConfigCorrupt, match=r"liveSettings\.json"):
+        async with running_broker(tmp_path):
+            pass
+
+
+async def test_an_unassigned_broker_takes_settings(tmp_path: Path) -> None:
+    """Settings are each broker's own: whoever has no role, or is a slave, is set like a master."""
+    conf = {"roleAtStart": "UNASSIGNED", "brokerId": "1"}
+    async with running_broker(tmp_path, disk=None, clock=None, **conf) as broker, dialogue(broker) as client:
+        assert (await client.send(b"x", code=RequestCode.SEND_MESSAGE_V2)).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert (await change(client, maxBatchMessages="9")).code == 0
+        assert broker.settings.batch_messages_max == 9
+
+
+def test_samples_are_no_defaults() -> None:
+    """A key that did not change would show the default, and a test above would not notice."""
+    defaults = BrokerSettings().effective()
+    assert {key for key in CHANGEABLE if SAMPLES[key] == defaults[key]} == set()

@@ -1,0 +1,154 @@
+"""Queries: exactly the messages that carry a key, from topics that exist, as far as consumers may see."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.server.handlers import queries
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.local import TOPIC, UNIQUE_ID, Dialogue, dialogue, properties_text, running_broker
+from gantry_wire import Command
+from gantry_wire.message import decode_records, parse_offset_message_id
+
+NOT_FOUND = 22
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
+    async with running_broker(tmp_path, clock=clock) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+async def keep(client: Dialogue, body: bytes, key: str, **more: str) -> dict[str, str]:
+    return await client.send_ok(body, properties=properties_text(UNIQ_KEY=UNIQUE_ID, KEYS=key), **more)
+
+
+async def query(client: Dialogue, key: str, **more: str) -> Command:
+    ext = {"topic": TOPIC, "key": key, "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
+    return await client.ask(12, {**ext, **more})
+
+
+async def found(client: Dialogue, key: str, **more: str) -> list[bytes]:
+    """The bodies of an answer in its order."""
+    reply = await query(client, key, **more)
+    assert reply.code in (0, NOT_FOUND)
+    return [message.body for message in decode_records(reply.body)] if reply.code == 0 else []
+
+
+async def test_another_key_with_the_same_hash_is_not_found(client: Dialogue) -> None:
+    """Java's hash of "Aa" and "BB" is the same; each key finds its own messages only, and does not cost it a place."""
+    for number in range(10):
+        await keep(client, b"Aa%d" % number, "Aa")
+        await keep(client, b"BB%d" % number, "BB")
+
+    assert await found(client, "Aa") == [b"Aa%d" % number for number in range(10)]
+    assert await found(client, "BB", maxNum="3") == [b"BB7", b"BB8", b"BB9"]
+    assert await found(client, "AaAa") == []
+
+
+async def test_the_test_of_hashes_is_one(client: Dialogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin: without the comparison the other key's messages come along."""
+    monkeypatch.setattr(queries, "is_meant", lambda message, query: True)
+    await keep(client, b"1", "Aa")
+    await keep(client, b"2", "BB")
+
+    assert await found(client, "Aa") == [b"1", b"2"]
+
+
+async def test_answers_come_in_the_order_of_the_log(client: Dialogue) -> None:
+    """As Java's do; where not all fit, the newest are there."""
+    for number in range(70):
+        await keep(client, b"%02d" % number, "k")
+
+    assert await found(client, "k", maxNum="3") == [b"67", b"68", b"69"]
+    assert await found(client, "k", maxNum="1000") == [b"%02d" % number for number in range(6, 70)]
+    assert len(await found(client, UNIQUE_ID, maxNum="1", _UNIQUE_KEY_QUERY="true")) == 32
+
+
+async def test_times_are_compared_to_the_millisecond(clock: FakeClock, client: Dialogue) -> None:
+    """Both ends of the range belong to it; an empty or reversed range finds nothing."""
+    stored_at = []
+    for number in range(3):
+        clock.advance(10)
+        stored_at.append(clock.wall_ms())
+        await keep(client, b"%d" % number, "k")
+
+    async def between(begin: int, end: int) -> list[bytes]:
+        return await found(client, "k", beginTimestamp=str(begin), endTimestamp=str(end))
+
+    assert await between(stored_at[0], stored_at[1]) == [b"0", b"1"]
+    assert await between(stored_at[0] + 1, stored_at[2] - 1) == [b"1"]
+    assert await between(stored_at[2], stored_at[0]) == []
+    assert await between(0, stored_at[0] - 1) == []
+    assert await between(-(1 << 63), (1 << 63) - 1) == [b"0", b"1", b"2"]
+
+
+async def test_a_topic_that_is_not_there_is_said(client: Dialogue) -> None:
+    """22 for an unknown topic and for a deleted one, whose records still lie in the log."""
+    await keep(client, b"1", "k")
+    assert await found(client, "k") == [b"1"]
+
+    assert (await client.ask(215, {"topic": TOPIC})).code == 0
+    for topic in (TOPIC, "NeverSeen"):
+        reply = await query(client, "k", topic=topic)
+        assert (reply.code, f"topic[{topic}] does not exist" in (reply.remark or "")) == (NOT_FOUND, True)
+        assert {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"} == set(reply.ext)
+
+
+async def test_a_broker_without_an_index_says_so(tmp_path: Path) -> None:
+    """With messageIndexEnable=false nothing can be found by key, and the answer names the setting."""
+    async with running_broker(tmp_path, messageIndexEnable="false") as broker, dialogue(broker) as client:
+        await keep(client, b"1", "k")
+        reply = await query(client, "k")
+    assert (reply.code, "messageIndexEnable" in (reply.remark or "")) == (NOT_FOUND, True)
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
+async def test_a_message_that_a_fault_can_take_back_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+) -> None:
+    """What no slave has is stored and not confirmed: no pull shows it, no query by key (it is not indexed yet), and no
+    query by place."""
+    if not is_guarded:
+        monkeypatch.setattr(queries.QueryHandlers, "_shown", lambda handlers, at: handlers._core.store.message_at(at))
+    async with running_broker(tmp_path, brokerRole="SYNC_MASTER") as broker, dialogue(broker) as client:
+        sent = await client.send(b"1", properties=properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="k"))
+        assert sent.code == 11
+        place = str(parse_offset_message_id(sent.ext["msgId"])[2])
+
+        assert await client.read() == []
+        by_key, by_place = await found(client, "k"), (await client.ask(33, {"offset": place})).code
+        assert (by_key, by_place) == ([], 1 if is_guarded else 0)
+
+
+@pytest.mark.parametrize("offset", ["-1", "5", "100000000", str(1 << 62)])
+async def test_a_place_without_a_message_is_said(client: Dialogue, offset: str) -> None:
+    """33 at no record, in the middle of one, behind the end: code 1 with the offset."""
+    await client.send_ok()
+    reply = await client.ask(33, {"offset": offset})
+    assert (reply.code, offset in (reply.remark or "")) == (1, True)
+
+
+async def test_a_delayed_message_is_found_under_the_topic_where_it_lies(client: Dialogue) -> None:
+    """Until it is due it lies in the schedule topic; its offset id leads there, as in RocketMQ."""
+    text = properties_text(UNIQ_KEY=UNIQUE_ID, KEYS="later", DELAY="18")
+    sent = await client.send_ok(b"1", properties=text)
+
+    assert await found(client, "later") == []
+    assert await found(client, "later", topic="SCHEDULE_TOPIC_XXXX") == [b"1"]
+    place = str(parse_offset_message_id(sent["msgId"])[2])
+    (message,) = decode_records((await client.ask(33, {"offset": place})).body)
+    assert message.topic == "SCHEDULE_TOPIC_XXXX"

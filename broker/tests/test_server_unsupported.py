@@ -1,0 +1,84 @@
+"""What this broker does not do is said clearly, request by request, and leaves nothing behind."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.server.handlers import unsupported
+from gantry_broker.server.handlers.unsupported import UNSUPPORTED
+from gantry_broker.testing.local import TOPIC, UNIQUE_ID, Dialogue, dialogue, properties_text, running_broker
+from gantry_wire import RequestCode
+from gantry_wire.fastjson import dumps
+
+POP_CODES = (200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with running_broker(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+@pytest.mark.parametrize("code", UNSUPPORTED, ids=lambda code: code.name)
+async def test_each_is_refused_with_its_own_text(broker: Broker, client: Dialogue, code: RequestCode) -> None:
+    """The answer is the table's code and text, whatever the request holds; nothing is stored, no topic is made."""
+    topics = set(broker.core.topics.all)
+    expected, text = UNSUPPORTED[code]
+
+    for ext, body in (({}, b""), ({"topic": "New", "consumerGroup": "NewGroup", "queueId": "0"}, b"not JSON")):
+        reply = await client.ask(code, ext, body)
+        assert (reply.code, reply.remark, reply.body) == (expected, text, b"")
+    assert (broker.store.wrote, set(broker.core.topics.all)) == (0, topics)
+    assert "NewGroup" not in broker.core.groups.all
+
+
+def test_everything_that_was_put_off_is_in_the_table() -> None:
+    """Pop, its acknowledgements, divisions by brokers and recalls are there by their numbers in RocketMQ."""
+    assert {int(code) for code in UNSUPPORTED} >= {*POP_CODES, 370, 400, 401}
+    assert all(len(text) > 30 for _, text in UNSUPPORTED.values())
+
+
+def test_no_request_is_both_refused_and_handled(broker: Broker) -> None:
+    """Whoever builds one of them takes its line out of the table."""
+    refusers = [handler for code, handler in broker._handlers().items() if code in UNSUPPORTED]
+    assert len(refusers) == len(UNSUPPORTED)
+    assert {handler.__module__ for handler in refusers} == {unsupported.__name__}
+
+
+async def test_a_code_that_nobody_knows_is_said(client: Dialogue) -> None:
+    """Any other number is answered 3 with the number."""
+    reply = await client.ask(4711)
+    assert (reply.code, "4711" in (reply.remark or "")) == (3, True)
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
+@pytest.mark.parametrize("is_batch", [False, True], ids=["single", "batch"])
+async def test_a_timer_on_a_send_is_refused(broker: Broker, client: Dialogue, name: str, is_batch: bool) -> None:
+    """Arbitrary delays are refused with the send: stored, such a message would be delivered at once."""
+    pairs = properties_text(UNIQ_KEY=UNIQUE_ID, **{name: "5"})
+    if is_batch:
+        data = pairs.encode()
+        inner = b"x"
+        size = 4 * 5 + len(inner) + 2 + len(data)
+        entry = b"".join((size.to_bytes(4), bytes(12), len(inner).to_bytes(4), inner, len(data).to_bytes(2), data))
+        reply = await client.send(entry, code=RequestCode.SEND_BATCH_MESSAGE, batch="true")
+    else:
+        reply = await client.send(properties=pairs)
+
+    assert (reply.code, "delay levels" in (reply.remark or "")) == (13, True)
+    assert (broker.store.wrote, TOPIC in broker.core.topics) == (0, False)
+
+
+async def test_a_consumer_that_asks_for_a_division_is_not_stopped(client: Dialogue) -> None:
+    """400 as 5.x clients send it is refused so that they divide the queues themselves: code 3, not a timeout."""
+    body = {"topic": TOPIC, "consumerGroup": "G", "clientId": "c", "strategyName": "AVG", "messageModel": "CLUSTERING"}
+    reply = await client.ask(400, body=dumps(body))
+    assert (reply.code, "clientRebalance" in (reply.remark or "")) == (3, True)

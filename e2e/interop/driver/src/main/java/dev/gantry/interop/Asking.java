@@ -1,0 +1,148 @@
+package dev.gantry.interop;
+
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.RequestTimeoutException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.RequestCallback;
+import org.apache.rocketmq.client.utils.MessageUtil;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * Request and reply: a consumer answers every message, and the answer reaches the producer that asked, by way of the
+ * broker. Half of the requests wait for their answers where the client can, the others are called back. Those choose
+ * their queue by a selector: of the client's ways to be called back, the others call back before there is an answer.
+ */
+final class Asking {
+    private static final long REQUEST_MILLIS = 20_000;
+    private static final long HOPELESS_MILLIS = 1_000;
+    private static final String ANSWERED = "answered";
+
+    private Asking() {
+    }
+
+    static void request(Stage stage) throws Exception {
+        Sent sent = new Sent(stage.options.retryCount(), stage.options.threads());
+        Content content = stage.content();
+        Received received = new Received(sent, content);
+        DefaultMQProducer asking = stage.producer();
+        DefaultMQProducer answering = stage.producer();
+        stage.createTopic(asking, stage.options.queues());
+        AtomicInteger unanswered = new AtomicInteger();
+        DefaultMQPushConsumer consumer = stage.pushConsumer(stage.group);
+        consumer.subscribe(stage.topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                received.take(message);
+                try {
+                    answering.send(answer(message));
+                } catch (Exception failure) {
+                    unanswered.incrementAndGet();
+                    failure.printStackTrace();
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+
+        Answers answers = new Answers(sent);
+        Senders.finish(Senders.startEach(sent, number -> {
+            Message question = content.make(number);
+            if (Dialect.WAITS_FOR_ANSWERS && number % 2 == 0) {
+                answers.take(number, question, asking.request(question, REQUEST_MILLIS));
+            } else {
+                asking.request(question, Asking::choose, number, answers.callback(number, question), REQUEST_MILLIS);
+            }
+        }));
+        stage.await(() -> answers.all() == sent.count, answers::all);
+
+        stage.outcome.sent = sent.count;
+        stage.outcome.failed = sent.failed.get();
+        if (sent.firstFailure.get() != null) {
+            stage.outcome.detail("first_failure", sent.firstFailure.get());
+        }
+        stage.outcome.received = received.distinct.get();
+        stage.outcome.altered = received.altered.get();
+        stage.outcome.detail("answers", answers.right.get());
+        stage.outcome.promise(answers.right.get() == sent.count,
+            "every request is answered with its own answer (" + answers.right.get() + " of " + sent.count + " are)");
+        stage.outcome.promise(unanswered.get() == 0, "every answer is taken (" + unanswered.get() + " were not)");
+        stage.outcome.promise(timesOut(asking, stage), "a request that nobody answers ends at its time");
+    }
+
+    private static Message answer(MessageExt question) throws Exception {
+        Message answer = MessageUtil.createReplyMessage(question, question.getBody());
+        answer.putUserProperty(ANSWERED, question.getKeys());
+        return answer;
+    }
+
+    /** To a topic that nobody reads. */
+    private static boolean timesOut(DefaultMQProducer asking, Stage stage) throws Exception {
+        String silent = stage.topic + "_silent";
+        stage.createTopic(asking, silent, 1);
+        long start = System.nanoTime();
+        CompletableFuture<Throwable> end = new CompletableFuture<>();
+        asking.request(new Message(silent, "anybody?".getBytes()), Asking::choose, 0, new RequestCallback() {
+            @Override
+            public void onSuccess(Message answer) {
+                end.complete(null);
+            }
+
+            @Override
+            public void onException(Throwable failure) {
+                end.complete(failure);
+            }
+        }, HOPELESS_MILLIS);
+        boolean isTimeout = end.get(REQUEST_MILLIS, TimeUnit.MILLISECONDS) instanceof RequestTimeoutException;
+        return isTimeout && (System.nanoTime() - start) / 1_000_000 >= HOPELESS_MILLIS - 50;
+    }
+
+    private static MessageQueue choose(List<MessageQueue> queues, Message message, Object number) {
+        return queues.get((Integer) number % queues.size());
+    }
+
+    /** What came back. */
+    private static final class Answers {
+        final AtomicInteger right = new AtomicInteger();
+        private final AtomicInteger wrong = new AtomicInteger();
+        private final Sent sent;
+
+        Answers(Sent sent) {
+            this.sent = sent;
+        }
+
+        int all() {
+            return right.get() + wrong.get();
+        }
+
+        void take(int number, Message question, Message answer) {
+            boolean isRight = answer != null
+                && Arrays.equals(answer.getBody(), question.getBody())
+                && ("key-" + number).equals(answer.getUserProperty(ANSWERED));
+            (isRight ? right : wrong).incrementAndGet();
+        }
+
+        RequestCallback callback(int number, Message question) {
+            return new RequestCallback() {
+                @Override
+                public void onSuccess(Message answer) {
+                    take(number, question, answer);
+                }
+
+                @Override
+                public void onException(Throwable failure) {
+                    wrong.incrementAndGet();
+                    sent.fail(failure);
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,95 @@
+package dev.gantry.interop;
+
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * What a number stands for in a story about more than plain messages: transactions that end in several ways, delays, and
+ * deliveries that fail the first time. Where such a message will stand nobody can say when it is sent, so the ledger says
+ * that it is pledged to come, or that it must never come.
+ */
+final class Mixture implements TransactionListener {
+    private static final int DELAY_LEVEL = 2;
+    private static final int FAILS_EVERY = 10;
+
+    private final Content content;
+    private final Set<Integer> failed = ConcurrentHashMap.newKeySet();
+
+    Mixture(Content content) {
+        this.content = content;
+    }
+
+    private enum Kind {
+        PLAIN, COMMIT, COMMIT_WHEN_ASKED, ROLL_BACK, ROLL_BACK_WHEN_ASKED, DELAYED;
+
+        static Kind of(int number) {
+            return values()[number % values().length];
+        }
+
+        boolean isTransaction() {
+            return this != PLAIN && this != DELAYED;
+        }
+
+        boolean isDelivered() {
+            return this != ROLL_BACK && this != ROLL_BACK_WHEN_ASKED;
+        }
+
+        LocalTransactionState end() {
+            return isDelivered() ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
+        }
+    }
+
+    /** A producer for all kinds. */
+    TransactionMQProducer producer(String group) {
+        TransactionMQProducer producer = new TransactionMQProducer(group);
+        producer.setTransactionListener(this);
+        return producer;
+    }
+
+    SendResult send(TransactionMQProducer producer, int number) throws Exception {
+        Message message = content.make(number);
+        if (Kind.of(number) == Kind.DELAYED) {
+            message.setDelayTimeLevel(DELAY_LEVEL);
+        }
+        return Kind.of(number).isTransaction()
+            ? producer.sendMessageInTransaction(message, number)
+            : producer.send(message);
+    }
+
+    /** The first word of the ledger's line about a send that was answered 0. */
+    static String word(int number) {
+        Kind kind = Kind.of(number);
+        return kind == Kind.PLAIN ? "ok" : kind.isDelivered() ? "pledged" : "forgotten";
+    }
+
+    /** Whether a number must never be delivered, whatever its send was answered. */
+    static boolean isForgotten(int number) {
+        return !Kind.of(number).isDelivered();
+    }
+
+    /** Whether this delivery is to fail: the first one of some messages. */
+    boolean fails(int number) {
+        return number % FAILS_EVERY == FAILS_EVERY - 1 && failed.add(number);
+    }
+
+    @Override
+    public LocalTransactionState executeLocalTransaction(Message message, Object number) {
+        Kind kind = Kind.of((Integer) number);
+        boolean isAsked = kind == Kind.COMMIT_WHEN_ASKED || kind == Kind.ROLL_BACK_WHEN_ASKED;
+        return isAsked ? LocalTransactionState.UNKNOW : kind.end();
+    }
+
+    @Override
+    public LocalTransactionState checkLocalTransaction(MessageExt message) {
+        int number = content.verify(message, Integer.MAX_VALUE);
+        return number < 0 ? LocalTransactionState.UNKNOW : Kind.of(number).end();
+    }
+}

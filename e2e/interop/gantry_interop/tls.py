@@ -1,0 +1,281 @@
+"""Java clients over TLS, while the servers' certificates are replaced under them.
+
+A name server and a broker of ours enforce TLS and ask every client for a certificate; the broker registers over TLS.
+Unmodified clients with the authority's certificate play ordinary scenarios, and meanwhile a thread writes new
+certificates into the servers' files again and again. Nothing may fail, be lost or altered by that, and new connections
+must have seen more than one certificate. Then strangers play, each with one thing wrong, and must get nothing. At last
+the servers ask for no certificate any more, and a client without one is served.
+
+Certificates are made by the command `openssl`, apart from the code that is judged here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gantry_interop import drivers, java, peers
+from gantry_interop.processes import Child, Nursery, wait_until
+
+SCENARIOS = ("sync", "async", "batch", "compressed", "ordered", "litepull", "restart", "threads64")
+REPLACE_SECONDS = 5.0
+"""More than the servers' three seconds between looks, so that none of the certificates is missed."""
+UNKNOWN_SECONDS_MAX = 60.0
+ANONYMOUS_SCENARIOS = ("sync", "ordered")
+OPENSSL_SECONDS_MAX = 30.0
+EXTENSIONS = "subjectAltName=IP:127.0.0.1,DNS:localhost\nauthorityKeyIdentifier=keyid\n"
+KEY = ("-newkey", "rsa:2048", "-nodes")
+
+
+@dataclass(frozen=True)
+class Authority:
+    """A folder with an authority, and the certificates that it has made."""
+
+    folder: Path
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "ca.pem"
+
+    def create(self) -> Authority:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._openssl("req", "-x509", *KEY, "-days", "30", "-subj", f"/CN=interop-{self.folder.name}",
+                      "-keyout", self._own("ca-key.pem"), "-out", self._own("ca.pem"))  # fmt: skip
+        return self
+
+    def issue(self, name: str) -> Pair:
+        """A new certificate, in the files of the one that had this name; both are replaced, one after the other."""
+        request, names = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
+        new, pair = Pair.of(self.folder, f"{name}-new"), Pair.of(self.folder, name)
+        names.write_text(EXTENSIONS)
+        self._openssl("req", *KEY, "-subj", f"/CN={name}", "-keyout", str(new.key), "-out", str(request))
+        self._openssl("x509", "-req", "-in", str(request), "-CA", self._own("ca.pem"), "-CAkey",
+                      self._own("ca-key.pem"), "-CAcreateserial", "-days", "30", "-extfile", str(names),
+                      "-out", str(new.chain))  # fmt: skip
+        new.chain.replace(pair.chain)
+        new.key.replace(pair.key)
+        return pair
+
+    def _own(self, name: str) -> str:
+        return str(self.folder / name)
+
+    @staticmethod
+    def _openssl(*arguments: str) -> None:
+        program = java.require("openssl", "install the package `openssl`")
+        subprocess.run([program, *arguments], check=True, capture_output=True, timeout=OPENSSL_SECONDS_MAX)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key."""
+
+    chain: Path
+    key: Path
+
+    @staticmethod
+    def of(folder: Path, name: str) -> Pair:
+        return Pair(folder / f"{name}.pem", folder / f"{name}-key.pem")
+
+
+def client_properties(authority: Authority, pair: Pair | None) -> dict[str, str]:
+    """What makes an unmodified client speak TLS, check the server, and show a certificate if it has one."""
+    properties = {
+        "tls.enable": "true",
+        "tls.test.mode.enable": "false",
+        "tls.client.authServer": "true",
+        "tls.client.trustCertPath": str(authority.certificate),
+    }
+    if pair is not None:
+        properties |= {"tls.client.certPath": str(pair.chain), "tls.client.keyPath": str(pair.key)}
+    return properties
+
+
+def start(
+    nursery: Nursery, layout: peers.Layout, authority: Authority, servers: Pair, *, asks_clients: bool = True
+) -> tuple[Child, Child]:
+    """A name server and a broker that enforce TLS, with one certificate for both. Waits until they know each other."""
+    layout.directory.mkdir(parents=True, exist_ok=True)
+    enforcing = {
+        "tlsMode": "enforcing",
+        "tlsServerCertPath": str(servers.chain),
+        "tlsServerKeyPath": str(servers.key),
+    }
+    if asks_clients:
+        enforcing |= {"tlsServerTrustCertPath": str(authority.certificate), "tlsServerNeedClientAuth": "true"}
+    towards_name_server = {
+        "tlsEnable": "true",
+        "tlsClientTrustCertPath": str(authority.certificate),
+        "tlsClientCertPath": str(servers.chain),
+        "tlsClientKeyPath": str(servers.key),
+    }
+    name_server_conf, broker_conf = layout.directory / "namesrv.conf", layout.directory / "broker.conf"
+    name_server_conf.write_text(_lines(enforcing))
+    broker_conf.write_text(_lines(peers.broker_settings("gantry", layout) | enforcing | towards_name_server))
+    name_server = nursery.start(
+        "name-server",
+        [sys.executable, "-m", "gantry_nameserver", "--listen", layout.name_server, "-c", str(name_server_conf),
+         "--data", str(layout.directory / "name-server-data")],
+        os.environ,
+    )  # fmt: skip
+    _wait_for_line(name_server, "name server listening on")
+    broker = nursery.start("broker", [sys.executable, "-m", "gantry_broker", "-c", str(broker_conf)], os.environ)
+    _wait_for_line(broker, "registered at name server")
+    return name_server, broker
+
+
+@dataclass(frozen=True)
+class TlsReport:
+    """What was seen."""
+
+    verdicts: list[drivers.Verdict]
+    unknown: list[drivers.Verdict]
+    """Of clients with one thing wrong; the scenario says what."""
+    certificates_seen: int
+    """How many different ones new connections to the broker were shown."""
+
+    @property
+    def kept(self) -> bool:
+        are_unknown_refused = bool(self.unknown) and not any(one.kept or one.received for one in self.unknown)
+        return all(one.kept for one in self.verdicts) and are_unknown_refused and self.certificates_seen > 1
+
+    def lines(self) -> list[str]:
+        refused = sum(not one.kept and not one.received for one in self.unknown)
+        return [
+            f"{self.certificates_seen} certificates were shown to new connections (more than 1 is wanted)",
+            f"{refused} of {len(self.unknown)} strangers got nothing (all is wanted)",
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "kept": self.kept,
+            "certificates_seen": self.certificates_seen,
+            "verdicts": [one.as_json() for one in self.verdicts],
+            "unknown": [one.as_json() for one in self.unknown],
+        }
+
+
+def play(
+    nursery: Nursery,
+    clients: Sequence[str],
+    order: drivers.Order,
+    directory: Path,
+    report: Callable[[drivers.Verdict], None] = lambda verdict: None,
+    scenarios: Sequence[str] = SCENARIOS,
+) -> TlsReport:
+    """All of it, with one pair of servers; `order`'s address is theirs. Ends the servers."""
+    authority = Authority(directory / "certificates").create()
+    servers, client_pair = authority.issue("servers"), authority.issue("client")
+    layout = peers.Layout(directory / "peer")
+    children = start(nursery, layout, authority, servers)
+    known = replace(order.at(layout.name_server), properties=client_properties(authority, client_pair))
+    verdicts: list[drivers.Verdict] = []
+    refused: list[drivers.Verdict] = []
+    with _replacing(authority, client_pair, layout.broker_port) as serials:
+        for client in clients:
+            verdicts += drivers.play(nursery, client, scenarios, known, directory / f"home-{client}", report)
+    for client in clients:
+        refused += _play_strangers(nursery, client, known, authority, client_pair, directory)
+    _stop(children)
+    verdicts += _play_anonymous(nursery, clients, order, authority, servers, directory, report)
+    return TlsReport(verdicts, refused, len(serials))
+
+
+def strangers(authority: Authority, client: Pair, other: Authority) -> dict[str, dict[str, str]]:
+    """Clients that must get nothing, by what is wrong with them."""
+    return {
+        "plain text": {"tls.enable": "false"},
+        "no certificate": client_properties(authority, None),
+        "of another authority": client_properties(authority, other.issue("stranger")),
+        "trusts another authority": client_properties(other, client),
+    }
+
+
+def _play_strangers(
+    nursery: Nursery, client: str, known: drivers.Order, authority: Authority, pair: Pair, directory: Path
+) -> list[drivers.Verdict]:
+    other = Authority(directory / f"other-{client}").create()
+    found: list[drivers.Verdict] = []
+    for number, (wrong, properties) in enumerate(strangers(authority, pair, other).items()):
+        order = replace(
+            known, count=10, properties=properties, scenario_seconds_max=UNKNOWN_SECONDS_MAX,
+            run=f"{known.run}-stranger-{number}",
+        )  # fmt: skip
+        verdicts = drivers.play(nursery, client, ("sync",), order, directory / f"home-stranger-{client}")
+        found += [replace(one, scenario=wrong) for one in verdicts]
+    return found
+
+
+def _play_anonymous(
+    nursery: Nursery, clients: Sequence[str], order: drivers.Order, authority: Authority, servers: Pair,
+    directory: Path, report: Callable[[drivers.Verdict], None],
+) -> list[drivers.Verdict]:  # fmt: skip
+    """Servers that prove themselves and ask nobody who he is."""
+    layout = peers.Layout(directory / "peer-anonymous")
+    children = start(nursery, layout, authority, servers, asks_clients=False)
+    anonymous = replace(
+        order.at(layout.name_server), properties=client_properties(authority, None), run=f"{order.run}-anonymous"
+    )
+    found: list[drivers.Verdict] = []
+    for client in clients:
+        home = directory / f"home-anonymous-{client}"
+        found += drivers.play(nursery, client, ANONYMOUS_SCENARIOS, anonymous, home, report)
+    _stop(children)
+    return [replace(one, scenario=f"{one.scenario}, anonymous") for one in found]
+
+
+def _stop(children: Sequence[Child]) -> None:
+    for child in reversed(children):
+        child.stop()
+
+
+@contextlib.contextmanager
+def _replacing(authority: Authority, client: Pair, port: int) -> Iterator[set[str]]:
+    """Replaces the servers' certificate until it is left. Gives the numbers of those that connections were shown."""
+    serials, is_over, failures = {_serial(authority, client, port)}, threading.Event(), list[Exception]()
+
+    def go_on() -> None:
+        try:
+            while not is_over.wait(REPLACE_SECONDS):
+                authority.issue("servers")
+                serials.add(_serial(authority, client, port))
+        except (OSError, subprocess.SubprocessError) as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=go_on, name="replace certificates")
+    thread.start()
+    try:
+        yield serials
+    finally:
+        is_over.set()
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _serial(authority: Authority, client: Pair, port: int) -> str:
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    context.load_cert_chain(client.chain, client.key)
+    with (
+        socket.create_connection(("127.0.0.1", port), 10) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+    ):
+        certificate = connection.getpeercert()
+    assert certificate is not None, "a verified server has shown one"
+    return str(certificate["serialNumber"])
+
+
+def _wait_for_line(child: Child, text: str) -> None:
+    wait_until(f"{text!r}", lambda: text in child.log.read_text(errors="replace"), peers.READY_SECONDS_MAX, child)
+
+
+def _lines(settings: dict[str, str]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in settings.items())

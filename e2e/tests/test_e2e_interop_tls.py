@@ -1,0 +1,48 @@
+"""A small slice of the Java clients over TLS; the whole is `e2e/interop/run.py tls`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gantry_interop import drivers, java, peers, tls
+from gantry_interop.processes import Nursery
+
+COUNT = 300
+SCENARIOS = ("sync", "ordered")
+
+
+def report_of(
+    *, is_kept: bool = True, seen: int = 2, unknown_kept: bool = False, unknown_received: int = 0
+) -> tls.TlsReport:
+    verdict = drivers.Verdict("5.3.3", "sync", kept=is_kept)
+    unknown = drivers.Verdict("5.3.3", "sync", kept=unknown_kept, received=unknown_received)
+    return tls.TlsReport([verdict], [unknown], seen)
+
+
+def test_the_report_sees_what_is_wrong() -> None:
+    """Every single promise that is broken breaks the whole; one that nobody tried is not kept."""
+    assert report_of().kept
+    assert not report_of(is_kept=False).kept
+    assert not report_of(seen=1).kept
+    assert not report_of(unknown_kept=True).kept
+    assert not report_of(unknown_received=1).kept
+    assert not tls.TlsReport([drivers.Verdict("5.3.3", "sync", kept=True)], [], 2).kept
+
+
+@pytest.mark.needs_java
+@pytest.mark.parametrize("client", java.CLIENT_MODULES)
+def test_java_clients_speak_tls(client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unmodified clients with a certificate lose nothing, and strangers of four kinds get nothing.
+
+    Whether they see the servers' certificates change in these few seconds is for the long run to say.
+    """
+    monkeypatch.setattr(tls, "REPLACE_SECONDS", 1.0)
+    java.build()
+    order = drivers.Order("", COUNT, 0, 7, peers.SHORT_DELAY_LEVELS, "tls-slice", scenario_seconds_max=60.0)
+
+    with Nursery(tmp_path / "logs") as nursery:
+        found = tls.play(nursery, [client], order, tmp_path, scenarios=SCENARIOS)
+
+    assert [one.broken for one in found.verdicts] == [[]] * (len(SCENARIOS) + len(tls.ANONYMOUS_SCENARIOS))
+    assert [(one.kept, one.received) for one in found.unknown] == [(False, 0)] * 4
