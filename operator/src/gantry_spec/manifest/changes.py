@@ -1,7 +1,7 @@
 """What an edit of a group may change: some fields are fixed once there is a store, and some only grow.
 
 What is refused here would need another store, or would throw messages away. Shards are taken away only when they are
-empty, which nobody can see in the manifest; so that is not refused here but waits, with a reason (``gantry_spec.decide``).
+empty, which nobody can see in the manifest: so that is not refused here, and waits with a reason (``decide``).
 """
 
 from __future__ import annotations

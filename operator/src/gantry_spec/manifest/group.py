@@ -67,16 +67,16 @@ class Spec(Part, frozen=True):
     access: Access = Access()
     """Who may come in, and how."""
 
-    topics: Annotated[list[Topic], msgspec.Meta(max_length=1000)] = []
+    topics: Annotated[list[Topic], msgspec.Meta(max_length=1000)] = msgspec.field(default_factory=list)
     """Topics that shall exist."""
 
-    groups: Annotated[list[ConsumerGroup], msgspec.Meta(max_length=1000)] = []
+    groups: Annotated[list[ConsumerGroup], msgspec.Meta(max_length=1000)] = msgspec.field(default_factory=list)
     """Groups of consumers that shall exist."""
 
-    broker: Annotated[dict[str, str], msgspec.Meta(max_length=100)] = {}
+    broker: Annotated[dict[str, str], msgspec.Meta(max_length=100)] = msgspec.field(default_factory=dict)
     """More lines of a `broker.conf`, by RocketMQ's names. What the fields above decide is refused here."""
 
-    resources: dict[str, Any] = {}
+    resources: dict[str, Any] = msgspec.field(default_factory=dict)
     """Of the broker's container, as in a pod. The buffers' memory is added by itself."""
 
     template: Template = Template()

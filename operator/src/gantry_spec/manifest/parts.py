@@ -103,7 +103,7 @@ class Replication(Part, frozen=True):
     """`Sync` answers 0 when `inSyncReplicas - 1` slaves have a message; `Async` waits for nobody."""
 
     in_sync_replicas: Annotated[int, msgspec.Meta(ge=1, le=9)] | None = None
-    """How many brokers have a message, the master among them, before it is acknowledged. 2 with `Sync`, 1 with `Async`."""
+    """How many brokers have a message, the master among them, before it is acknowledged; 2 with `Sync`."""
 
     ack_timeout: Duration = Duration(3_000)
     """With `Sync`, a send that too few slaves have by then is answered 12: stored, not promised."""

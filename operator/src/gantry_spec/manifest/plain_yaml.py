@@ -1,8 +1,7 @@
 """YAML as manifests need it: mappings, lists and plain values, in bounded size, and nothing that can surprise.
 
 Anchors, aliases and tags are refused, and so is a key that comes twice: the second would silently win. ``yes`` and
-``on`` stay text, since Kubernetes reads them so; only ``true`` and ``false`` are booleans. What JSON can say is all that
-comes out.
+``on`` stay text; only ``true`` and ``false`` are booleans. What JSON can say is all that comes out.
 """
 
 from __future__ import annotations
