@@ -57,10 +57,17 @@ class Promise(MemberAction, frozen=True, kw_only=True):
 
 @final
 class Promote(MemberAction, frozen=True, kw_only=True):
-    """Have it be the master of an epoch. Never decided before the Lease names it for that epoch."""
+    """Have it be the master of an epoch. Never decided before the Lease names it for that epoch.
+
+    It was named for a log that ends at ``end`` of ``last_epoch`` at least. Whoever delivers the order asks for the
+    status first, on the same connection and so of the same process, and gives it only if that is still true: a power
+    cut may have come between.
+    """
 
     epoch: int
     electable: tuple[int, ...]
+    last_epoch: int
+    end: int
 
 
 @final

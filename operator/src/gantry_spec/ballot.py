@@ -78,12 +78,15 @@ def ballot_of(member: Member, report: Report) -> Ballot:
     )
 
 
-def count(record: LeaseRecord, ballots: Sequence[Ballot], *, wanted: int = 0) -> Count:
-    """Who wins, if every reign is outvoted. ``wanted`` wins among equals; then who was the master last."""
+def count(record: LeaseRecord, ballots: Sequence[Ballot], *, wanted: int = 0, is_forced: bool = False) -> Count:
+    """Who wins, if every reign is outvoted. ``wanted`` wins among equals; then who was the master last.
+
+    ``is_forced`` gives up what only those have who are away, as a person has said.
+    """
     heard = [ballot for ballot in ballots if ballot.number in record.members and ballot.end >= 0]
     for reign in record.reigns:
         reason = missing(reign, heard)
-        if reason:
+        if reason and not is_forced:
             return Count(None, reason)
     if not heard:
         return Count(None, "nobody has promised anything")

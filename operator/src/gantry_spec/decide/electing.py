@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 
 from gantry_spec.actions import Action, Crown, Promise, Promote, TakeLease, Wait
-from gantry_spec.ballot import Ballot, Loss, count
+from gantry_spec.ballot import Ballot, Loss, count, missing
 from gantry_spec.decide.view import View
 from gantry_spec.gate import may, may_lose
 from gantry_spec.lease import Goal, Reign, Voice, next_epoch
 from gantry_spec.manifest.quantities import bytes_text
-from gantry_spec.observed import Process, Report
+from gantry_spec.observed import Process, Report, Wish
 
 PATIENCE_MS: Final = 2_000
 """How long is waited for promises that are likely to come, though there are enough."""
@@ -39,15 +39,20 @@ def elect(view: View) -> list[Action]:
         report.promised_epoch > epoch or max(report.epoch, report.last_epoch) >= epoch for _, report in view.reports()
     ):
         return [take(view, goal)]
+    wish = view.shard.wish
+    if wish is not None and wish.id != goal.wish and view.spec.failover.mode != "Disabled":
+        return [take(view, _wished(wish, "it was ordered"))]
     ballots = view.promised(epoch)
     actions: list[Action] = [*_promises(view, ballots)]
-    outcome = count(record, ballots, wanted=goal.to)
+    outcome = count(record, ballots, wanted=goal.to, is_forced=goal.loss_accepted is None)
     if outcome.winner is None:
         return [*actions, Wait(shard=view.shard.number, why=outcome.reason)]
     blocked = _blocked(view, goal, outcome.winner, ballots)
     if blocked is not None:
         return [*actions, blocked]
     loss = view.loss(outcome.winner, ballots)
+    if any(missing(reign, ballots) for reign in record.reigns):
+        loss = Loss(loss.at_least, None)
     crown = crown_of(view, outcome.winner, goal, loss)
     verdict = may(crown, view.ledger, view.spec)
     if not verdict.is_allowed:
@@ -119,34 +124,39 @@ def promote(view: View, report: Report) -> Action:
     is_later = report.asked_ms >= view.lease.seen_ms
     if is_later and (report.identity != reign.identity or report.place < (reign.last_epoch, reign.end)):
         return take(view, Goal(why=f"member {reign.master} has lost something since it was named", may_move=True))
-    return Promote(shard=shard, member=reign.master, epoch=reign.epoch, electable=reign.numbers)
+    return Promote(
+        shard=shard,
+        member=reign.master,
+        epoch=reign.epoch,
+        electable=reign.numbers,
+        last_epoch=reign.last_epoch,
+        end=reign.end,
+    )
 
 
 def begin(view: View, why: str) -> list[Action]:
     """Begin an election, if it can succeed with those who are here now; else say what lacks, and disturb nobody."""
     shard, reign, wish = view.shard.number, view.reign, view.shard.wish
     ballots = view.possible()
-    outcome = count(view.record, ballots)
+    is_forced = wish is not None and wish.loss_accepted is None
+    outcome = count(view.record, ballots, is_forced=is_forced)
     if outcome.winner is None:
         return [Wait(shard=shard, why=f"{why}, and nobody can be elected: {outcome.reason}")]
     is_back = any(ballot.number == reign.master for ballot in ballots)
     if not view.may_move and not is_back:
         mode = view.spec.failover.mode
         return [Wait(shard=shard, why=f"{why}, and failover.mode is {mode}: order a promotion, or start it again")]
-    accepted = 0 if wish is None else wish.loss_accepted
+    goal = Goal(why=why, may_move=view.may_move) if wish is None else _wished(wish, why)
     silent_ms = None if is_back else _silent_then(view)
     loss = view.loss(outcome.winner, ballots, silent_by_ms=silent_ms)
-    verdict = may_lose(loss.at_most, view.spec, accepted=accepted)
+    verdict = may_lose(loss.at_most, view.spec, accepted=goal.loss_accepted)
     if not verdict.is_allowed:
         return [Wait(shard=shard, why=f"{why}; {verdict.because} with member {outcome.winner.number} as the master")]
-    goal = Goal(
-        why=why,
-        wish="" if wish is None else wish.id,
-        to=0 if wish is None else wish.to,
-        loss_accepted=accepted,
-        may_move=view.may_move,
-    )
     return [take(view, goal)]
+
+
+def _wished(wish: Wish, why: str) -> Goal:
+    return Goal(why=why, wish=wish.id, to=wish.to, loss_accepted=wish.loss_accepted, may_move=True)
 
 
 def _silent_then(view: View) -> int:

@@ -29,14 +29,10 @@ def processes(view: View) -> Iterator[Action]:
 
 
 def _holder(view: View, number: int) -> str:
-    """Why a member's log may be the only copy of something; empty if it is not."""
+    """Why a member's log may be the only copy of something; empty if it is not: a master was elected with all of it."""
     if view.lease.record is None or not view.record.is_settled or view.steady_master is None:
         return "no fresh master holds all that was acknowledged"
-    if view.reign.master == number:
-        return "it is the master"
-    if len(view.record.reigns) > 1:
-        return "an older epoch may have acknowledged what only it has"
-    return ""
+    return "it is the master" if view.reign.master == number else ""
 
 
 def _lost(view: View, member: Member) -> Action:
@@ -56,8 +52,8 @@ def _lost(view: View, member: Member) -> Action:
 def _leaving(view: View, member: Member) -> Action:
     shard, number = view.shard.number, member.number
     reason = _holder(view, number)
-    if not reason and number in view.reign.members:
-        reason = "it may still be elected"
+    if not reason and number in view.record.members:
+        reason = "it may still be elected, or have a voice"
     if reason:
         return Wait(shard=shard, why=f"member {number} is scaled away, and stays for now: {reason}")
     return Remove(shard=shard, member=number, why="it is scaled away, and others have all that it has")
