@@ -68,6 +68,8 @@ class Promote(MemberAction, frozen=True, kw_only=True):
     electable: tuple[int, ...]
     last_epoch: int
     end: int
+    continues: int = 0
+    """The same: of which epoch it must be the master up to now; 0 if it was elected, and its log stands still."""
 
 
 @final

@@ -56,6 +56,9 @@ class Reign(msgspec.Struct, frozen=True, kw_only=True):
     end: int = 0
     """Of the master's log when it was named."""
 
+    continues: int = 0
+    """The epoch of which it must still be the master when it is promoted, since nobody elected it; 0 if it was."""
+
     loss: int = 0
     """How many bytes were said to be lost at most when it was named; -1 if a person accepted what nobody knew."""
 

@@ -238,5 +238,8 @@ class Observed(Part, frozen=True):
     """Hash of what members should be started with."""
 
     is_paused: bool = False
+    lease_duration_ms: int = 15_000
+    """Of Leases that are made from now on."""
+
     generation: int = 0
     """Of the spec that was looked at."""

@@ -43,8 +43,8 @@ class Shape(NamedTuple):
 class History:
     """One seed's world, and the dice."""
 
-    def __init__(self, shape: Shape, seed: int) -> None:
-        self.world: Final = World(shape.spec, acks_needed=shape.acks_needed)
+    def __init__(self, shape: Shape, seed: int, world: World | None = None) -> None:
+        self.world: Final = World(shape.spec, acks_needed=shape.acks_needed) if world is None else world
         self.dice: Final = random.Random(seed)
         self.shape: Final = shape
         self.persons = 0
@@ -58,19 +58,21 @@ class History:
             (8, self._decide),
             (14, self._deliver),
             (10, self._copy),
-            (8, self._pass),
+            (10, self._pass),
             (3, self._ask),
             (3, self._answer),
-            (3, self._renew),
+            (5, self._renew),
             (2, self._flush),
         ]
         faults: list[tuple[int, Callable[[], None]]] = [
             (2, self._crash),
+            (4, self._strike_master),
             (3, self._restart),
             (1, self._cut_power),
             (1, self._lose_disk),
             (2, self._cut),
-            (3, self._join),
+            (2, self._isolate),
+            (5, self._join),
             (1, self._forget),
             (1, self._disconnect),
             (1, self._edit),
@@ -80,7 +82,7 @@ class History:
         self._everyday: Final = [call for weight, call in everyday for _ in range(weight)]
         self._faults: Final = [call for weight, call in faults for _ in range(weight)]
 
-    def run(self, steps: int, *, faults_share: float = 0.12) -> None:
+    def run(self, steps: int, *, faults_share: float = 0.15) -> None:
         """Begin in calm, then let things happen."""
         self.calm(rounds_max=8)
         for _ in range(steps):
@@ -152,6 +154,20 @@ class History:
     def _crash(self) -> None:
         self.world.crash(self._number())
 
+    def _strike_master(self) -> None:
+        """Of the newest epoch, as the Lease has it: that is where it hurts."""
+        lease = self.world.lease
+        number = lease.newest.master if lease is not None and lease.newest is not None else self._number()
+        match self.dice.randrange(4):
+            case 0:
+                self.world.crash(number)
+            case 1:
+                self.world.cut_power(number)
+            case 2:
+                self.world.cut |= {frozenset({number, "op0"}), frozenset({number, "op1"})}
+            case _:
+                self._isolate(number)
+
     def _restart(self) -> None:
         self.world.restart(self._number())
 
@@ -167,7 +183,17 @@ class History:
         ends: list[int | str] = [*sorted(self.world.brokers), *NAMES]
         self.world.cut.add(frozenset(self.dice.sample(ends, 2)))
 
+    def _isolate(self, number: int | None = None) -> None:
+        """Clients and perhaps the Lease still reach it, and nobody else."""
+        number = self._number() if number is None else number
+        others: list[int | str] = [one for one in sorted(self.world.brokers) if one != number]
+        for other in (*others, "op0", "op1"):
+            self.world.cut.add(frozenset({number, other}))
+
     def _join(self) -> None:
+        if self.dice.random() < 0.3:
+            self.world.cut.clear()
+            self.world.is_paused = False
         if self.world.cut:
             self.world.cut.remove(self.dice.choice(sorted(self.world.cut, key=lambda pair: sorted(map(str, pair)))))
 
@@ -192,7 +218,7 @@ class History:
             case 2:
                 world.leaving ^= {self._number()}
             case _:
-                world.is_paused = not world.is_paused
+                world.is_paused = not world.is_paused and self.dice.random() < 0.3
 
     def _order(self) -> None:
         self._wishes += 1

@@ -1,9 +1,9 @@
 """Who sees everything that happens in a model world, and says at once what must never happen.
 
-    one master          of each epoch, for ever
-    no late word        nobody acknowledges what the master of a newer epoch does not have
-    nothing is lost     of what was acknowledged with k >= 1, by any promotion
-    no more than said   with k = 0: what a promotion loses is at most what was announced, and that is allowed
+one master          of each epoch, for ever
+no late word        nobody acknowledges what the master of a newer epoch does not have
+nothing is lost     of what was acknowledged with k >= 1, by any promotion
+no more than said   with k = 0: what a promotion loses is at most what was announced, and that is allowed
 """
 
 from __future__ import annotations

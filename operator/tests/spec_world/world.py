@@ -33,6 +33,7 @@ from gantry_spec.observed import (
 )
 
 PEAK_RECORDS_PER_S: Final = 20
+LEASE_MS: Final = 6_000
 
 
 @final
@@ -255,7 +256,7 @@ class World:
             wish=self.wish,
             replace_disks=tuple(sorted(self.given_up)),
         )
-        return Observed(shards=(shard,), template=self.template, is_paused=self.is_paused)
+        return Observed(shards=(shard,), template=self.template, is_paused=self.is_paused, lease_duration_ms=LEASE_MS)
 
     # -- deciding and doing --------------------------------------------------------------------------------------------
 
@@ -304,6 +305,9 @@ class World:
             case act.Promote(epoch=epoch, electable=electable):
                 place = (broker.store.last_epoch, len(broker.store.log) * RECORD_BYTES)
                 is_new = broker.store.epoch != epoch
+                is_gone = action.continues and (broker.role, broker.store.epoch) != (Role.MASTER, action.continues)
+                if is_new and is_gone:
+                    raise Refused("it was to go on as the master, and is none")
                 if is_new and place < (action.last_epoch, action.end):
                     raise Refused("it was named for a longer log")
                 if broker.promote(epoch, electable, self.next_serial()):

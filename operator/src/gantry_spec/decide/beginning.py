@@ -7,14 +7,10 @@ there are logs and no master, there is an election over what members have writte
 
 from __future__ import annotations
 
-from typing import Final
-
 from gantry_spec.actions import Action, Crown, TakeLease, Wait
 from gantry_spec.decide.view import View
 from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice, next_epoch
 from gantry_spec.observed import Member, Report, Role
-
-LEASE_DURATION_MS: Final = 15_000
 
 
 def start(view: View) -> list[Action]:
@@ -47,7 +43,7 @@ def _found(view: View, reports: dict[int, Report]) -> Crown:
         acks_needed=view.members[number].acks_needed,
     )
     goal = Goal(why="the group begins")
-    record = LeaseRecord(epoch=epoch, reigns=(reign,), goal=goal, duration_ms=LEASE_DURATION_MS)
+    record = LeaseRecord(epoch=epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
     return Crown(shard=view.shard.number, expected=None, record=record, why=goal.why)
 
 
@@ -62,7 +58,7 @@ def _adopt(view: View, member: Member, report: Report) -> Crown:
         acks_needed=member.acks_needed if report.acks_recorded is None else report.acks_recorded,
     )
     goal = Goal(why=f"member {member.number} is the master already")
-    record = LeaseRecord(epoch=report.epoch, reigns=(reign,), goal=goal, duration_ms=LEASE_DURATION_MS)
+    record = LeaseRecord(epoch=report.epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
     return Crown(shard=view.shard.number, expected=None, record=record, why=goal.why)
 
 
@@ -82,7 +78,7 @@ def _restore(view: View, reports: dict[int, Report]) -> TakeLease:
     )
     goal = Goal(why="the group comes back from its volumes", may_move=True)
     epoch = next_epoch(view.known_epochs)
-    record = LeaseRecord(epoch=epoch, reigns=(reign,), goal=goal, duration_ms=LEASE_DURATION_MS)
+    record = LeaseRecord(epoch=epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
     return TakeLease(shard=view.shard.number, expected=None, record=record, why=goal.why)
 
 

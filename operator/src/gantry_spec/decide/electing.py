@@ -19,7 +19,7 @@ from gantry_spec.decide.view import View
 from gantry_spec.gate import may, may_lose
 from gantry_spec.lease import Goal, Reign, Voice, next_epoch
 from gantry_spec.manifest.quantities import bytes_text
-from gantry_spec.observed import Process, Report, Wish
+from gantry_spec.observed import Process, Report, Role, Wish
 
 PATIENCE_MS: Final = 2_000
 """How long is waited for promises that are likely to come, though there are enough."""
@@ -119,8 +119,10 @@ def reign_of(view: View, number: int, identity: str, epoch: int, place: tuple[in
 
 
 def promote(view: View, report: Report) -> Action:
-    """Have the one who was named be it, unless it has lost something since."""
+    """Have the one who was named be it, unless it has lost something, or its role, since."""
     reign, shard = view.reign, view.shard.number
+    if reign.continues and (report.role, report.epoch) != (Role.MASTER, reign.continues):
+        return take(view, Goal(why=f"member {reign.master} was to go on as the master, and has lost its role"))
     is_later = report.asked_ms >= view.lease.seen_ms
     if is_later and (report.identity != reign.identity or report.place < (reign.last_epoch, reign.end)):
         return take(view, Goal(why=f"member {reign.master} has lost something since it was named", may_move=True))
@@ -131,6 +133,7 @@ def promote(view: View, report: Report) -> Action:
         electable=reign.numbers,
         last_epoch=reign.last_epoch,
         end=reign.end,
+        continues=reign.continues,
     )
 
 

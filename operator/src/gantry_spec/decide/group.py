@@ -34,7 +34,7 @@ def decide(spec: Spec, observed: Observed, now_ms: int, previous: Mapping[int, L
         if shard.lease is None:
             actions.append(Wait(shard=number, why="its Lease cannot be read: its role stays where it is"))
             continue
-        view = View(spec, shard, now_ms, observed.template, before.get(number))
+        view = View(spec, shard, now_ms, observed.template, before.get(number), observed.lease_duration_ms)
         views.append(view)
         actions += _shard(view)
     if observed.is_paused:

@@ -36,28 +36,28 @@ class Intent(NamedTuple):
 
 def voluntary(view: View, master: Report) -> list[Action]:
     """The one thing that is wanted of a healthy shard now."""
-    intent = next(_intents(view), None)
-    if intent is not None:
-        return _move(view, master, intent)
+    actions: list[Action] = []
+    for intent in _intents(view):
+        if targets(view, intent.to):
+            return _move(view, master, intent)
+        who = f"member {intent.to} is" if intent.to else "no slave is"
+        actions.append(Wait(shard=view.shard.number, why=f"{intent.why}, and {who} near enough to take the role"))
     restarts = _slave_restarts(view, master) or _master_restart(view, master)
-    if restarts:
-        return restarts
-    if master.is_draining:
+    if master.is_draining and not restarts:
         reign = view.reign
-        return [Resume(shard=view.shard.number, member=reign.master, epoch=reign.epoch, electable=reign.numbers)]
-    return []
+        actions.append(Resume(shard=view.shard.number, member=reign.master, epoch=reign.epoch, electable=reign.numbers))
+    return actions + restarts
 
 
 def _intents(view: View) -> Iterator[Intent]:
     number, wish = view.reign.master, view.shard.wish
-    is_movable = view.spec.failover.mode != "Disabled" and view.spec.slaves > 0
     goal = view.record.goal
     is_new = wish is not None and wish.to != number and (goal is None or goal.wish != wish.id)
-    if wish is not None and is_new and is_movable and (not wish.to or wish.to in view.spec.members):
+    if wish is not None and is_new and is_movable(view) and (not wish.to or wish.to in view.spec.members):
         yield Intent("it was ordered", wish.to, wish.id)
     if number not in view.spec.members:
         yield Intent(f"member {number} is scaled away")
-    if not is_movable:
+    if not is_movable(view):
         return
     member = view.members[number]
     if member.is_leaving and targets(view, 0):
@@ -66,6 +66,11 @@ def _intents(view: View) -> Iterator[Intent]:
         yield Intent(f"member {number} is to be restarted")
     if view.spec.failover.switchback and number != 1 and targets(view, 1):
         yield Intent("the role goes back to the broker that had it first", 1)
+
+
+def is_movable(view: View) -> bool:
+    """Whether the role may go to anybody else at all."""
+    return view.spec.failover.mode != "Disabled" and view.spec.slaves > 0
 
 
 # -- the role ----------------------------------------------------------------------------------------------------------
@@ -92,13 +97,6 @@ def targets(view: View, to: int) -> list[int]:
 def _move(view: View, master: Report, intent: Intent) -> list[Action]:
     shard, number = view.shard.number, view.reign.master
     found = targets(view, intent.to)
-    if not found:
-        who = f"member {intent.to} is" if intent.to else "no slave is"
-        actions: list[Action] = [Wait(shard=shard, why=f"{intent.why}, and {who} near enough to take the role")]
-        if master.is_draining:
-            reign = view.reign
-            actions.append(Resume(shard=shard, member=number, epoch=reign.epoch, electable=reign.numbers))
-        return actions
     if not master.is_draining:
         return [Drain(shard=shard, member=number, timeout_ms=DRAIN_TIMEOUT_MS, why=intent.why)]
     received = {ack.number: ack.received for ack in master.slaves}
@@ -157,7 +155,7 @@ def _is_stuck(view: View, member: Member) -> bool:
 def _master_restart(view: View, master: Report) -> list[Action]:
     """In place: nobody else may have the role."""
     member = view.members[view.reign.master]
-    if not is_outdated(view, member):
+    if not is_outdated(view, member) or is_movable(view):
         return []
     if not master.is_draining:
         return [Drain(shard=view.shard.number, member=member.number, timeout_ms=DRAIN_TIMEOUT_MS, why="it restarts")]

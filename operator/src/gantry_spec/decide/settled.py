@@ -163,6 +163,7 @@ def _electable(view: View, master: Report) -> SetElectable | None:
         new,
         electable=tuple(Voice(number, stores.get(number, "")) for number in sorted(wanted)),
         acks_needed=reign.acks_needed,
+        continues=reign.epoch,
     )
     why = f"{sorted(wanted)} may be elected after member {reign.master} from now on"
     goal = Goal(why=why)

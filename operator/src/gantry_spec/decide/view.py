@@ -26,6 +26,7 @@ class View:
     """What members should be started with."""
 
     previous: Ledger | None = None
+    lease_duration_ms: int = 15_000
 
     # -- members -------------------------------------------------------------------------------------------------------
 
