@@ -1,4 +1,4 @@
-"""Whatever happens in any order: one master an epoch, no promotion outside the rules, nothing lost that was safe.
+"""In any order of events: one master an epoch, no promotion outside the rules, nothing lost that was safe.
 
 Histories are random and repeatable; ``operator/tests/spec_world/run_histories.py`` runs as many as one likes, and
 ``GANTRY_SIMULATION_SEEDS`` has this file run more. The twins take one rule out each, and the judge must notice.
@@ -35,7 +35,7 @@ CAREFUL = (Shape(1, 0, 50_000), Shape(2, 0, 50_000))
 def test_no_history_breaks_a_promise_and_every_one_heals(seed: int) -> None:
     """Delayed, lost and doubled looks and orders, crashes, power cuts, partitions, lost disks, edits, orders by people.
 
-    The judge stops a history at two masters of one epoch, at an acknowledgement after a newer epoch has begun, at a loss
+    The judge stops a history at two masters of one epoch, at an acknowledgement after a newer epoch began, at a loss
     in a synchronous group, and at one elsewhere that is more than was announced or allowed. When all faults have
     ended, the group is well again.
     """

@@ -153,6 +153,9 @@ class Restart(MemberAction, frozen=True, kw_only=True):
 class Remove(MemberAction, frozen=True, kw_only=True):
     """Stop it for good. What becomes of its volume is the spec's business."""
 
+    boot_id: str = ""
+    """Of the process that is meant; empty if it was never heard."""
+
     holds_nothing: bool = False
     """Whether no message is left on its shard."""
 
@@ -160,6 +163,9 @@ class Remove(MemberAction, frozen=True, kw_only=True):
 @final
 class ReplaceDisk(MemberAction, frozen=True, kw_only=True):
     """Give up its volume, and start it with an empty one."""
+
+    identity: str = ""
+    """Of the store that is meant; empty if it was never heard."""
 
 
 @final

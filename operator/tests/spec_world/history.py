@@ -1,4 +1,4 @@
-"""Random histories of a model world from a seed: what may happen in any order, and then a calm in which all must heal."""
+"""Random histories of a model world from a seed: anything in any order, and then a calm in which all must heal."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from spec_world.history import CALM_ROUNDS_MAX, History, Shape
 from spec_world.judge import Wrong
 
+from gantry_spec.manifest.parts import FailoverMode
+
 SHAPES = (
     Shape(1, 1),
     Shape(2, 1),
@@ -23,6 +25,7 @@ SHAPES = (
     Shape(3, 1),
     Shape(1, 0, 100_000),
     Shape(2, 0, 1_000_000),
+    Shape(2, 1, mode=FailoverMode.MANUAL),
 )
 
 
@@ -69,10 +72,11 @@ def main() -> int:
             sys.stdout.write(f"seed {seed}: {error}\n")
             sys.stdout.write(f"  again: python {__file__} --first {seed} --count 1 --steps {arguments.steps}\n")
     lost = sum(lost for lost, _ in tally.losses)
+    seconds = time.monotonic() - began
     sys.stdout.write(
-        f"{arguments.count} histories, {tally.promotions} promotions, {tally.acknowledged} records acknowledged and kept,"
+        f"{arguments.count} histories, {tally.promotions} epochs, {tally.acknowledged} records acknowledged and kept,"
         f" {len(tally.losses)} announced losses of {lost} bytes, {tally.persons} times only a person could help,"
-        f" {failures} wrong, {time.monotonic() - began:.0f} s\n"
+        f" {failures} wrong, {seconds:.0f} s\n"
     )
     return 1 if failures else 0
 

@@ -7,6 +7,7 @@ on the world, so a seed is a history. The judge hears of every acknowledgement a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -127,9 +128,10 @@ class World:
             return
         reign = self.lease.newest
         broker = self.brokers.get(reign.master)
-        if broker is not None and broker.is_up and self.reach(broker.number, "api"):
-            if (broker.role, broker.store.epoch) == (Role.MASTER, reign.epoch):
-                broker.lease_until_ms = self.now_ms + int(self.lease.duration_ms * 0.9)
+        if broker is None or not broker.is_up or not self.reach(broker.number, "api"):
+            return
+        if (broker.role, broker.store.epoch) == (Role.MASTER, reign.epoch):
+            broker.lease_until_ms = self.now_ms + int(self.lease.duration_ms * 0.9)
         self.acknowledge()
 
     def flush(self, number: int) -> None:
@@ -171,7 +173,9 @@ class World:
     def lose_disk(self, number: int) -> bool:
         """The same for its disk; without acks, never for two at once: nothing covers that."""
         broker = self.brokers.get(number)
-        if self.lost_disks and not self.acks_needed:
+        others = [one for one in self.brokers.values() if one.number != number]
+        is_second = self.lost_disks or any(self.judge.lacks_something(one.store) for one in others)
+        if is_second and not self.acks_needed:
             return False
         if broker is None or number in self.lost_disks or not self._is_covered(broker):
             return False
@@ -272,10 +276,8 @@ class World:
         if not under_way:
             return
         action = under_way[index % len(under_way)] if is_kept else under_way.pop(index % len(under_way))
-        try:
+        with suppress(Refused):
             self._do(name, action)
-        except Refused:
-            pass
         self.acknowledge()
 
     def _do(self, name: int, action: act.Action) -> None:
@@ -334,9 +336,15 @@ class World:
                     self.crash(number)
                     if number not in self.lost_disks:
                         broker.start(self.template, self.acks_needed, self.now_ms)
-            case act.Remove():
+            case act.Remove(boot_id=boot_id):
+                meant = self.brokers.get(number)
+                if meant is None or boot_id not in ("", f"{number}-{meant.boot}"):
+                    return
                 self.judge.removed(self.brokers.pop(number, None), self.brokers.values())
-            case act.ReplaceDisk():
+            case act.ReplaceDisk(identity=identity):
+                meant = self.brokers.get(number)
+                if meant is None or identity not in ("", meant.store.identity):
+                    return
                 if self.lost_disks.pop(number, None) is not None:
                     self.given_up.discard(number)
                     lost = self.brokers.pop(number)
