@@ -23,7 +23,7 @@ from spec_world.looks import (
 
 from gantry_spec import actions as act
 from gantry_spec.decide import decide
-from gantry_spec.lease import EPOCH_STRIDE, Goal
+from gantry_spec.lease import EPOCH_STRIDE, Goal, Voice
 from gantry_spec.manifest.group import Spec
 from gantry_spec.observed import Disk, LastWord, Observed, ObservedShard, Process, Role, SlaveAck, Wish
 
@@ -352,15 +352,21 @@ def test_an_old_master_that_returns_follows() -> None:
 
 
 def test_a_replaced_store_has_a_voice_when_it_has_everything() -> None:
-    """And not before."""
-    behind = with_report(healthy(), 2, identity="store-new")
-    acks = (SlaveAck(number=2, identity="store-new", received=9_000),)
-    complete = (SlaveAck(number=2, identity="store-new", received=10_000),)
+    """All that the master had when the new store came: below that is whatever the old one has acknowledged."""
 
-    assert decided(with_report(behind, 1, slaves=acks)) == []
-    [keep] = decided(with_report(behind, 1, slaves=complete))
-    assert isinstance(keep, act.KeepLease)
-    assert keep.record.reigns[0].electable[0].identity == "store-new"
+    def acked(received: int) -> tuple[SlaveAck, ...]:
+        return (SlaveAck(number=2, identity="store-new", received=received),)
+
+    shard = with_report(healthy(), 2, identity="store-new")
+    [first] = decided(with_report(shard, 1, slaves=acked(4_000), confirmed=4_000))
+    assert isinstance(first, act.KeepLease)
+    assert first.record.reigns[0].electable == (Voice(2, "store-2", "store-new", 10_000),)
+
+    noted = with_record(shard, msgspec.structs.replace(first.record, version="8"))
+    assert decided(with_report(noted, 1, slaves=acked(9_999))) == []
+    [second] = decided(with_report(noted, 1, wrote=20_000, slaves=acked(10_000)))
+    assert isinstance(second, act.KeepLease)
+    assert second.record.reigns[0].electable == (Voice(2, "store-new"),)
 
 
 def test_a_new_slave_may_be_elected_once_it_has_everything() -> None:

@@ -1,8 +1,8 @@
 """What can be done to a group: values. Each may be done twice, late, or by two at once, and does no harm then.
 
 Orders go to one broker and carry the epoch that makes them harmless when late; they are the orders of the control
-socket under the same names. Writes to the Lease carry the version that they replace. What concerns processes carries
-the boot id that it is meant for. ``ORDERS`` says which are orders, and which.
+socket under the same names. Writes to the Lease carry the version that they replace. What concerns processes and
+volumes carries the id of the one that is meant. ``ORDERS`` says which are orders, and which.
 """
 
 from __future__ import annotations
@@ -146,15 +146,15 @@ class Restart(MemberAction, frozen=True, kw_only=True):
     """Stop it as it should be stopped, and start it with what the spec says now."""
 
     boot_id: str
-    """Of the process that is meant."""
+    """Of the process or pod that is meant."""
 
 
 @final
 class Remove(MemberAction, frozen=True, kw_only=True):
     """Stop it for good. What becomes of its volume is the spec's business."""
 
-    boot_id: str = ""
-    """Of the process that is meant; empty if it was never heard."""
+    boot_id: str
+    """Of the process or pod that is meant."""
 
     holds_nothing: bool = False
     """Whether no message is left on its shard."""
@@ -164,8 +164,8 @@ class Remove(MemberAction, frozen=True, kw_only=True):
 class ReplaceDisk(MemberAction, frozen=True, kw_only=True):
     """Give up its volume, and start it with an empty one."""
 
-    identity: str = ""
-    """Of the store that is meant; empty if it was never heard."""
+    disk_id: str
+    """Of the volume that is meant."""
 
 
 @final

@@ -68,7 +68,7 @@ def may_lose(at_most: int | None, spec: Spec, *, accepted: int | None = 0) -> Ve
 
 
 def _may_stop(action: MemberAction, ledger: Ledger, spec: Spec) -> Verdict:
-    if ledger.master is None or not ledger.is_fresh:
+    if ledger.master is None or not ledger.is_fresh or ledger.wrote is None:
         return Verdict(False, "what is at risk is not known now: no fresh word of a master", None)
     if action.member == ledger.master:
         return _may_stop_master(action, ledger)

@@ -34,6 +34,12 @@ class Voice(msgspec.Struct, frozen=True):
     identity: str = ""
     """The uuid of its store; empty until it was first seen. A replaced disk has no voice: it has forgotten."""
 
+    coming: str = ""
+    """The store that is here instead, and gets the voice with ``bar``."""
+
+    bar: int = 0
+    """The end of the master's log when it had that store as its slave: all that the other one acknowledged is below."""
+
 
 @final
 class Reign(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,9 +72,6 @@ class Report(Part, frozen=True):
 
     asked_ms: int
     answered_ms: int
-    boot_id: str = ""
-    """Of its process."""
-
     role: Role = Role.UNASSIGNED
     epoch: int = 0
     """In which it has, or had, its role."""
@@ -159,6 +156,12 @@ class Member(Part, frozen=True):
 
     stopped_by_ms: int | None = None
     """Of one that does not run: when that was first known."""
+
+    boot_id: str = ""
+    """Of its process or pod, as whoever runs it knows, whether it reports or not."""
+
+    disk_id: str = ""
+    """The same of its volume."""
 
     template: str = ""
     """Hash of what it was started with."""

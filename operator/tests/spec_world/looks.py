@@ -27,7 +27,6 @@ def report_of(number: int, *, wrote: int, role: Role = Role.SLAVE, master: int =
     values: dict[str, Any] = {
         "asked_ms": NOW_MS - 100,
         "answered_ms": NOW_MS - 90,
-        "boot_id": f"boot-{number}",
         "role": role,
         "epoch": EPOCH,
         "promised_epoch": EPOCH,
@@ -53,6 +52,8 @@ def member_of(number: int, report: Report | None, **other: Any) -> Member:
     values: dict[str, Any] = {
         "process": Process.RUNNING,
         "process_asked_ms": NOW_MS - 100,
+        "boot_id": f"boot-{number}",
+        "disk_id": f"disk-{number}",
         "template": "t",
         "acks_needed": 1,
         "disk": Disk.PRESENT,
@@ -80,8 +81,9 @@ def healthy(
     """A shard in which all is well."""
     numbers = tuple(range(2, slaves + 2))
     acks = tuple(SlaveAck(number=one, identity=f"store-{one}", received=wrote, flushed=wrote) for one in numbers)
-    values = {"acked": wrote if acks_needed else None, "confirmed": wrote, "slaves": acks} | master
-    members = [member_of(1, report_of(1, wrote=wrote, role=Role.MASTER, **values), acks_needed=acks_needed)]
+    said = {"acked": wrote if acks_needed else None, "confirmed": wrote, "slaves": acks} | master
+    values: dict[str, Any] = {"wrote": wrote, "role": Role.MASTER} | said
+    members = [member_of(1, report_of(1, **values), acks_needed=acks_needed)]
     members += [member_of(one, report_of(one, wrote=wrote), acks_needed=acks_needed) for one in numbers]
     lease = ObservedLease(record=record_of(1, numbers, acks_needed=acks_needed), seen_ms=NOW_MS - 60_000)
     return ObservedShard(number=number, lease=lease, members=tuple(members))

@@ -213,6 +213,8 @@ class World:
             process=process,
             process_asked_ms=asked,
             stopped_by_ms=stopped_ms,
+            boot_id=f"{number}-{broker.boot}",
+            disk_id=broker.store.identity,
             template=broker.template,
             acks_needed=broker.acks_needed,
             disk=Disk.LOST if number in self.lost_disks else Disk.PRESENT,
@@ -338,12 +340,12 @@ class World:
                         broker.start(self.template, self.acks_needed, self.now_ms)
             case act.Remove(boot_id=boot_id):
                 meant = self.brokers.get(number)
-                if meant is None or boot_id not in ("", f"{number}-{meant.boot}"):
+                if meant is None or boot_id != f"{number}-{meant.boot}":
                     return
                 self.judge.removed(self.brokers.pop(number, None), self.brokers.values())
-            case act.ReplaceDisk(identity=identity):
+            case act.ReplaceDisk(disk_id=disk_id):
                 meant = self.brokers.get(number)
-                if meant is None or identity not in ("", meant.store.identity):
+                if meant is None or disk_id != meant.store.identity:
                     return
                 if self.lost_disks.pop(number, None) is not None:
                     self.given_up.discard(number)

@@ -68,7 +68,9 @@ def _surplus(view: View) -> list[Action]:
             return [Wait(shard=number, why=why)]
         return [Wait(shard=number, why=why), *(settle(view) if view.record.is_settled else elect(view))]
     return [
-        Remove(shard=number, member=one.number, holds_nothing=True, why="nothing is left on its shard")
+        Remove(
+            shard=number, member=one.number, boot_id=one.boot_id, holds_nothing=True, why="nothing is left on its shard"
+        )
         for one in view.shard.members
         if one.process is not Process.ABSENT
     ]

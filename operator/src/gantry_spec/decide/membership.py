@@ -46,8 +46,8 @@ def _lost(view: View, member: Member) -> Action:
     reason = _holder(view, number)
     if reason:
         return Wait(shard=shard, why=f"the disk of member {number} is lost, and is not replaced: {reason}")
-    identity = "" if member.report is None else member.report.identity
-    return ReplaceDisk(shard=shard, member=number, identity=identity, why="its disk is lost, and its epoch is over")
+    why = "its disk is lost, and a master elsewhere has all that was acknowledged"
+    return ReplaceDisk(shard=shard, member=number, disk_id=member.disk_id, why=why)
 
 
 def _leaving(view: View, member: Member) -> Action:
@@ -57,6 +57,5 @@ def _leaving(view: View, member: Member) -> Action:
         reason = "it may still be elected, or have a voice"
     if reason:
         return Wait(shard=shard, why=f"member {number} is scaled away, and stays for now: {reason}")
-    boot_id = "" if member.report is None else member.report.boot_id
     why = "it is scaled away, and others have all that it has"
-    return Remove(shard=shard, member=number, boot_id=boot_id, why=why)
+    return Remove(shard=shard, member=number, boot_id=member.boot_id, why=why)

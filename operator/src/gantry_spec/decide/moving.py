@@ -138,7 +138,7 @@ def _slave_restarts(view: View, master: Report) -> list[Action]:
             Wait(shard=view.shard.number, why=f"members {away} are not in sync; member {member.number} comes after")
         ]
     others = [number for number in view.ledger.in_sync if number != member.number]
-    if len(others) >= view.reign.acks_needed:
+    if len(others) >= view.reign.acks_needed or member.number not in view.ledger.in_sync:
         return [_restart(view, member)]
     if not master.is_draining:
         why = f"member {member.number} is to be restarted, and acknowledgements need {view.reign.acks_needed} slaves"
@@ -163,6 +163,5 @@ def _master_restart(view: View, master: Report) -> list[Action]:
 
 
 def _restart(view: View, member: Member) -> Restart:
-    boot_id = "" if member.report is None else member.report.boot_id
     why = f"member {member.number} runs with something else than the spec says"
-    return Restart(shard=view.shard.number, member=member.number, boot_id=boot_id, why=why)
+    return Restart(shard=view.shard.number, member=member.number, boot_id=member.boot_id, why=why)

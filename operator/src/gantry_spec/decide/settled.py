@@ -124,20 +124,30 @@ def _kept(view: View, master: Report) -> KeepLease | None:
 
 
 def _stores(view: View, master: Report) -> tuple[Voice, ...]:
-    """A store that was never seen is put down at first sight; another one, once it has all that was acknowledged."""
+    """Which store has which voice. One that was never seen is put down at first sight."""
     voices = []
     for voice in view.reign.electable:
         report = view.fresh(voice.number)
-        identity = "" if report is None else report.identity
-        if identity and identity != voice.identity and (not voice.identity or _has_all(master, voice.number, identity)):
-            voices.append(Voice(voice.number, identity))
-        else:
-            voices.append(voice)
+        identity = voice.identity if report is None or not report.identity else report.identity
+        is_known = identity == voice.identity
+        voices.append(
+            _coming(master, voice, identity) if voice.identity and not is_known else Voice(voice.number, identity)
+        )
     return tuple(voices)
 
 
+def _coming(master: Report, voice: Voice, identity: str) -> Voice:
+    """Another store is here: it gets the voice when it has all that the master had when it came."""
+    ack = next((one for one in master.slaves if (one.number, one.identity) == (voice.number, identity)), None)
+    if ack is None or ack.received is None or master.wrote is None:
+        return voice
+    if voice.coming != identity:
+        return Voice(voice.number, voice.identity, identity, master.wrote)
+    return Voice(voice.number, identity) if ack.received >= voice.bar else voice
+
+
 def _has_all(master: Report, number: int, identity: str) -> bool:
-    """Whether the master says that this store has everything that anybody may have acknowledged."""
+    """Whether the master says that this store has what was confirmed: then it is worth while to let it be elected."""
     bar = master.wrote if master.confirmed is None else master.confirmed
     ack = next((one for one in master.slaves if (one.number, one.identity) == (number, identity)), None)
     return bar is not None and ack is not None and ack.received is not None and ack.received >= bar
