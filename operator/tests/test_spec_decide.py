@@ -106,7 +106,7 @@ def test_a_role_stays_where_it_is_while_the_lease_cannot_be_read() -> None:
 
 def empty(number: int, **other: Any) -> Any:
     """A member that has nothing, and no role."""
-    nothing = {"epoch": 0, "promised_epoch": 0, "last_epoch": 0, "master_address": "", "heard_ms": None}
+    nothing: dict[str, Any] = {"epoch": 0, "promised_epoch": 0, "last_epoch": 0, "master_address": "", "heard_ms": None}
     return member_of(number, report_of(number, wrote=0, role=Role.UNASSIGNED, **nothing), **other)
 
 
@@ -196,7 +196,8 @@ def electing(shard: ObservedShard, **goal: Any) -> ObservedShard:
     """The same shard after the Lease was taken for a new epoch."""
     assert shard.lease is not None
     assert shard.lease.record is not None
-    goal_value = Goal(**({"why": "it is gone", "may_move": True} | goal))
+    values: dict[str, Any] = {"why": "it is gone", "may_move": True} | goal
+    goal_value = Goal(**values)
     return with_record(shard, msgspec.structs.replace(shard.lease.record, epoch=NEXT, goal=goal_value))
 
 

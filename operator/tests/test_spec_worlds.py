@@ -24,7 +24,7 @@ from gantry_spec.gate import ALLOWED
 from gantry_spec.lease import Reign
 from gantry_spec.observed import LastWord, Role
 
-EXAMPLES = int(os.environ.get("GANTRY_SIMULATION_SEEDS", "60"))
+EXAMPLES = int(os.environ.get("GANTRY_SIMULATION_SEEDS", "120"))
 SYNC = (Shape(2, 1), Shape(3, 2), Shape(1, 1), Shape(3, 1))
 ASYNC = (Shape(1, 0, 1_000_000), Shape(2, 0, 1_000_000))
 CAREFUL = (Shape(1, 0, 50_000), Shape(2, 0, 50_000))

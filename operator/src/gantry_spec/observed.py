@@ -72,6 +72,9 @@ class Report(Part, frozen=True):
 
     asked_ms: int
     answered_ms: int
+    boot_id: str = ""
+    """Of the process that said it, by the name that whoever runs it has for it."""
+
     role: Role = Role.UNASSIGNED
     epoch: int = 0
     """In which it has, or had, its role."""
@@ -160,6 +163,9 @@ class Member(Part, frozen=True):
     boot_id: str = ""
     """Of its process or pod, as whoever runs it knows, whether it reports or not."""
 
+    started_by_ms: int | None = None
+    """When that was first known to run."""
+
     disk_id: str = ""
     """The same of its volume."""
 
@@ -184,6 +190,9 @@ class LastWord(Part, frozen=True):
 
     epoch: int
     asked_ms: int
+    boot_id: str = ""
+    """Of its process then."""
+
     epoch_start: int | None = None
     wrote: int | None = None
     peak_bytes_per_s: int | None = None

@@ -219,6 +219,7 @@ class Broker:
         return Report(
             asked_ms=asked_ms,
             answered_ms=now_ms,
+            boot_id=f"{self.number}-{self.boot}",
             role=self.role,
             epoch=store.epoch,
             promised_epoch=store.promised,

@@ -206,14 +206,19 @@ class World:
         if process is Process.STOPPED:
             before = None if known is None else known.stopped_by_ms
             stopped_ms = self.now_ms if before is None else before
+        boot_id, started_ms = f"{number}-{broker.boot}", self.now_ms
+        if known is not None and known.boot_id == boot_id and known.started_by_ms is not None:
+            started_ms = known.started_by_ms
         if not self.reach(f"op{name}", number):
             process, stopped_ms = Process.UNKNOWN, None
+            boot_id = "" if known is None else known.boot_id
         return Member(
             number=number,
             process=process,
             process_asked_ms=asked,
             stopped_by_ms=stopped_ms,
-            boot_id=f"{number}-{broker.boot}",
+            boot_id=boot_id,
+            started_by_ms=started_ms,
             disk_id=broker.store.identity,
             template=broker.template,
             acks_needed=broker.acks_needed,
@@ -238,6 +243,7 @@ class World:
         if word is None or (report.epoch, report.asked_ms) > (word.epoch, word.asked_ms):
             decider.last_word = LastWord(
                 epoch=report.epoch,
+                boot_id=report.boot_id,
                 epoch_start=report.epoch_start,
                 wrote=report.wrote,
                 peak_bytes_per_s=report.peak_bytes_per_s,

@@ -121,20 +121,24 @@ class View:
     def silent_by_ms(self, reign: Reign, ballots: list[Ballot]) -> int | None:
         """When the master of a reign acknowledged nothing more at the latest; None if it still might.
 
-        It acknowledges nothing once it has promised a newer epoch, or when its process has ended after the Lease was
-        taken. Otherwise its two keys must have run out: the Lease, and a grant of one slave.
+        It acknowledges nothing once it has promised a newer epoch, nor after the end of the process that was the
+        master, nor when both its keys have run out: the Lease, and a grant of one slave.
         """
+        member, word, bounds = self.members.get(reign.master), self.last_word(reign), []
         if any(ballot.number == reign.master for ballot in ballots):
-            return self.now_ms
-        member = self.members.get(reign.master)
+            bounds.append(self.now_ms)
+            then = "" if word is None else word.boot_id
+            is_another = member is not None and then and member.boot_id and member.boot_id != then
+            if member is not None and is_another and member.started_by_ms is not None:
+                bounds.append(member.started_by_ms)
         is_stopped = member is not None and member.process in (Process.STOPPED, Process.ABSENT)
         if member is not None and is_stopped and member.process_asked_ms >= self.lease.seen_ms:
-            return self.now_ms if member.stopped_by_ms is None else min(self.now_ms, member.stopped_by_ms)
+            bounds.append(self.now_ms if member.stopped_by_ms is None else min(self.now_ms, member.stopped_by_ms))
         grants = [voice.grant_over_ms for voice in voices_of(reign, ballots)]
-        if not grants:
-            return None
-        over_ms = max(self.lease.seen_ms + self.record.duration_ms, min(grants))
-        return over_ms if over_ms <= self.now_ms else None
+        if grants:
+            over_ms = max(self.lease.seen_ms + self.record.duration_ms, min(grants))
+            bounds += [over_ms] if over_ms <= self.now_ms else []
+        return min(bounds, default=None)
 
     def loss(self, winner: Ballot, ballots: list[Ballot], *, silent_by_ms: int | None = None) -> Loss:
         """What the winner lacks of all reigns. ``silent_by_ms``: instead of what is known of that."""
@@ -155,6 +159,7 @@ class View:
             words.append(
                 LastWord(
                     epoch=report.epoch,
+                    boot_id=report.boot_id,
                     epoch_start=report.epoch_start,
                     wrote=report.wrote,
                     peak_bytes_per_s=report.peak_bytes_per_s,
