@@ -21,7 +21,9 @@ SOURCE_FOLDERS = ("broker/src", "operator/src", "pipelines/src")
 SPEAKING_NAMES = {"TlsSettings.mode", "TlsSettings.certificate_file", "TlsSettings.key_file"}
 """The only settings that may do without a docstring, because the name and the class say it all."""
 NOTE = "<!-- Written by scripts/reference.py (`make format`) from the code; edit the docstrings there. -->\n"
-FIELDS_BEGIN = "<!-- fields: written by scripts/reference.py (`make format`); edit the texts in gantry_spec.manifest -->"
+FIELDS_BEGIN = (
+    "<!-- fields: written by scripts/reference.py (`make format`); edit the texts in gantry_spec.manifest -->"
+)
 FIELDS_END = "<!-- end: fields -->"
 
 

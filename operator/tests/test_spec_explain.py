@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import msgspec
 from spec_world.looks import NOW_MS, healthy, observed, record_of, spec_with, with_record, with_report
 
@@ -13,7 +16,7 @@ from gantry_spec.explain import explain
 from gantry_spec.observed import ObservedShard, Role
 from gantry_status import orders
 
-ASYNC = {"replication": {"mode": "Async"}}
+ASYNC: dict[str, Any] = {"replication": {"mode": "Async"}}
 
 
 def test_a_synchronous_group_says_who_and_that_nothing_is_lost() -> None:
@@ -97,6 +100,17 @@ def test_what_is_announced_is_what_is_written_down() -> None:
     assert outlook.loss_at_most is not None
     assert crowns[0].record.newest is not None
     assert crowns[0].record.newest.loss <= outlook.loss_at_most
+
+
+def test_the_docs_show_what_is_printed() -> None:
+    """Word for word."""
+    page = Path(__file__).resolve().parents[2] / "docs/groups.md"
+    shown = page.read_text().split("```text\n")[2].split("```")[0].splitlines()
+    shard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
+
+    [outlook] = explain(spec_with(**ASYNC), observed(shard), NOW_MS)
+
+    assert outlook.lines == shown
 
 
 # -- words -------------------------------------------------------------------------------------------------------------

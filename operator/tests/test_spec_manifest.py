@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from gantry_spec.manifest.quantities import (
     size_text,
 )
 from gantry_spec.manifest.reading import group_of, plain
+from gantry_spec.manifest.shapes import walk
 
 HEAD = "apiVersion: gantry.dev/v1alpha1\nkind: BrokerGroup\nmetadata: {name: orders}\n"
 
@@ -224,6 +226,36 @@ def test_what_is_no_whole_number_of_bytes_is_no_size(text: object) -> None:
 def test_bytes_for_people_say_when_they_are_unknown(size: int | None, text: str) -> None:
     """Unknown is never zero."""
     assert bytes_text(size) == text
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs/groups.md"
+
+
+def test_the_manifest_in_the_docs_can_be_run() -> None:
+    """Whoever copies it gets a group."""
+    example = DOCS.read_text().split("```yaml\n")[1].split("```")[0]
+
+    assert read_group(example).spec.shards == 2
+
+
+def test_every_field_is_in_the_docs() -> None:
+    """By the path under which it is written, and with its sentence."""
+    text = DOCS.read_text()
+
+    for path, field in walk(Spec, "spec"):
+        parent, name = path.rsplit(".", 1)
+        assert f"### `{parent}`" in text, path
+        assert f"| `{name}` |" in text, path
+        assert field.description in text, path
+
+
+def test_what_the_docs_say_is_refused_is_refused_so() -> None:
+    """Word for word."""
+    shown = DOCS.read_text().split("```text\n")[1].split("```")[0].splitlines()
+
+    assert problems_of(HEAD + "spec: {replication: {inSyncReplicas: 3}}") == shown[0]
+    assert problems_of(HEAD + "spec: {failover: {maxDataLosBytes: 1}}") == shown[1]
+    assert problems_of("#\n" * 8 + HEAD + "spec: {slaves: 1, slaves: 2}") == shown[2]
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------
