@@ -1,8 +1,7 @@
 """What the fields of a spec may say together, each rule once: for us in Python, for the API server in CEL.
 
 A rule has the path of the field that is to be changed, a test, the words for whoever broke it, and the same test as an
-expression over the spec. A test runs both over the same manifests where an evaluator is at hand; until then whoever
-changes one line sees the other beside it.
+expression over the spec with its defaults. Whoever changes one sees the other beside it.
 """
 
 from __future__ import annotations
