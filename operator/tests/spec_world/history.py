@@ -4,39 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 import msgspec
+from spec_world.shapes import Shape
 from spec_world.world import World
 
-from gantry_spec.manifest.group import Spec
-from gantry_spec.manifest.parts import Failover, FailoverMode, Replication, ReplicationMode
-from gantry_spec.manifest.quantities import Duration, Size
-from gantry_spec.observed import Role, Wish
+from gantry_spec.observed import Member, Role, Wish
 
 CALM_ROUNDS_MAX: Final = 120
 NAMES: Final = ("op0", "op1", "api")
-
-
-class Shape(NamedTuple):
-    """What kind of group a history is about."""
-
-    slaves: int
-    acks_needed: int
-    loss_bytes_max: int = 0
-    mode: FailoverMode = FailoverMode.AUTOMATIC
-
-    @property
-    def spec(self) -> Spec:
-        is_sync = self.acks_needed > 0
-        return Spec(
-            slaves=self.slaves,
-            replication=Replication(
-                mode=ReplicationMode.SYNC if is_sync else ReplicationMode.ASYNC,
-                in_sync_replicas=self.acks_needed + 1 if is_sync else None,
-            ),
-            failover=Failover(mode=self.mode, max_data_loss_bytes=Size(self.loss_bytes_max), after=Duration(2_000)),
-        )
 
 
 @final
@@ -52,6 +29,7 @@ class History:
 
         self._wishes = 0
         self._in_flight: list[tuple[int, int, int]] = []
+        self._posted: list[tuple[int, Member]] = []
         everyday: list[tuple[int, Callable[[], None]]] = [
             (6, self._round),
             (8, self._look),
@@ -61,6 +39,8 @@ class History:
             (10, self._pass),
             (3, self._ask),
             (3, self._answer),
+            (2, self._post),
+            (2, self._arrive),
             (5, self._renew),
             (2, self._flush),
         ]
@@ -119,6 +99,18 @@ class History:
             member = self.world.look(name, number, asked_ms=asked_ms)
             if member is not None:
                 self.world.hear(name, member)
+
+    def _post(self) -> None:
+        """An answer goes off, and is heard much later, perhaps after newer ones."""
+        name = self._decider()
+        member = self.world.look(name, self._number())
+        if member is not None:
+            self._posted.append((name, member))
+
+    def _arrive(self) -> None:
+        if self._posted:
+            name, member = self._posted.pop(self.dice.randrange(len(self._posted)))
+            self.world.hear(name, member)
 
     def _decide(self) -> None:
         self.world.decide(self._decider())

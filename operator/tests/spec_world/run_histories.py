@@ -12,8 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from spec_world.history import CALM_ROUNDS_MAX, History, Shape
+from spec_world.history import CALM_ROUNDS_MAX, History
 from spec_world.judge import Wrong
+from spec_world.shapes import Shape
 
 from gantry_spec.manifest.parts import FailoverMode
 
