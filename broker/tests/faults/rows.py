@@ -50,9 +50,16 @@ ROWS: Final = {
     "R10": "the same with a write buffer",
     "R11": "one of two slaves lags",
     "R12": "other settings and roles after a restart",
+    "S1": "malformed frames",
+    "S2": "lengths beyond every limit",
+    "S3": "slow, silent and too many peers",
+    "S4": "names that would be paths",
+    "S5": "bombs, batches that lie",
+    "S6": "access control: who is nobody, and who wants more than is theirs",
+    "S7": "configuration, by whoever may not and by whoever may",
 }
 TESTS: Final = Path(__file__).resolve().parents[1]
-_NAMES: Final = re.compile(r"((?:[KDR]\d+)(?:(?:, | and )[KDR]\d+)*)('s twin)?\b")
+_NAMES: Final = re.compile(r"((?:[KDRS]\d+)(?:(?:, | and )[KDRS]\d+)*)('s twin)?\b")
 
 
 class RowTest(NamedTuple):
