@@ -24,7 +24,7 @@ from spec_world.looks import (
 from gantry_spec import actions as act
 from gantry_spec.decide import decide
 from gantry_spec.lease import EPOCH_STRIDE, Voice
-from gantry_spec.observed import Disk, ObservedShard, Process, Role, SlaveAck
+from gantry_spec.observed import Disk, ObservedShard, Process, Role, SlaveAck, Wish
 
 NEXT = EPOCH + EPOCH_STRIDE
 ASYNC: dict[str, Any] = {"replication": {"mode": "Async"}}
@@ -202,11 +202,14 @@ def test_a_lost_disk_is_waited_for_until_somebody_gives_it_up() -> None:
 
 
 def test_a_disk_that_may_be_the_only_copy_is_never_replaced() -> None:
-    """While nobody is the master, it may be."""
+    """While nobody is the master, it may be. Only a person can accept that."""
     shard = with_member(silent(healthy(), 1, process=Process.STOPPED), 1, disk=Disk.LOST)
     shard = msgspec.structs.replace(silent(shard, 2), replace_disks=(1, 2))
 
     assert "is not replaced: no fresh master holds all" in waits(shard)
+
+    accepted = msgspec.structs.replace(shard, wish=Wish(id="w", loss_accepted=None))
+    assert any(isinstance(one, act.ReplaceDisk) and one.is_accepted for one in decided(accepted))
 
 
 def test_a_member_that_is_scaled_away_loses_its_voice_before_it_goes() -> None:

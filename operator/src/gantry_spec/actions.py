@@ -167,6 +167,9 @@ class ReplaceDisk(MemberAction, frozen=True, kw_only=True):
     disk_id: str
     """Of the volume that is meant."""
 
+    is_accepted: bool = False
+    """Whether a person has accepted that it may be the only copy."""
+
 
 @final
 class ClearWish(Action, frozen=True, kw_only=True):

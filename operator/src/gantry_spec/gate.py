@@ -44,7 +44,7 @@ def may(action: Action, ledger: Ledger, spec: Spec) -> Verdict:
         case Crown(record=record) if record.newest is not None:
             loss, goal = record.newest.loss, record.goal
             return may_lose(None if loss < 0 else loss, spec, accepted=0 if goal is None else goal.loss_accepted)
-        case Remove(holds_nothing=True):
+        case Remove(holds_nothing=True) | ReplaceDisk(is_accepted=True):
             return ALLOWED
         case Restart() | Remove() | ReplaceDisk():
             return _may_stop(action, ledger, spec)

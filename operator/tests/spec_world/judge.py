@@ -88,11 +88,14 @@ class Judge:
             raise Wrong(f"epoch {epoch} may lose {reign.loss} bytes, which nobody has allowed")
         return reign.loss
 
-    def removed(self, broker: Broker | None, others: Iterable[Broker]) -> None:
+    def removed(self, broker: Broker | None, others: Iterable[Broker], *, is_accepted: bool = False) -> None:
         """A store is thrown away on purpose."""
         if broker is None:
             return
         rest: set[Record] = set().union(*(one.store.log for one in others if one is not broker))
         gone = (self.safe & set(broker.store.log)) - rest
-        if gone:
+        if gone and is_accepted:
+            self.lost.update(gone)
+            self.safe.difference_update(gone)
+        elif gone:
             raise Wrong(f"the only copy of {sorted(gone)[:5]} is thrown away with {broker.number}")

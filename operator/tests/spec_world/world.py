@@ -222,14 +222,14 @@ class World(Fleet):
                 if meant is None or boot_id != f"{number}-{meant.boot}":
                     return
                 self.judge.removed(self.brokers.pop(number, None), self.brokers.values())
-            case act.ReplaceDisk(disk_id=disk_id):
+            case act.ReplaceDisk(disk_id=disk_id, is_accepted=is_accepted):
                 meant = self.brokers.get(number)
                 if meant is None or disk_id != meant.store.identity:
                     return
                 if self.lost_disks.pop(number, None) is not None:
                     self.given_up.discard(number)
                     lost = self.brokers.pop(number)
-                    self.judge.removed(lost, self.brokers.values())
+                    self.judge.removed(lost, self.brokers.values(), is_accepted=is_accepted)
                     self.make(number)
                     self.brokers[number].store.owes = lost.store.lacks | lost.store.owes | set(lost.store.log)
 

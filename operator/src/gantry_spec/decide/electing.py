@@ -88,8 +88,13 @@ def _blocked(view: View, goal: Goal, winner: Ballot, ballots: list[Ballot]) -> W
     last = record.newest
     if last is not None and winner.number != last.master and not view.may_move:
         why = f"member {winner.number} has more than the last master, and failover.mode is {view.spec.failover.mode}"
-        return Wait(shard=shard, why=f"{why}: order its promotion")
+        return Wait(shard=shard, why=f"{why}: {_way_out(view)}")
     return None
+
+
+def _way_out(view: View) -> str:
+    """What a person can do where the role does not move by itself."""
+    return "set it to Manual" if view.spec.failover.mode == "Disabled" else "order a promotion"
 
 
 def crown_of(view: View, winner: Ballot, goal: Goal, loss: Loss) -> Crown:
@@ -148,7 +153,7 @@ def begin(view: View, why: str) -> list[Action]:
     is_back = any(ballot.number == reign.master for ballot in ballots)
     if not view.may_move and not is_back:
         mode = view.spec.failover.mode
-        return [Wait(shard=shard, why=f"{why}, and failover.mode is {mode}: order a promotion, or start it again")]
+        return [Wait(shard=shard, why=f"{why}, and failover.mode is {mode}: {_way_out(view)}, or start it again")]
     goal = Goal(why=why, may_move=view.may_move) if wish is None else _wished(wish, why)
     silent_ms = None if is_back else _silent_then(view)
     loss = view.loss(outcome.winner, ballots, silent_by_ms=silent_ms)

@@ -2,7 +2,7 @@
 
 A member is removed, and a lost disk given up, only when the newest epoch has a fresh master elsewhere that holds all
 that was acknowledged, so never the only copy. A lost disk is waited for: until ``storage.replaceAfter`` is over, or
-somebody has said that it will not come back.
+somebody has said that it will not come back. Where it may be the only copy, he has to accept that loss, too.
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ def _lost(view: View, member: Member) -> Action:
     if not is_given_up and not is_over:
         how = f"it is waited for {after_ms}" if after_ms else "say that it is given up, or bring it back"
         return Wait(shard=shard, why=f"the disk of member {number} is lost: {how}")
-    reason = _holder(view, number)
-    if reason:
+    reason, wish = _holder(view, number), view.shard.wish
+    is_accepted = bool(reason) and is_given_up and wish is not None and wish.loss_accepted is None
+    if reason and not is_accepted:
         return Wait(shard=shard, why=f"the disk of member {number} is lost, and is not replaced: {reason}")
     why = "its disk is lost, and a master elsewhere has all that was acknowledged"
-    return ReplaceDisk(shard=shard, member=number, disk_id=member.disk_id, why=why)
+    if is_accepted:
+        why = "its disk is lost, and a person has accepted whatever is lost with it"
+    return ReplaceDisk(shard=shard, member=number, disk_id=member.disk_id, is_accepted=is_accepted, why=why)
 
 
 def _leaving(view: View, member: Member) -> Action:
