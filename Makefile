@@ -20,7 +20,7 @@ test: ## Check, then run every test this machine can run, and say which it could
 check: ## Format, lint, types, import contracts and the docs test; runs no broker.
 	@scripts/check
 
-format: ## Put every file into the one form, and write docs/settings.md and docs/commands.md again.
+format: ## Put every file into the one form, and write docs/settings.md, docs/commands.md and docs/groups.md again.
 	@scripts/format
 
 lock: ## Write requirements/*.txt again, with hashes.

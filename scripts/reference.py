@@ -1,10 +1,10 @@
-"""Write docs/settings.md and docs/commands.md from the code, so that neither can lag behind it.
+"""Write docs/settings.md, docs/commands.md and the fields in docs/groups.md from the code, so that none lags behind it.
 
 The settings are read from the source of every settings class: a dataclass whose name ends in `Settings` or
 `Limits` and which has defaults; one without any is a value handed around inside, not something that a user sets.
 Each field is followed by a docstring with its reason, and a field without one is an error here, since a
-reference that only repeats a name helps nobody. The commands are read from the command line itself. `make format`
-runs this; the docs test compares. It refuses to know what any of it means.
+reference that only repeats a name helps nobody. The commands are read from the command line itself, the fields of a
+manifest from its structs. `make format` runs this; the docs test compares. It refuses to know what any of it means.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ SOURCE_FOLDERS = ("broker/src", "operator/src", "pipelines/src")
 SPEAKING_NAMES = {"TlsSettings.mode", "TlsSettings.certificate_file", "TlsSettings.key_file"}
 """The only settings that may do without a docstring, because the name and the class say it all."""
 NOTE = "<!-- Written by scripts/reference.py (`make format`) from the code; edit the docstrings there. -->\n"
+FIELDS_BEGIN = (
+    "<!-- fields: written by scripts/reference.py (`make format`); edit the texts in gantry_spec.manifest -->"
+)
+FIELDS_END = "<!-- end: fields -->"
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,42 @@ def commands_page(root_command: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
+def field_tables() -> str:
+    """Every field of a manifest, part by part."""
+    from gantry_spec.manifest.group import Spec
+    from gantry_spec.manifest.shapes import Field, fields_of, is_part, item_of, purpose_of
+
+    def part_of(field: Field) -> Any:
+        kind = item_of(field.kind)[0] if getattr(field.kind, "__origin__", None) is list else field.kind
+        return kind if is_part(kind) else None
+
+    def default_text(field: Field) -> str:
+        if field.is_required:
+            return "required"
+        is_nothing = field.default is None or field.default in ("", [], {}) or is_part(field.kind)
+        return "" if is_nothing else f"`{str(field.default).lower() if field.kind is bool else field.default}`"
+
+    def table(part: Any, path: str) -> Iterator[str]:
+        yield from ("", f"### `{path}`", "", purpose_of(part), "", "| field | default | what it is |", "|---|---|---|")
+        fields = fields_of(part)
+        for field in fields:
+            yield f"| `{field.name}` | {default_text(field)} | {field.description} |"
+        for field in fields:
+            if (inner := part_of(field)) is not None:
+                yield from table(inner, f"{path}.{field.name}" + ("" if is_part(field.kind) else "[]"))
+
+    return "\n".join(table(Spec, "spec")).strip()
+
+
+def groups_page(text: str) -> str:
+    """docs/groups.md: what was written by hand, with the fields as they are now."""
+    head, _, rest = text.partition(FIELDS_BEGIN)
+    _, end, tail = rest.partition(FIELDS_END)
+    if not end:
+        raise SystemExit(f"reference: docs/groups.md has no line {FIELDS_BEGIN} and after it {FIELDS_END}")
+    return f"{head}{FIELDS_BEGIN}\n{field_tables()}\n{FIELDS_END}{tail}"
+
+
 def pages(root: Path) -> dict[Path, str]:
     """Each page of the reference and what it should say. Raises SystemExit when a setting lacks its reason."""
     classes = all_settings(root)
@@ -194,6 +234,7 @@ def pages(root: Path) -> dict[Path, str]:
     return {
         docs / "settings.md": settings_page(classes, broker_conf_keys(root)),
         docs / "commands.md": commands_page(command_line()),
+        docs / "groups.md": groups_page((docs / "groups.md").read_text()),
     }
 
 

@@ -1,0 +1,162 @@
+"""What promises prove: whether every past reign is outvoted, who is furthest, and what would be lost. Pure.
+
+Each reign that the Lease still names has to be ended by one of these:
+
+    a quorum        S - k + 1 of its slaves have promised, so any k that have acknowledged include one of them
+    its own master  has promised, and has everything that it ever acknowledged
+    everybody       of it has promised: nobody is left who could know more
+    nothing         it was named, and never began: its master says so, and never will
+
+Then the furthest of all who have promised has whatever was acknowledged. A voice is a store, not a number: an emptied
+disk is another store, and one that may have lost its tail has no voice until it has caught up.
+
+Where no acknowledgement waited for slaves, promises prove nothing about the past, and only end the master's keys. What
+is lost then is counted: what the master had written when it was heard last, and what it may have taken since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gantry_spec.election import promises_needed
+from gantry_spec.lease import LeaseRecord, Reign
+from gantry_spec.observed import LastWord, Member, Report
+
+
+class Ballot(NamedTuple):
+    """One who has promised, or, when it is only asked what would be, one who could."""
+
+    number: int
+    identity: str
+    epoch: int
+    last_epoch: int
+    end: int
+    is_whole: bool | None
+    grant_over_ms: int
+    """When no grant that it gave counts any more, on the clock of whoever looks."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """How far its log is."""
+        return self.last_epoch, self.end
+
+
+class Loss(NamedTuple):
+    """How many acknowledged bytes a promotion loses."""
+
+    at_least: int
+    at_most: int | None
+    """None if nobody knows."""
+
+
+NOTHING = Loss(0, 0)
+
+
+class Count(NamedTuple):
+    """What the ballots say."""
+
+    winner: Ballot | None
+    reason: str
+
+
+GRANT_MS_ASSUMED = 3_000
+"""Of a slave that does not say for how long its grants count."""
+
+
+def ballot_of(member: Member, report: Report) -> Ballot:
+    """The voice of a member as it reports."""
+    granted_ms = GRANT_MS_ASSUMED if report.granted_ms is None else report.granted_ms
+    return Ballot(
+        number=member.number,
+        identity=report.identity,
+        epoch=report.epoch,
+        last_epoch=report.last_epoch,
+        end=-1 if report.wrote is None else report.wrote,
+        is_whole=report.is_whole,
+        grant_over_ms=report.answered_ms + granted_ms,
+    )
+
+
+def count(record: LeaseRecord, ballots: Sequence[Ballot], *, wanted: int = 0, is_forced: bool = False) -> Count:
+    """Who wins, if every reign is outvoted. ``wanted`` wins among equals; then who was the master last.
+
+    ``is_forced`` gives up what only those have who are away, as a person has said.
+    """
+    heard = [ballot for ballot in ballots if ballot.number in record.members and ballot.end >= 0]
+    for reign in record.reigns:
+        reason = missing(reign, heard)
+        if reason and not is_forced:
+            return Count(None, reason)
+    if not heard:
+        return Count(None, "nobody has promised anything")
+    newest = record.newest
+    last = 0 if newest is None else newest.master
+    winner = max(heard, key=lambda one: (one.place, one.number == wanted, one.number == last, -one.number))
+    return Count(winner, f"its log is the furthest: epoch {winner.last_epoch}, offset {winner.end}")
+
+
+def missing(reign: Reign, ballots: Sequence[Ballot]) -> str:
+    """What is still needed to outvote a reign; empty if nothing is."""
+    master = next((one for one in ballots if one.number == reign.master), None)
+    if master is not None and (never_began(reign, master) or is_own_witness(reign, master)):
+        return ""
+    if reign.members <= {one.number for one in ballots}:
+        return ""
+    voices = voices_of(reign, ballots)
+    needed = max(1, promises_needed(len(reign.electable), reign.acks_needed))
+    if len(voices) >= needed or (reign.acks_needed == 0 and master is not None):
+        return ""
+    away = sorted(set(reign.numbers) - {one.number for one in voices})
+    return (
+        f"{len(voices)} of the slaves {list(reign.numbers)} of epoch {reign.epoch} have a voice, and {needed} must;"
+        f" {away} lack"
+    )
+
+
+def voices_of(reign: Reign, ballots: Iterable[Ballot]) -> list[Ballot]:
+    """Who counts after a reign: the very stores that have acknowledged in it, if they have lost nothing since."""
+    stores = {(voice.number, voice.identity) for voice in reign.electable if voice.identity}
+    return [one for one in ballots if (one.number, one.identity) in stores and one.is_whole is not False]
+
+
+def never_began(reign: Reign, master: Ballot) -> bool:
+    """Whether its master never was promoted in it, nor can be any more."""
+    is_same = master.identity == reign.identity and master.is_whole is not False
+    return is_same and master.epoch < reign.epoch and master.last_epoch < reign.epoch
+
+
+def is_own_witness(reign: Reign, master: Ballot) -> bool:
+    """Whether its master has all that it ever acknowledged."""
+    return master.identity == reign.identity and master.is_whole is True
+
+
+def loss_of(
+    reign: Reign, winner: Ballot, ballots: Sequence[Ballot], last_word: LastWord | None, silent_by_ms: int
+) -> Loss:
+    """What of a reign the winner lacks. ``silent_by_ms``: when its master acknowledged nothing more, at the latest."""
+    if reign.acks_needed > 0:
+        return NOTHING
+    master = next((one for one in ballots if one.number == reign.master), None)
+    if master is not None and never_began(reign, master):
+        return NOTHING
+    if master is not None and is_own_witness(reign, master):
+        return _between(winner, master.last_epoch, master.end, None)
+    if last_word is None or last_word.epoch != reign.epoch or last_word.wrote is None:
+        return Loss(0, None)
+    known = _between(winner, reign.epoch, last_word.wrote, last_word.epoch_start)
+    unseen_ms = silent_by_ms - last_word.asked_ms
+    if unseen_ms <= 0:
+        return known
+    if known.at_most is None or last_word.peak_bytes_per_s is None or winner.last_epoch < reign.epoch:
+        return Loss(known.at_least, None)
+    unseen = -(-unseen_ms // 1000) * last_word.peak_bytes_per_s
+    return Loss(known.at_least, max(0, last_word.wrote + unseen - winner.end))
+
+
+def _between(winner: Ballot, epoch: int, end: int, epoch_start: int | None) -> Loss:
+    """What a log that ends at ``end`` of ``epoch`` has more than the winner's."""
+    if winner.last_epoch >= epoch:
+        return Loss(max(0, end - winner.end), max(0, end - winner.end)) if winner.last_epoch == epoch else NOTHING
+    start = winner.end if epoch_start is None else min(winner.end, epoch_start)
+    return Loss(max(0, end - start) if epoch_start is not None else 0, None)

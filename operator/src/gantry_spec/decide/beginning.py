@@ -1,0 +1,86 @@
+"""A shard without a Lease: a new group, one that is run by hand, or one that comes back from its volumes.
+
+Nothing is done before every member has been heard: a disk that is not looked at may hold the newest epoch, or all the
+messages. Where nobody has anything, the first member is the master. Where somebody is the master, it stays so. Where
+there are logs and no master, there is an election over what members have written down about their last reign.
+"""
+
+from __future__ import annotations
+
+from gantry_spec.actions import Action, Crown, TakeLease, Wait
+from gantry_spec.decide.view import View
+from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice, next_epoch
+from gantry_spec.observed import Member, Report, Role
+
+
+def start(view: View) -> list[Action]:
+    """The first record of a shard."""
+    shard = view.shard.number
+    heard = {member.number: (member, report) for member, report in view.reports() if view.fresh(member.number)}
+    away = sorted(set(view.spec.members) - heard.keys())
+    masters = [pair for pair in heard.values() if pair[1].role is Role.MASTER]
+    if masters:
+        member, report = max(masters, key=lambda pair: pair[1].epoch)
+        if report.epoch == max(max(one.epochs) for _, one in heard.values()):
+            return [_adopt(view, member, report)]
+    if away:
+        return [Wait(shard=shard, why=f"members {away} have not been heard yet")]
+    reports = {number: report for number, (_, report) in heard.items()}
+    if all(report.place <= (0, 0) and report.epoch == 0 for report in reports.values()):
+        return [_found(view, reports)]
+    return [_restore(view, reports)]
+
+
+def _found(view: View, reports: dict[int, Report]) -> Crown:
+    """Everybody is empty."""
+    number = next((one for one in view.spec.members if not view.members[one].is_leaving), 1)
+    epoch = next_epoch(view.known_epochs)
+    reign = Reign(
+        epoch=epoch,
+        master=number,
+        identity=reports[number].identity,
+        electable=_voices(reports, [one for one in view.spec.members if one != number]),
+        acks_needed=view.members[number].acks_needed,
+    )
+    goal = Goal(why="the group begins")
+    record = LeaseRecord(epoch=epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
+    return Crown(shard=view.shard.number, expected=None, record=record, why=goal.why)
+
+
+def _adopt(view: View, member: Member, report: Report) -> Crown:
+    """It is the master already."""
+    reports = {one.number: said for one, said in view.reports()}
+    reign = Reign(
+        epoch=report.epoch,
+        master=member.number,
+        identity=report.identity,
+        electable=_voices(reports, report.electable),
+        acks_needed=member.acks_needed if report.acks_recorded is None else report.acks_recorded,
+    )
+    goal = Goal(why=f"member {member.number} is the master already")
+    record = LeaseRecord(epoch=report.epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
+    return Crown(shard=view.shard.number, expected=None, record=record, why=goal.why)
+
+
+def _restore(view: View, reports: dict[int, Report]) -> TakeLease:
+    """There are logs: the reign that is to be outvoted is the newest that anybody has written down."""
+    newest = max(reports.values(), key=lambda one: (one.epoch, one.role is Role.MASTER))
+    furthest = max(reports, key=lambda number: (reports[number].place, -number))
+    master = furthest if newest.master_id is None else newest.master_id
+    electable = newest.electable or tuple(number for number in reports if number != master)
+    known = [one for one in (newest.acks_recorded, view.members[furthest].acks_needed) if one]
+    reign = Reign(
+        epoch=max(newest.epoch, newest.last_epoch),
+        master=master,
+        identity=reports[master].identity if master in reports else "",
+        electable=_voices(reports, [number for number in electable if number != master]),
+        acks_needed=min(known, default=0),
+    )
+    goal = Goal(why="the group comes back from its volumes", may_move=True)
+    epoch = next_epoch(view.known_epochs)
+    record = LeaseRecord(epoch=epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
+    return TakeLease(shard=view.shard.number, expected=None, record=record, why=goal.why)
+
+
+def _voices(reports: dict[int, Report], numbers: list[int] | tuple[int, ...]) -> tuple[Voice, ...]:
+    return tuple(Voice(number, reports[number].identity if number in reports else "") for number in sorted(numbers))

@@ -1,0 +1,175 @@
+"""A new epoch: taken in the Lease, promised by whoever is there, and given a master.
+
+    settled  --TakeLease-->  electing  --promises, keys over, loss allowed: Crown-->  settled  --Promote-->  a master
+                                `-- somebody knows a newer epoch: TakeLease again
+
+Every arrow is a compare-and-swap of the Lease or an order that may be repeated, and which arrow is next follows from
+what is seen. So whoever decides may die at any point, and whoever comes next goes on; two at once get in nobody's way.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from gantry_spec.actions import Action, Crown, Promise, Promote, TakeLease, Wait
+from gantry_spec.ballot import Ballot, Loss, count, missing
+from gantry_spec.decide.view import View
+from gantry_spec.gate import may, may_lose
+from gantry_spec.lease import Goal, Reign, Voice, next_epoch
+from gantry_spec.manifest.quantities import bytes_text
+from gantry_spec.observed import Process, Report, Role, Wish
+
+PATIENCE_MS: Final = 2_000
+"""How long is waited for promises that are likely to come, though there are enough."""
+
+
+def take(view: View, goal: Goal) -> TakeLease:
+    """Take a new epoch for an election."""
+    record = msgspec.structs.replace(view.record, epoch=next_epoch(view.known_epochs), goal=goal, version="")
+    return TakeLease(shard=view.shard.number, expected=view.record.version, record=record, why=goal.why)
+
+
+def elect(view: View) -> list[Action]:
+    """What to do in an epoch that has no master yet."""
+    record, epoch = view.record, view.record.epoch
+    goal = record.goal or Goal(why="an election")
+    if any(
+        report.promised_epoch > epoch or max(report.epoch, report.last_epoch) >= epoch for _, report in view.reports()
+    ):
+        return [take(view, goal)]
+    wish = view.shard.wish
+    if wish is not None and wish.id != goal.wish and view.spec.failover.mode != "Disabled":
+        return [take(view, _wished(wish, "it was ordered"))]
+    ballots = view.promised(epoch)
+    actions: list[Action] = [*_promises(view, ballots)]
+    outcome = count(record, ballots, wanted=goal.to, is_forced=goal.loss_accepted is None)
+    if outcome.winner is None:
+        return [*actions, Wait(shard=view.shard.number, why=outcome.reason)]
+    blocked = _blocked(view, goal, outcome.winner, ballots)
+    if blocked is not None:
+        return [*actions, blocked]
+    loss = view.loss(outcome.winner, ballots)
+    if any(missing(reign, ballots) for reign in record.reigns):
+        loss = Loss(loss.at_least, None)
+    crown = crown_of(view, outcome.winner, goal, loss)
+    verdict = may(crown, view.ledger, view.spec)
+    if not verdict.is_allowed:
+        return [
+            *actions,
+            Wait(shard=view.shard.number, why=f"member {outcome.winner.number} could be: {verdict.because}"),
+        ]
+    return [crown, *actions]
+
+
+def _promises(view: View, ballots: list[Ballot]) -> list[Promise]:
+    """Asked of everybody who had a part in the past and may answer."""
+    have = {ballot.number for ballot in ballots}
+    return [
+        Promise(shard=view.shard.number, member=number, epoch=view.record.epoch)
+        for number in sorted(view.record.members - have)
+        if number in view.members and view.members[number].process not in (Process.STOPPED, Process.ABSENT)
+    ]
+
+
+def _blocked(view: View, goal: Goal, winner: Ballot, ballots: list[Ballot]) -> Wait | None:
+    """Why nobody is named yet, though somebody could be."""
+    record, shard = view.record, view.shard.number
+    have = {ballot.number for ballot in ballots}
+    likely = sorted(number for number in record.members - have if view.fresh(number) is not None)
+    until_ms = view.lease.seen_ms + PATIENCE_MS
+    if likely and view.now_ms < until_ms:
+        return Wait(shard=shard, why=f"members {likely} have not promised yet", until_ms=until_ms)
+    for reign in record.reigns:
+        if reign.acks_needed == 0 and view.silent_by_ms(reign, ballots) is None:
+            why = f"the master of epoch {reign.epoch} may still acknowledge: its Lease or its slaves' grants run"
+            return Wait(shard=shard, why=why, until_ms=view.lease.seen_ms + record.duration_ms)
+    last = record.newest
+    if last is not None and winner.number != last.master and not view.may_move:
+        why = f"member {winner.number} has more than the last master, and failover.mode is {view.spec.failover.mode}"
+        return Wait(shard=shard, why=f"{why}: {_way_out(view)}")
+    return None
+
+
+def _way_out(view: View) -> str:
+    """What a person can do where the role does not move by itself."""
+    return "set it to Manual" if view.spec.failover.mode == "Disabled" else "order a promotion"
+
+
+def crown_of(view: View, winner: Ballot, goal: Goal, loss: Loss) -> Crown:
+    """Name the winner."""
+    reign = reign_of(view, winner.number, winner.identity, view.record.epoch, (winner.last_epoch, winner.end))
+    reign = msgspec.structs.replace(reign, loss=-1 if loss.at_most is None else loss.at_most)
+    record = msgspec.structs.replace(view.record, reigns=(*view.record.reigns, reign), goal=goal, version="")
+    why = f"member {winner.number} is the master of epoch {reign.epoch}; {bytes_text(loss.at_most)} lost at most"
+    return Crown(shard=view.shard.number, expected=view.record.version, record=record, why=why)
+
+
+def reign_of(view: View, number: int, identity: str, epoch: int, place: tuple[int, int]) -> Reign:
+    """A new reign of a member, and who may be elected after it."""
+    stores: dict[int, str] = {}
+    for reign in view.record.reigns:
+        stores |= {voice.number: voice.identity for voice in reign.electable} | {reign.master: reign.identity}
+    member = view.members[number]
+    return Reign(
+        epoch=epoch,
+        master=number,
+        identity=identity,
+        electable=tuple(Voice(one, stores.get(one, "")) for one in sorted(view.electable_after(number))),
+        acks_needed=member.acks_needed,
+        last_epoch=place[0],
+        end=place[1],
+    )
+
+
+def promote(view: View, report: Report) -> Action:
+    """Have the one who was named be it, unless it has lost something, or its role, since."""
+    reign, shard = view.reign, view.shard.number
+    if reign.continues and (report.role, report.epoch) != (Role.MASTER, reign.continues):
+        return take(view, Goal(why=f"member {reign.master} was to go on as the master, and has lost its role"))
+    is_later = report.asked_ms >= view.lease.seen_ms
+    if is_later and (report.identity != reign.identity or report.place < (reign.last_epoch, reign.end)):
+        return take(view, Goal(why=f"member {reign.master} has lost something since it was named", may_move=True))
+    return Promote(
+        shard=shard,
+        member=reign.master,
+        epoch=reign.epoch,
+        electable=reign.numbers,
+        last_epoch=reign.last_epoch,
+        end=reign.end,
+        continues=reign.continues,
+    )
+
+
+def begin(view: View, why: str) -> list[Action]:
+    """Begin an election, if it can succeed with those who are here now; else say what lacks, and disturb nobody."""
+    shard, reign, wish = view.shard.number, view.reign, view.shard.wish
+    ballots = view.possible()
+    is_forced = wish is not None and wish.loss_accepted is None
+    outcome = count(view.record, ballots, is_forced=is_forced)
+    if outcome.winner is None:
+        return [Wait(shard=shard, why=f"{why}, and nobody can be elected: {outcome.reason}")]
+    is_back = any(ballot.number == reign.master for ballot in ballots)
+    if not view.may_move and not is_back:
+        mode = view.spec.failover.mode
+        return [Wait(shard=shard, why=f"{why}, and failover.mode is {mode}: {_way_out(view)}, or start it again")]
+    goal = Goal(why=why, may_move=view.may_move) if wish is None else _wished(wish, why)
+    silent_ms = None if is_back else _silent_then(view)
+    loss = view.loss(outcome.winner, ballots, silent_by_ms=silent_ms)
+    verdict = may_lose(loss.at_most, view.spec, accepted=goal.loss_accepted)
+    if not verdict.is_allowed:
+        return [Wait(shard=shard, why=f"{why}; {verdict.because} with member {outcome.winner.number} as the master")]
+    return [take(view, goal)]
+
+
+def _wished(wish: Wish, why: str) -> Goal:
+    return Goal(why=why, wish=wish.id, to=wish.to, loss_accepted=wish.loss_accepted, may_move=True)
+
+
+def _silent_then(view: View) -> int:
+    """Until when the master may acknowledge if the Lease is taken now."""
+    member = view.members.get(view.reign.master)
+    if member is not None and member.process in (Process.STOPPED, Process.ABSENT):
+        return view.now_ms if member.stopped_by_ms is None else member.stopped_by_ms
+    return view.now_ms + view.record.duration_ms

@@ -1,0 +1,167 @@
+"""What is done to a healthy shard on purpose: the role moves without loss, slaves and masters are restarted.
+
+    the role     Drain the master -> a slave has all of it -> a new epoch (electing) -> the slave is named
+    a slave      enough others are in sync: Restart.  Otherwise Withdraw first: sends are refused unstored
+    the master   its role moves first; without slaves, Drain and Restart
+
+Reasons come in one order: what a person wants, a machine that is emptied, a scaled-down number, a roll, switching
+back. There is at most one at a time, and when there is none any more, a master that is still drained takes sends again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from gantry_spec.actions import Action, Drain, Restart, Resume, Wait, Withdraw
+from gantry_spec.decide.electing import take
+from gantry_spec.decide.view import View
+from gantry_spec.lease import Goal
+from gantry_spec.observed import Member, Process, Report, Role
+
+DRAIN_GAP_BYTES: Final = 16 << 20
+"""A slave that is farther behind would keep clients waiting while it catches up: it is waited for before."""
+DRAIN_TIMEOUT_MS: Final = 10_000
+
+
+class Intent(NamedTuple):
+    """The role shall go to somebody else."""
+
+    why: str
+    to: int = 0
+    """0 for whoever is best."""
+
+    wish: str = ""
+
+
+def voluntary(view: View, master: Report) -> list[Action]:
+    """The one thing that is wanted of a healthy shard now."""
+    actions: list[Action] = []
+    for intent in _intents(view):
+        if targets(view, intent.to):
+            return _move(view, master, intent)
+        who = f"member {intent.to} is" if intent.to else "no slave is"
+        actions.append(Wait(shard=view.shard.number, why=f"{intent.why}, and {who} near enough to take the role"))
+    restarts = _slave_restarts(view, master) or _master_restart(view, master)
+    if master.is_draining and not restarts:
+        reign = view.reign
+        actions.append(Resume(shard=view.shard.number, member=reign.master, epoch=reign.epoch, electable=reign.numbers))
+    return actions + restarts
+
+
+def _intents(view: View) -> Iterator[Intent]:
+    number, wish = view.reign.master, view.shard.wish
+    goal = view.record.goal
+    is_new = wish is not None and wish.to != number and (goal is None or goal.wish != wish.id)
+    if wish is not None and is_new and is_movable(view) and (not wish.to or wish.to in view.spec.members):
+        yield Intent("it was ordered", wish.to, wish.id)
+    if number not in view.spec.members:
+        yield Intent(f"member {number} is scaled away")
+    if not is_movable(view):
+        return
+    member = view.members[number]
+    if member.is_leaving and targets(view, 0):
+        yield Intent(f"the machine of member {number} is emptied")
+    if is_outdated(view, member) and not any(True for _ in _outdated_slaves(view)):
+        yield Intent(f"member {number} is to be restarted")
+    if view.spec.failover.switchback and number != 1 and targets(view, 1):
+        yield Intent("the role goes back to the broker that had it first", 1)
+
+
+def is_movable(view: View) -> bool:
+    """Whether the role may go to anybody else at all."""
+    return view.spec.failover.mode != "Disabled" and view.spec.slaves > 0
+
+
+# -- the role ----------------------------------------------------------------------------------------------------------
+
+
+def targets(view: View, to: int) -> list[int]:
+    """Who could take the role without loss, the best first."""
+    master = view.steady_master
+    if master is None or master.wrote is None:
+        return []
+    found = []
+    for ack in master.slaves:
+        report, member = view.fresh(ack.number), view.members.get(ack.number)
+        if report is None or member is None or ack.received is None or ack.number not in view.reign.numbers:
+            continue
+        is_following = (report.role, report.epoch) == (Role.SLAVE, view.reign.epoch)
+        is_wanted = ack.number == to if to else not member.is_leaving and not is_outdated(view, member)
+        is_near = master.wrote - ack.received <= DRAIN_GAP_BYTES
+        if is_following and is_wanted and is_near and ack.number in view.spec.members:
+            found.append((-ack.received, ack.number))
+    return [number for _, number in sorted(found)]
+
+
+def _move(view: View, master: Report, intent: Intent) -> list[Action]:
+    shard, number = view.shard.number, view.reign.master
+    found = targets(view, intent.to)
+    if not master.is_draining:
+        return [Drain(shard=shard, member=number, timeout_ms=DRAIN_TIMEOUT_MS, why=intent.why)]
+    received = {ack.number: ack.received for ack in master.slaves}
+    whole = [one for one in found if received[one] == master.wrote]
+    if not whole:
+        return [Wait(shard=shard, why=f"{intent.why}: member {found[0]} gets the rest")]
+    return [take(view, Goal(why=intent.why, wish=intent.wish, to=whole[0], may_move=True))]
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------------
+
+
+def is_outdated(view: View, member: Member) -> bool:
+    """Whether it runs with something else than the spec says now."""
+    return bool(view.template) and member.template != view.template
+
+
+def _outdated_slaves(view: View) -> Iterator[Member]:
+    return (
+        member
+        for member in view.shard.members
+        if member.number != view.reign.master and member.number in view.spec.members and is_outdated(view, member)
+    )
+
+
+def _slave_restarts(view: View, master: Report) -> list[Action]:
+    """Of those that do not run as they should, then of the one that is farthest behind."""
+    received = {ack.number: ack.received for ack in master.slaves}
+    outdated = sorted(_outdated_slaves(view), key=lambda one: (received.get(one.number) or 0, one.number))
+    if not outdated:
+        return []
+    broken = [one for one in outdated if one.number not in view.ledger.in_sync and _is_stuck(view, one)]
+    if broken:
+        return [_restart(view, member) for member in broken]
+    member = outdated[0]
+    away = [number for number in view.spec.members if number not in {view.reign.master, *view.ledger.in_sync}]
+    if away and member.number not in away:
+        return [
+            Wait(shard=view.shard.number, why=f"members {away} are not in sync; member {member.number} comes after")
+        ]
+    others = [number for number in view.ledger.in_sync if number != member.number]
+    if len(others) >= view.reign.acks_needed or member.number not in view.ledger.in_sync:
+        return [_restart(view, member)]
+    if not master.is_draining:
+        why = f"member {member.number} is to be restarted, and acknowledgements need {view.reign.acks_needed} slaves"
+        number = view.reign.master
+        return [Withdraw(shard=view.shard.number, member=number, timeout_ms=DRAIN_TIMEOUT_MS, why=why)]
+    return [_restart(view, member)]
+
+
+def _is_stuck(view: View, member: Member) -> bool:
+    """Whether nothing is lost by restarting it: it says nothing."""
+    return view.fresh(member.number) is None and member.process is not Process.UNKNOWN
+
+
+def _master_restart(view: View, master: Report) -> list[Action]:
+    """In place: nobody else may have the role."""
+    member = view.members[view.reign.master]
+    if not is_outdated(view, member) or is_movable(view):
+        return []
+    if not master.is_draining:
+        return [Drain(shard=view.shard.number, member=member.number, timeout_ms=DRAIN_TIMEOUT_MS, why="it restarts")]
+    return [_restart(view, member)]
+
+
+def _restart(view: View, member: Member) -> Restart:
+    why = f"member {member.number} runs with something else than the spec says"
+    return Restart(shard=view.shard.number, member=member.number, boot_id=member.boot_id, why=why)

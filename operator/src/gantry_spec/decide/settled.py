@@ -1,0 +1,195 @@
+"""An epoch that has a master: promote it, keep it, gather its slaves, and notice when it is gone.
+
+What must be true of a healthy shard is looked at in one order, and the first thing that is not is mended: everybody
+follows, the Lease knows whose voices count, then what people, machines and the spec want moved or restarted.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from gantry_spec.actions import Action, ClearWish, Fence, Follow, KeepLease, SetElectable, Wait
+from gantry_spec.decide.electing import begin, promote, reign_of, take
+from gantry_spec.decide.moving import voluntary
+from gantry_spec.decide.view import View
+from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice, next_epoch
+from gantry_spec.observed import Process, Report, Role
+
+
+def settle(view: View) -> list[Action]:
+    """What to do in an epoch that has a master by the Lease."""
+    report = view.report(view.reign.master)
+    if view.steady_master is not None:
+        return _steady(view, view.steady_master)
+    if view.master is not None:
+        return _silent(view, view.master)
+    if report is None:
+        return _silent(view, None)
+    epoch = view.record.epoch
+    if report.promised_epoch > epoch or max(report.epoch, report.last_epoch) > epoch:
+        return [take(view, Goal(why=f"member {view.reign.master} knows a newer epoch than {epoch}", may_move=True))]
+    if max(report.epoch, report.last_epoch) == epoch:
+        if view.fresh(view.reign.master) is None:
+            return _silent(view, report)
+        return begin(view, f"member {view.reign.master} has lost its role")
+    if view.fresh(view.reign.master) is None and _waited(view, report):
+        return begin(view, f"member {view.reign.master} was named for epoch {epoch}, and is silent")
+    return [promote(view, report)]
+
+
+def _waited(view: View, report: Report | None) -> bool:
+    """Whether it has been silent for long enough, since it was named and since it was heard."""
+    since_ms = max(view.lease.seen_ms, 0 if report is None else report.asked_ms)
+    return view.now_ms - since_ms > view.spec.failover.after
+
+
+def _silent(view: View, report: Report | None) -> list[Action]:
+    """Its master does not answer. Is it gone?"""
+    shard, number = view.shard.number, view.reign.master
+    if not _waited(view, report):
+        until_ms = max(view.lease.seen_ms, 0 if report is None else report.asked_ms) + view.spec.failover.after
+        return [Wait(shard=shard, why=f"master {number} is silent", until_ms=until_ms)]
+    member = view.members.get(number)
+    is_stopped = member is not None and member.process in (Process.STOPPED, Process.ABSENT)
+    hearing = _hearing(view)
+    if hearing and not is_stopped:
+        return [Wait(shard=shard, why=f"master {number} does not answer us, and members {hearing} hear it")]
+    return begin(view, f"master {number} is gone")
+
+
+def _hearing(view: View) -> list[int]:
+    """Slaves that say they hear the master: then it is we who are cut off."""
+    found = []
+    for member, report in view.reports():
+        is_slave = (report.role, report.epoch) == (Role.SLAVE, view.reign.epoch)
+        if is_slave and report.heard_ms is not None and view.fresh(member.number) is not None:
+            age_ms = view.now_ms - report.asked_ms + report.heard_ms
+            if age_ms <= view.spec.failover.after:
+                found.append(member.number)
+    return found
+
+
+def _steady(view: View, master: Report) -> list[Action]:
+    stray = [member.number for member, report in view.reports() if max(report.epochs) > view.reign.epoch]
+    if stray:
+        why = f"members {stray} know a newer epoch than {view.reign.epoch}"
+        return [take(view, Goal(why=why, to=view.reign.master, may_move=True))]
+    actions = _gather(view, master)
+    kept = _kept(view, master)
+    if kept is not None:
+        return [kept, *actions]
+    actions += _done_wish(view)
+    if len(view.record.reigns) > 1:
+        why = f"epoch {view.reign.epoch} does not hold yet what older ones have acknowledged"
+        return [*actions, Wait(shard=view.shard.number, why=why)]
+    chosen = _electable(view, master)
+    if chosen is not None:
+        return [chosen, *actions]
+    return [*actions, *voluntary(view, master)]
+
+
+def _gather(view: View, master: Report) -> list[Action]:
+    """Everybody else follows. Whoever cannot be told whom loses at least the role that it believes in."""
+    actions: list[Action] = []
+    for member, report in view.reports():
+        if member.number == view.reign.master or view.fresh(member.number) is None:
+            continue
+        if member.number not in view.spec.members and member.number not in view.record.members:
+            continue
+        follows = (report.role, report.epoch, report.master_address)
+        if follows == (Role.SLAVE, view.reign.epoch, master.ha_address) and master.ha_address:
+            continue
+        shard, epoch = view.shard.number, view.reign.epoch
+        if master.ha_address:
+            actions.append(Follow(shard=shard, member=member.number, epoch=epoch, master=master.ha_address))
+        elif report.role is Role.MASTER:
+            actions.append(Fence(shard=shard, member=member.number, epoch=epoch))
+    return actions
+
+
+# -- the Lease ---------------------------------------------------------------------------------------------------------
+
+
+def _kept(view: View, master: Report) -> KeepLease | None:
+    """Put down stores that have come, and forget reigns that this one holds."""
+    reign = msgspec.structs.replace(view.reign, electable=_stores(view, master))
+    reigns: tuple[Reign, ...] = (*view.record.reigns[:-1], reign)
+    why = "the stores that have voices are put down"
+    if len(reigns) > 1 and (reign.acks_needed == 0 or master.acked is not None):
+        reigns, why = (reign,), f"epoch {reign.epoch} holds all that older ones have acknowledged"
+    if reigns == view.record.reigns:
+        return None
+    record: LeaseRecord = msgspec.structs.replace(view.record, reigns=reigns, version="")
+    return KeepLease(shard=view.shard.number, expected=view.record.version, record=record, why=why)
+
+
+def _stores(view: View, master: Report) -> tuple[Voice, ...]:
+    """Which store has which voice. One that was never seen is put down at first sight."""
+    voices = []
+    for voice in view.reign.electable:
+        report = view.fresh(voice.number)
+        identity = voice.identity if report is None or not report.identity else report.identity
+        is_known = identity == voice.identity
+        voices.append(
+            _coming(master, voice, identity) if voice.identity and not is_known else Voice(voice.number, identity)
+        )
+    return tuple(voices)
+
+
+def _coming(master: Report, voice: Voice, identity: str) -> Voice:
+    """Another store is here: it gets the voice when it has all that the master had when it came."""
+    ack = next((one for one in master.slaves if (one.number, one.identity) == (voice.number, identity)), None)
+    if ack is None or ack.received is None or master.wrote is None:
+        return voice
+    if voice.coming != identity:
+        return Voice(voice.number, voice.identity, identity, master.wrote)
+    return Voice(voice.number, identity) if ack.received >= voice.bar else voice
+
+
+def _has_all(master: Report, number: int, identity: str) -> bool:
+    """Whether the master says that this store has what was confirmed: then it is worth while to let it be elected."""
+    bar = master.wrote if master.confirmed is None else master.confirmed
+    ack = next((one for one in master.slaves if (one.number, one.identity) == (number, identity)), None)
+    return bar is not None and ack is not None and ack.received is not None and ack.received >= bar
+
+
+def _electable(view: View, master: Report) -> SetElectable | None:
+    """Let new slaves be elected once they have everything, and have those that are not wanted be elected no more."""
+    reign = view.reign
+    wanted = {number for number in reign.numbers if number in view.spec.members}
+    wanted |= {
+        one.number
+        for one in master.slaves
+        if one.number in view.spec.members and _has_all(master, one.number, one.identity)
+    }
+    wanted -= {reign.master}
+    if wanted == set(reign.numbers) or len(wanted) < reign.acks_needed or master.is_draining or master.wrote is None:
+        return None
+    epoch = next_epoch(view.known_epochs)
+    new = reign_of(view, reign.master, reign.identity, epoch, master.place)
+    stores = {voice.number: voice.identity for voice in reign.electable}
+    stores |= {one.number: one.identity for one in master.slaves if one.number not in stores}
+    new = msgspec.structs.replace(
+        new,
+        electable=tuple(Voice(number, stores.get(number, "")) for number in sorted(wanted)),
+        acks_needed=reign.acks_needed,
+        continues=reign.epoch,
+    )
+    why = f"{sorted(wanted)} may be elected after member {reign.master} from now on"
+    goal = Goal(why=why)
+    record = msgspec.structs.replace(view.record, epoch=epoch, reigns=(reign, new), goal=goal, version="")
+    return SetElectable(shard=view.shard.number, expected=view.record.version, record=record, why=why)
+
+
+def _done_wish(view: View) -> list[Action]:
+    """An order that was obeyed, or came to its end in another way, is taken off the list."""
+    wish, goal = view.shard.wish, view.record.goal
+    if wish is None:
+        return []
+    is_over = goal is not None and goal.wish == wish.id
+    is_so = wish.to == view.reign.master
+    is_vain = view.spec.failover.mode == "Disabled" or (wish.to and wish.to not in view.spec.members)
+    if is_over or is_so or is_vain:
+        why = f"member {view.reign.master} is the master of epoch {view.reign.epoch}"
+        return [ClearWish(shard=view.shard.number, wish=wish.id, why=why)]
+    return []

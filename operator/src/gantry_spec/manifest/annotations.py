@@ -1,0 +1,92 @@
+"""What a person asks of a running group, beside its spec: annotations, so that `kubectl annotate` is enough.
+
+    gantry.dev/paused: "true"                 nothing is done
+    gantry.dev/promote: "0=2"                 shard 0: member 2 shall be the master; "0" leaves it to the election
+    gantry.dev/promote: "0=2@tuesday"         the same once more: whatever follows @ makes it another order
+    gantry.dev/accept-loss: "64Mi"            that these promotions may lose so much; "any" for whatever it is
+    gantry.dev/replace-disk: "0/2"            the lost volume of member 2 of shard 0 will not come back
+
+Several are joined by commas. An order that was obeyed is taken off again (``ClearWish``); its whole text is its id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from gantry_spec.manifest.errors import ManifestError, Problem
+from gantry_spec.manifest.group import API_GROUP
+from gantry_spec.manifest.quantities import parse_size
+
+PAUSED: Final = f"{API_GROUP}/paused"
+PROMOTE: Final = f"{API_GROUP}/promote"
+ACCEPT_LOSS: Final = f"{API_GROUP}/accept-loss"
+REPLACE_DISK: Final = f"{API_GROUP}/replace-disk"
+
+_PROMOTE: Final = re.compile(r"(\d{1,3})(?:=(\d{1,3}))?(?:@[-\w:.+]{1,60})?", re.ASCII)
+_DISK: Final = re.compile(r"(\d{1,3})/(\d{1,3})", re.ASCII)
+
+
+class Order(NamedTuple):
+    """A promotion that somebody wants."""
+
+    id: str
+    shard: int
+    to: int
+    """0 for whoever is best."""
+
+    loss_accepted: int | None
+    """None for whatever it is."""
+
+
+class Wanted(NamedTuple):
+    """All that is asked of a group."""
+
+    is_paused: bool = False
+    orders: tuple[Order, ...] = ()
+    given_up: tuple[tuple[int, int], ...] = ()
+    """Shard and member of volumes that will not come back."""
+
+
+def wanted(annotations: Mapping[str, str]) -> Wanted:
+    """Read them. Raises ``ManifestError``; other annotations are not ours."""
+    paused = annotations.get(PAUSED, "false")
+    if paused not in ("true", "false"):
+        raise _problem(PAUSED, f'{paused!r} is neither "true" nor "false"')
+    loss = _loss(annotations.get(ACCEPT_LOSS, "0"))
+    orders = []
+    for text in _entries(annotations.get(PROMOTE, "")):
+        match = _PROMOTE.fullmatch(text)
+        if match is None:
+            raise _problem(PROMOTE, f'{text!r} is no order: write "0=2" for member 2 of shard 0')
+        orders.append(Order(text, int(match[1]), int(match[2] or 0), loss))
+    if len({order.shard for order in orders}) < len(orders):
+        raise _problem(PROMOTE, "one order for each shard is enough")
+    given_up = []
+    for text in _entries(annotations.get(REPLACE_DISK, "")):
+        match = _DISK.fullmatch(text)
+        if match is None:
+            raise _problem(REPLACE_DISK, f'{text!r} is no member: write "0/2" for member 2 of shard 0')
+        given_up.append((int(match[1]), int(match[2])))
+    return Wanted(paused == "true", tuple(orders), tuple(given_up))
+
+
+def without(text: str, order: str) -> str:
+    """The annotation ``promote`` once an order is taken off it."""
+    return ",".join(entry for entry in _entries(text) if entry != order)
+
+
+def _entries(text: str) -> list[str]:
+    return [entry.strip() for entry in text.split(",") if entry.strip()]
+
+
+def _loss(text: str) -> int | None:
+    try:
+        return None if text == "any" else parse_size(text)
+    except ValueError as error:
+        raise _problem(ACCEPT_LOSS, f'{error}, or "any"') from error
+
+
+def _problem(name: str, text: str) -> ManifestError:
+    return ManifestError([Problem(f"metadata.annotations[{name}]", text)])

@@ -1,0 +1,104 @@
+"""Sizes and times as manifests write them: ``64Mi``, ``500ms``. Values are integers: bytes, and milliseconds.
+
+Kubernetes writes quantities of bytes with a suffix and times the way Go does. Both are read here, exactly or not at
+all: a size that is no whole number of bytes, or a time that is no whole number of milliseconds, is refused, because
+whoever writes ``1.5`` means something that nobody can guess.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Final, final
+
+SIZE_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$"
+DURATION_PATTERN: Final = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
+SIZE_BYTES_MAX: Final = 1 << 56
+DURATION_MS_MAX: Final = 10 * 366 * 24 * 3_600_000
+
+_SIZE: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(k|M|G|T|Ki|Mi|Gi|Ti)?")
+_FACTORS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
+    f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", 1)
+}
+_DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+
+
+@final
+class Size(int):
+    """A number of bytes."""
+
+    def __str__(self) -> str:
+        return size_text(self)
+
+    def __repr__(self) -> str:
+        return f"Size({size_text(self)})"
+
+
+@final
+class Duration(int):
+    """A number of milliseconds."""
+
+    def __str__(self) -> str:
+        return duration_text(self)
+
+    def __repr__(self) -> str:
+        return f"Duration({duration_text(self)})"
+
+
+def parse_size(value: object) -> Size:
+    """``64Mi``, ``100G`` or a plain number of bytes. Raises ValueError that says what a size looks like."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        number: Decimal = Decimal(value)
+    elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        number = Decimal(match[1]) * _FACTORS[match[2] or ""]
+    else:
+        raise ValueError(f"{value!r} is no size: write it like 64Mi, 10Gi or 4096")
+    if number != number.to_integral_value() or not 0 <= number <= SIZE_BYTES_MAX:
+        raise ValueError(f"{value!r} is no whole number of bytes from 0 to 64Pi")
+    return Size(number)
+
+
+def parse_duration(value: object) -> Duration:
+    """``500ms``, ``3s``, ``1h30m``; a bare number only if it is 0. Raises ValueError."""
+    if value == 0 and not isinstance(value, bool):
+        return Duration(0)
+    text = value.strip() if isinstance(value, str) else ""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{value!r} is no time: write it like 500ms, 3s or 72h")
+    try:
+        number = sum((Decimal(amount) * _UNITS_MS[unit] for amount, unit in parts), Decimal(0))
+    except InvalidOperation as error:  # pragma: no cover - the pattern bounds the digits
+        raise ValueError(f"{value!r} is no time") from error
+    if number != number.to_integral_value() or number > DURATION_MS_MAX:
+        raise ValueError(f"{value!r} is no whole number of milliseconds up to ten years")
+    return Duration(number)
+
+
+def size_text(size: int) -> str:
+    """As short as it can be said exactly, the way manifests write it."""
+    for power, letter in reversed(list(enumerate("KMGT", 1))):
+        if size and size % (1 << (10 * power)) == 0:
+            return f"{size >> (10 * power)}{letter}i"
+    return f"{int(size)}"
+
+
+def duration_text(duration_ms: int) -> str:
+    """As short as it can be said exactly, in one unit."""
+    for unit in ("h", "m", "s"):
+        if duration_ms and duration_ms % _UNITS_MS[unit] == 0:
+            return f"{duration_ms // _UNITS_MS[unit]}{unit}"
+    return f"{int(duration_ms)}ms" if duration_ms else "0s"
+
+
+def bytes_text(size: int | None) -> str:
+    """For people, rounded to what fits a line; unknown is said, and never zero."""
+    if size is None:
+        return "an unknown number of bytes"
+    if size < 10_000:
+        return f"{size} bytes"
+    for power, letter in reversed(list(enumerate("KMGT", 1))):
+        if size >= 1 << (10 * power):
+            return f"{size / (1 << (10 * power)):.1f} {letter}iB"
+    raise AssertionError("10,000 bytes are more than a KiB")

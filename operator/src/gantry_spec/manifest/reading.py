@@ -1,0 +1,117 @@
+"""From a file, or from what Kubernetes hands over, to a ``BrokerGroup`` that can be run, or to what is wrong with it.
+
+All problems that can be found at once are named together, each with the path of its field. A field that nobody knows is
+refused with the nearest name that is known: a typing error in ``maxDataLossBytes`` must not become its default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, get_origin
+
+import msgspec
+
+from gantry_spec.manifest.errors import ManifestError, Problem
+from gantry_spec.manifest.group import API_VERSION, KIND, BrokerGroup, Spec
+from gantry_spec.manifest.plain_yaml import Value, read_yaml
+from gantry_spec.manifest.quantities import Duration, Size, parse_duration, parse_size
+from gantry_spec.manifest.rules import broken_rules
+from gantry_spec.manifest.shapes import fields_of, is_part, item_of
+
+_PLACE: Final = re.compile(r"^(?P<text>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_TOP: Final = {"apiVersion", "kind", "metadata", "spec", "status"}
+
+
+def read_group(text: str | bytes) -> BrokerGroup:
+    """The one group in a file of YAML or JSON. Raises ``ManifestError``."""
+    groups = read_groups(text)
+    if len(groups) != 1:
+        raise ManifestError([Problem("", f"it holds {len(groups)} groups, and one is wanted")])
+    return groups[0]
+
+
+def read_groups(text: str | bytes) -> list[BrokerGroup]:
+    """Every group in a file; JSON is YAML, too. Raises ``ManifestError``."""
+    documents = read_yaml(text)
+    if not documents:
+        raise ManifestError([Problem("", "it is empty")])
+    return [group_of(document) for document in documents]
+
+
+def group_of(document: Value | Mapping[str, Any]) -> BrokerGroup:
+    """A group from plain values, such as the body of a custom resource. Raises ``ManifestError``."""
+    if not isinstance(document, Mapping):
+        raise ManifestError([Problem("", f"a {KIND} is a mapping that begins with apiVersion: {API_VERSION}")])
+    problems = [*_head_problems(document), *_unknown(document.get("spec"), Spec, "spec")]
+    if problems:
+        raise ManifestError(problems)
+    try:
+        group = msgspec.convert(document, BrokerGroup, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise ManifestError([_problem_of(str(error))]) from error
+    broken = list(broken_rules(group.spec))
+    if broken:
+        raise ManifestError(broken)
+    return group
+
+
+def plain(part: msgspec.Struct) -> Any:
+    """Back to what a file says, defaults included."""
+    return msgspec.to_builtins(part, enc_hook=_encode)
+
+
+def _head_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if document.get(name) != wanted:
+            yield Problem(name, f"it is {document.get(name)!r}, and {wanted} is read here")
+    for name in sorted(set(map(str, document)) - _TOP):
+        yield _unknown_problem(name, name, sorted(_TOP))
+    if not isinstance(document.get("metadata"), Mapping):
+        yield Problem("metadata", "it is missing: a group needs at least metadata.name")
+
+
+def _unknown(value: object, part: type[msgspec.Struct], path: str) -> Iterator[Problem]:
+    """Fields that nobody knows."""
+    if not isinstance(value, Mapping):
+        return
+    known = {field.name: field for field in fields_of(part)}
+    for name, inner in value.items():
+        field = known.get(str(name))
+        if field is None:
+            yield _unknown_problem(f"{path}.{name}", str(name), list(known))
+        elif is_part(field.kind):
+            yield from _unknown(inner, field.kind, f"{path}.{name}")
+        elif get_origin(field.kind) is list and is_part(kind := item_of(field.kind)[0]) and isinstance(inner, list):
+            for index, item in enumerate(inner):
+                yield from _unknown(item, kind, f"{path}.{name}[{index}]")
+
+
+def _unknown_problem(path: str, name: str, known: list[str]) -> Problem:
+    by_small_letters = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), list(by_small_letters), n=1, cutoff=0.6)
+    if near:
+        return Problem(path, f"no such field; did you mean {by_small_letters[near[0]]}?")
+    return Problem(path, f"no such field; there are {', '.join(known)}")
+
+
+def _problem_of(message: str) -> Problem:
+    match = _PLACE.match(message)
+    assert match is not None, "everything matches"
+    text = match["text"].replace("`", "")
+    return Problem(match["path"] or "", text[:1].lower() + text[1:])
+
+
+def _decode(kind: type, value: object) -> Any:
+    if kind is Size:
+        return parse_size(value)
+    if kind is Duration:
+        return parse_duration(value)
+    raise NotImplementedError(f"nothing else is decoded by hand: {kind}")
+
+
+def _encode(value: object) -> Any:
+    if isinstance(value, Size | Duration):
+        return str(value)
+    raise NotImplementedError(f"nothing else is encoded by hand: {type(value)}")

@@ -1,0 +1,175 @@
+"""What the fields of a spec may say together, each rule once: for us in Python, for the API server in CEL.
+
+A rule has the path of the field that is to be changed, a test, the words for whoever broke it, and the same test as an
+expression over the spec with its defaults. Whoever changes one sees the other beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from gantry_spec.manifest.errors import Problem
+from gantry_spec.manifest.group import Spec
+from gantry_spec.manifest.parts import AckLevel, FailoverMode, FlushMode, Medium, ReplicationMode
+from gantry_spec.manifest.quantities import duration_text, size_text
+
+PAGE_BYTES: Final = 2 << 20
+BLOCK_BYTES: Final = 4096
+OURS: Final = frozenset(
+    {
+        *("brokerRole", "brokerId", "brokerName", "brokerClusterName", "namesrvAddr", "flushDiskType"),
+        *("inSyncReplicas", "slaveTimeout", "haAckLevel", "haElectable", "haMasterAddress", "roleAtStart"),
+        *("controlSocketPath", "storePathRootDir", "transientStorePoolEnable", "transientStorePoolSize"),
+        *("transientStorePoolPath", "mappedFileSizeCommitLog", "listenPort", "haListenPort", "fileReservedTime"),
+        *("flushIntervalCommitLog", "haMaxGapNotInSync"),
+    }
+)
+"""Keys of a ``broker.conf`` that fields decide."""
+
+
+class Rule(NamedTuple):
+    """One of them."""
+
+    path: str
+    is_kept: Callable[[Spec], bool]
+    text: Callable[[Spec], str]
+    cel: str
+    """The same over ``self``, the spec with its defaults; empty where CEL cannot say it."""
+
+    message: str
+    """What the API server answers."""
+
+
+def _acks(spec: Spec) -> int:
+    return spec.replication.acks_needed
+
+
+def _replicas(spec: Spec) -> int:
+    return spec.replication.in_sync_replicas or 0
+
+
+def _segment_unit(spec: Spec) -> int:
+    return PAGE_BYTES if spec.write_buffer.medium is Medium.HUGE_PAGES else BLOCK_BYTES
+
+
+def _is_unique(names: list[str]) -> bool:
+    return len(names) == len(set(names))
+
+
+_SYNC: Final = "self.replication.mode == 'Sync'"
+_IN_SYNC: Final = "(has(self.replication.inSyncReplicas) ? self.replication.inSyncReplicas : 2)"
+_SEGMENT: Final = "quantity(string(self.writeBuffer.segmentSize)).asInteger()"
+
+RULES: Final = (
+    Rule(
+        "spec.replication.inSyncReplicas",
+        lambda spec: _acks(spec) <= spec.slaves,
+        lambda spec: f"{_acks(spec) + 1} needs at least {_acks(spec)} slaves, spec.slaves is {spec.slaves}",
+        f"{_SYNC} ? {_IN_SYNC} <= self.slaves + 1 : true",
+        "inSyncReplicas needs at least one slave less than itself: raise slaves, or lower inSyncReplicas",
+    ),
+    Rule(
+        "spec.replication.inSyncReplicas",
+        lambda spec: spec.replication.mode is not ReplicationMode.SYNC or _acks(spec) >= 1,
+        lambda spec: f"{_replicas(spec)} with mode Sync waits for no slave; say 2 or more, or mode Async",
+        f"{_SYNC} ? {_IN_SYNC} >= 2 : true",
+        "mode Sync needs inSyncReplicas of 2 or more; mode Async waits for no slave",
+    ),
+    Rule(
+        "spec.replication.inSyncReplicas",
+        lambda spec: spec.replication.mode is ReplicationMode.SYNC or _replicas(spec) <= 1,
+        lambda spec: f"{_replicas(spec)} with mode Async is never waited for; say mode Sync, or leave it out",
+        "self.replication.mode == 'Async' ? !has(self.replication.inSyncReplicas) ||"
+        " self.replication.inSyncReplicas <= 1 : true",
+        "mode Async waits for no slave: leave inSyncReplicas out, or say mode Sync",
+    ),
+    Rule(
+        "spec.replication.ack",
+        lambda spec: spec.replication.mode is ReplicationMode.SYNC or spec.replication.ack is AckLevel.RECEIVED,
+        lambda _: "Flushed with mode Async is never waited for; say mode Sync, or leave it out",
+        "self.replication.mode == 'Async' ? self.replication.ack == 'Received' : true",
+        "mode Async waits for no acknowledgement: leave ack out, or say mode Sync",
+    ),
+    Rule(
+        "spec.nameServers",
+        lambda spec: spec.name_servers.replicas is None or not spec.name_servers.addresses,
+        lambda _: "replicas makes name servers and addresses names others; say one of them",
+        "!has(self.nameServers.replicas) || size(self.nameServers.addresses) == 0",
+        "say replicas or addresses of name servers, not both",
+    ),
+    Rule(
+        "spec.writeBuffer.segmentSize",
+        lambda spec: (
+            spec.write_buffer.segment_size % _segment_unit(spec) == 0 and spec.write_buffer.segment_size >= 1 << 20
+        ),
+        lambda spec: (
+            f"{spec.write_buffer.segment_size} must be a multiple of {size_text(_segment_unit(spec))} with medium"
+            f" {spec.write_buffer.medium}, and at least 1Mi"
+        ),
+        f"{_SEGMENT} >= 1048576 &&"
+        f" {_SEGMENT} % (self.writeBuffer.medium == 'HugePages-2Mi' ? {PAGE_BYTES} : {BLOCK_BYTES}) == 0",
+        "segmentSize must be at least 1Mi, and a multiple of 2Mi with HugePages-2Mi, otherwise of 4Ki",
+    ),
+    Rule(
+        "spec.storage.size",
+        lambda spec: spec.storage.size >= 3 * spec.write_buffer.segment_size,
+        lambda spec: (
+            f"{spec.storage.size} is too little for files of {spec.write_buffer.segment_size}:"
+            f" say at least {size_text(3 * spec.write_buffer.segment_size)}, or a smaller spec.writeBuffer.segmentSize"
+        ),
+        f"quantity(string(self.storage.size)).asInteger() >= 3 * {_SEGMENT}",
+        "storage.size must hold at least three files of writeBuffer.segmentSize",
+    ),
+    Rule(
+        "spec.durability.maxAtRisk",
+        lambda spec: (
+            _acks(spec) > 0
+            or spec.flush.mode is FlushMode.SYNC
+            or spec.durability.max_at_risk >= spec.flush.interval
+            or spec.slaves > 0
+        ),
+        lambda spec: (
+            f"{spec.durability.max_at_risk} can never be kept without slaves and with a flush every"
+            f" {duration_text(spec.flush.interval)}; say at least that, or spec.flush.mode Sync"
+        ),
+        "self.replication.mode == 'Sync' || self.flush.mode == 'Sync' || self.slaves > 0 ||"
+        " duration(self.durability.maxAtRisk) >= duration(self.flush.interval)",
+        "without slaves maxAtRisk cannot be shorter than flush.interval",
+    ),
+    Rule(
+        "spec.failover.switchback",
+        lambda spec: not spec.failover.switchback or spec.failover.mode is not FailoverMode.DISABLED,
+        lambda _: "true with mode Disabled contradicts itself: nothing moves then; say mode Manual or Automatic",
+        "!(self.failover.switchback && self.failover.mode == 'Disabled')",
+        "switchback moves the master's role, and failover.mode Disabled forbids that",
+    ),
+    Rule(
+        "spec.topics",
+        lambda spec: _is_unique([topic.name for topic in spec.topics]),
+        lambda _: "a name comes twice",
+        "",
+        "",
+    ),
+    Rule(
+        "spec.groups",
+        lambda spec: _is_unique([group.name for group in spec.groups]),
+        lambda _: "a name comes twice",
+        "",
+        "",
+    ),
+    Rule(
+        "spec.broker",
+        lambda spec: not OURS & spec.broker.keys(),
+        lambda spec: f"{', '.join(sorted(OURS & spec.broker.keys()))}: other fields of the spec decide that",
+        f"!self.broker.exists(key, key in [{', '.join(repr(key) for key in sorted(OURS))}])",
+        "a key of broker is decided by another field of the spec",
+    ),
+)
+
+
+def broken_rules(spec: Spec) -> Iterator[Problem]:
+    """Which of them a spec breaks."""
+    for rule in RULES:
+        if not rule.is_kept(spec):
+            yield Problem(rule.path, rule.text(spec))

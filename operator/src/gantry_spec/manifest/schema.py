@@ -1,0 +1,89 @@
+"""From the structs to ``openAPIV3Schema``: structural, with defaults, descriptions and rules, as Kubernetes wants it.
+
+Sizes are written as a number or as text, so they are ``x-kubernetes-int-or-string``; whatever goes into pods as it is
+keeps fields that nobody here knows. A default of a whole part is ``{}``, and the server fills in the rest.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, get_args, get_origin
+
+import msgspec
+
+from gantry_spec.manifest.quantities import DURATION_PATTERN, SIZE_PATTERN, Duration, Size
+from gantry_spec.manifest.shapes import Field, fields_of, is_part, item_of, purpose_of
+
+Schema = dict[str, Any]
+
+MAP_KEYS: dict[str, str] = {"topics": "name", "groups": "name", "conditions": "type"}
+"""Lists whose items are told apart by a field."""
+
+
+def schema_of(part: type[msgspec.Struct]) -> Schema:
+    """Of a part and all below it."""
+    fields = fields_of(part)
+    schema: Schema = {"type": "object", "properties": {field.name: field_schema(field) for field in fields}}
+    required = [field.name for field in fields if field.is_required]
+    return schema | ({"required": required} if required else {})
+
+
+def field_schema(field: Field) -> Schema:
+    """Of one field, with what is said about it and its default."""
+    schema = _kind_schema(field.kind, field.bounds)
+    if field.name in MAP_KEYS and get_origin(field.kind) is list:
+        schema |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [MAP_KEYS[field.name]]}
+    if field.is_optional:
+        schema["nullable"] = True
+    description = field.description or (purpose_of(field.kind) if is_part(field.kind) else "")
+    assert description, f"{field.name} says what it is for, in the text under it"
+    schema = {"description": description} | schema
+    if not field.is_required and field.default is not None:
+        schema["default"] = _default(field.default)
+    return schema
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return {}
+    if isinstance(value, Size | Duration | StrEnum):
+        return str(value)
+    return value
+
+
+def _kind_schema(kind: Any, bounds: msgspec.Meta | None) -> Schema:
+    schema = _bare_schema(kind)
+    if bounds is None:
+        return schema
+    counted = {"array": "Items", "object": "Properties", "string": "Length"}.get(schema["type"], "")
+    names = {
+        "minimum": bounds.ge,
+        "maximum": bounds.le,
+        "pattern": bounds.pattern,
+        f"min{counted}": bounds.min_length,
+        f"max{counted}": bounds.max_length,
+    }
+    return schema | {name: value for name, value in names.items() if value is not None}
+
+
+def _bare_schema(kind: Any) -> Schema:
+    if kind is Size:
+        return {"x-kubernetes-int-or-string": True, "pattern": SIZE_PATTERN, "maxLength": 32}
+    if kind is Duration:
+        return {"type": "string", "pattern": DURATION_PATTERN, "maxLength": 64}
+    if is_part(kind):
+        return schema_of(kind)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return {"type": "string", "enum": [str(member) for member in kind]}
+    if get_origin(kind) is list:
+        return {"type": "array", "items": _kind_schema(*item_of(kind))}
+    if get_origin(kind) is dict:
+        return _mapping_schema(get_args(kind)[1])
+    plain = {str: "string", bool: "boolean", int: "integer"}[kind]
+    return {"type": plain} | ({"format": "int64"} if kind is int else {})
+
+
+def _mapping_schema(kind: Any) -> Schema:
+    if kind is str:
+        return {"type": "object", "additionalProperties": {"type": "string"}}
+    return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}

@@ -1,0 +1,257 @@
+"""What was seen of a group: values that say when they were true, since what is seen is always old.
+
+    asked_ms                    answered_ms            now_ms
+       |---- the report was true here ----|               |        all on the clock of whoever looks
+
+A report is *of then or later* than when it was asked for, and *of then or earlier* than when it was answered; nothing
+more is known about its age. Every number that is not known is None. Zero is a fact.
+
+The adapter of a cluster fills this from sidecars, pods and Leases, the one of a single machine from sockets and
+processes. Both fill in what is the case, and judge nothing.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import final
+
+import msgspec
+
+from gantry_spec.lease import LeaseRecord
+
+
+class Role(StrEnum):
+    """What a broker says it is; the words are those of its status."""
+
+    UNASSIGNED = "UNASSIGNED"
+    COMPARING = "COMPARING"
+    MASTER = "MASTER"
+    SLAVE = "SLAVE"
+
+
+class Process(StrEnum):
+    """What is known of a member's process or pod."""
+
+    UNKNOWN = "Unknown"
+    """Nobody can say: its machine does not answer."""
+
+    RUNNING = "Running"
+    STOPPED = "Stopped"
+    """It is known not to run. It may be about to start."""
+
+    ABSENT = "Absent"
+    """There is none, nor will there be without an order."""
+
+
+class Disk(StrEnum):
+    """What is known of a member's volume."""
+
+    UNKNOWN = "Unknown"
+    PRESENT = "Present"
+    LOST = "Lost"
+    """It is gone, or cannot be read."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Root of all that was seen. Never seen itself."""
+
+
+@final
+class SlaveAck(Part, frozen=True):
+    """One slave as its master sees it."""
+
+    number: int
+    identity: str = ""
+    received: int | None = None
+    flushed: int | None = None
+
+
+@final
+class Report(Part, frozen=True):
+    """What one broker has said about itself."""
+
+    asked_ms: int
+    answered_ms: int
+    boot_id: str = ""
+    """Of the process that said it, by the name that whoever runs it has for it."""
+
+    role: Role = Role.UNASSIGNED
+    epoch: int = 0
+    """In which it has, or had, its role."""
+
+    promised_epoch: int = 0
+    identity: str = ""
+    """The uuid of its store."""
+
+    last_epoch: int = 0
+    """Of the end of its log."""
+
+    epoch_start: int | None = None
+    """Where `last_epoch` begins."""
+
+    wrote: int | None = None
+    committed: int | None = None
+    flushed: int | None = None
+    acked: int | None = None
+    """Up to where as many slaves have it as are needed; unknown before any of this epoch is."""
+
+    confirmed: int | None = None
+    slaves: tuple[SlaveAck, ...] = ()
+    """Of a master."""
+
+    electable: tuple[int, ...] = ()
+    """Who may be promoted after the last reign that it knows, as it was recorded on its disk."""
+
+    acks_recorded: int | None = None
+    """How many of these an acknowledgement of that reign needs."""
+
+    master_id: int | None = None
+    """The master of that reign."""
+
+    ha_address: str = ""
+    """Where its slaves would find it."""
+
+    master_address: str = ""
+    """Whom it follows."""
+
+    heard_ms: int | None = None
+    """For how long a slave has heard nothing of its master."""
+
+    granted_ms: int | None = None
+    """For how much longer a grant that it gave may count."""
+
+    is_whole: bool | None = None
+    """Whether everything that it has ever acknowledged, to clients or to a master, is in its log. True after a clean
+    stop and after a crash that has lost nothing; False after a start that may have lost bytes, until it has followed a
+    master again and has all that this one had."""
+
+    is_draining: bool = False
+    is_crash_safe: bool | None = None
+    """Whether what is only in the write buffer survives its process."""
+
+    peak_bytes_per_s: int | None = None
+    """More than it has taken in any second lately."""
+
+    disk_free_bytes: int | None = None
+    trouble: str = ""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """How far its log is: a newer epoch is further than any length."""
+        return self.last_epoch, -1 if self.wrote is None else self.wrote
+
+    @property
+    def epochs(self) -> tuple[int, int, int]:
+        """All that a new one must be greater than."""
+        return self.epoch, self.promised_epoch, self.last_epoch
+
+
+@final
+class Member(Part, frozen=True):
+    """One broker of a shard, there or not."""
+
+    number: int
+    """Its own, from 1, which it keeps in every role."""
+
+    process: Process = Process.UNKNOWN
+    process_asked_ms: int = 0
+    """When somebody who knows was asked."""
+
+    stopped_by_ms: int | None = None
+    """Of one that does not run: when that was first known."""
+
+    boot_id: str = ""
+    """Of its process or pod, as whoever runs it knows, whether it reports or not."""
+
+    started_by_ms: int | None = None
+    """When that was first known to run."""
+
+    disk_id: str = ""
+    """The same of its volume."""
+
+    template: str = ""
+    """Hash of what it was started with."""
+
+    acks_needed: int = 0
+    """How many acks it would need as a master, as it was started."""
+
+    disk: Disk = Disk.UNKNOWN
+    disk_lost_since_ms: int | None = None
+    is_leaving: bool = False
+    """Whether its machine is to be emptied."""
+
+    report: Report | None = None
+    """The newest."""
+
+
+@final
+class LastWord(Part, frozen=True):
+    """The newest report of the newest reign's master while it was the master, kept over its death."""
+
+    epoch: int
+    asked_ms: int
+    boot_id: str = ""
+    """Of its process then."""
+
+    epoch_start: int | None = None
+    wrote: int | None = None
+    peak_bytes_per_s: int | None = None
+
+
+@final
+class Wish(Part, frozen=True):
+    """What a person has ordered for one shard, and has not taken back."""
+
+    id: str
+    """Of the order, so that the same one is not obeyed twice."""
+
+    to: int = 0
+    """Who shall be the master; 0 for whoever is best."""
+
+    loss_accepted: int | None = 0
+    """How many bytes may be lost; None for whatever it is."""
+
+
+@final
+class ObservedLease(Part, frozen=True):
+    """The shard's Lease as it was read last."""
+
+    record: LeaseRecord | None = None
+    """None if there is none."""
+
+    seen_ms: int = 0
+    """When this version was first seen, on the clock of whoever looks."""
+
+
+@final
+class ObservedShard(Part, frozen=True):
+    """One shard."""
+
+    number: int
+    lease: ObservedLease | None = None
+    """None if it could not be read."""
+
+    members: tuple[Member, ...] = ()
+    last_word: LastWord | None = None
+    wish: Wish | None = None
+    replace_disks: tuple[int, ...] = ()
+    """Members whose lost volume somebody has given up."""
+
+    holds_nothing: bool | None = None
+    """Whether no message and no consumer is left on it."""
+
+
+@final
+class Observed(Part, frozen=True):
+    """A group."""
+
+    shards: tuple[ObservedShard, ...] = ()
+    template: str = ""
+    """Hash of what members should be started with."""
+
+    is_paused: bool = False
+    lease_duration_ms: int = 15_000
+    """Of Leases that are made from now on."""
+
+    generation: int = 0
+    """Of the spec that was looked at."""

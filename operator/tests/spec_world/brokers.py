@@ -1,0 +1,251 @@
+"""Brokers of a model world: their stores, promises and roles, with the rules of the control socket and the stream.
+
+A log is a list of records that know their epoch and a serial number; a promotion appends one of its own, which stands
+for the entry in a real broker's list of epochs. Each record has ``RECORD_BYTES``, and offsets are multiples of it. What
+a broker would do by itself (copy, acknowledge, grant, renew) is a call, so that the world decides who gets how far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, final
+
+from gantry_spec.observed import Report, Role, SlaveAck
+
+RECORD_BYTES: Final = 1_000
+GRANT_MS: Final = 3_000
+MARGIN: Final = 0.9
+
+
+class Record(NamedTuple):
+    """A message, or the beginning of an epoch."""
+
+    epoch: int
+    serial: int
+
+
+class Refused(Exception):
+    """The broker will not."""
+
+
+@final
+@dataclass(eq=False)
+class Store:
+    """What is on a disk."""
+
+    identity: str
+    log: list[Record] = field(default_factory=list)
+    flushed: int = 0
+    """Records that a power cut does not take."""
+
+    promised: int = 0
+    epoch: int = 0
+    """In which it had its last role."""
+
+    master_id: int | None = None
+    electable: tuple[int, ...] = ()
+    acks_recorded: int | None = None
+    lacks: set[Record] = field(default_factory=set)
+    """What it has acknowledged and lost, as it knows itself."""
+
+    owes: set[Record] = field(default_factory=set)
+    """The same of the disks that were here before it, of which it knows nothing."""
+
+    @property
+    def last_epoch(self) -> int:
+        return self.log[-1].epoch if self.log else 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.lacks <= set(self.log)
+
+
+@final
+@dataclass(eq=False)
+class Broker:
+    """One member's process, on its store."""
+
+    number: int
+    store: Store
+    acks_needed: int
+    template: str
+    is_up: bool = False
+    boot: int = 0
+    role: Role = Role.UNASSIGNED
+    is_draining: bool = False
+    master: str = ""
+    heard_at_ms: int | None = None
+    gave_until_ms: int = 0
+    acks: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Of a master: slave number to its store and how many records it has."""
+
+    grants: dict[int, int] = field(default_factory=dict)
+    """Of a master: slave number to when its grant is over."""
+
+    lease_until_ms: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"{self.number}.example:10912"
+
+    def start(self, template: str, acks_needed: int, now_ms: int) -> None:
+        """A new process: it has no role, and may have granted a moment ago."""
+        self.template, self.acks_needed = template, acks_needed
+        self.is_up, self.boot, self.role = True, self.boot + 1, Role.UNASSIGNED
+        self.forget()
+        if self.store.epoch and self.store.master_id != self.number:
+            self.gave_until_ms = now_ms + GRANT_MS
+
+    def forget(self) -> None:
+        """What only a process knows, and only in a role."""
+        self.is_draining, self.master, self.heard_at_ms = False, "", None
+        self.acks, self.grants, self.lease_until_ms = {}, {}, 0
+
+    # -- orders --------------------------------------------------------------------------------------------------------
+
+    def promise(self, epoch: int) -> None:
+        self._give(epoch)
+        if self.store.epoch < epoch:
+            if self.role is Role.MASTER:
+                self._lose_role()
+            self.master, self.heard_at_ms = "", None
+
+    def promote(self, epoch: int, electable: tuple[int, ...], serial: int) -> bool:
+        """Whether a new epoch has begun."""
+        store = self.store
+        if self.role is Role.MASTER and store.epoch == epoch:
+            self.is_draining = False
+            return False
+        if epoch <= max(store.last_epoch, store.epoch):
+            raise Refused("that epoch has been already")
+        self._give(epoch)
+        self.forget()
+        self.role, store.epoch, store.master_id = Role.MASTER, epoch, self.number
+        store.electable = tuple(number for number in electable if number != self.number)
+        store.acks_recorded = self.acks_needed
+        store.log.append(Record(epoch, serial))
+        return True
+
+    def follow(self, epoch: int, master: str) -> None:
+        if self.role is Role.MASTER and epoch <= self.store.epoch:
+            raise Refused("it is the master of that epoch")
+        if (self.role, self.store.epoch, self.master) == (Role.SLAVE, epoch, master):
+            return
+        self._give(epoch)
+        self.forget()
+        self.role, self.master = Role.SLAVE, master
+        if self.store.epoch != epoch:
+            self.store.epoch, self.store.master_id, self.store.electable = epoch, None, ()
+            self.store.acks_recorded = None
+
+    def fence(self, epoch: int) -> None:
+        if self.role is Role.MASTER and epoch < self.store.epoch:
+            raise Refused("it is the master of a newer epoch")
+        self._give(epoch)
+        self._lose_role()
+
+    def drain(self) -> None:
+        if self.role is not Role.MASTER:
+            raise Refused("only a master drains")
+        self.is_draining = True
+        self.store.flushed = len(self.store.log)
+
+    def _give(self, epoch: int) -> None:
+        if epoch < self.store.promised:
+            raise Refused("a newer epoch was promised")
+        self.store.promised = epoch
+
+    def _lose_role(self) -> None:
+        self.forget()
+        self.role = Role.UNASSIGNED
+
+    # -- replication ---------------------------------------------------------------------------------------------------
+
+    def copy_from(self, master: Broker, records: int, now_ms: int) -> None:
+        """One exchange on the stream: a welcome, some records, an ack and a grant."""
+        mine, theirs = self.store.log, master.store.log
+        same = 0
+        while same < min(len(mine), len(theirs)) and mine[same] == theirs[same]:
+            same += 1
+        if same < len(mine) and self.store.last_epoch >= master.store.epoch:
+            return  # it has more of the very same epoch: refused
+        del mine[same:]
+        self.store.flushed = min(self.store.flushed, same)
+        store = self.store
+        store.electable, store.master_id = master.store.electable, master.number
+        store.acks_recorded = master.acks_needed
+        mine += theirs[same : same + records]
+        self.heard_at_ms, self.gave_until_ms = now_ms, now_ms + GRANT_MS
+        if len(mine) == len(theirs):
+            store.lacks.clear()  # it has all that its master has, and the master has all that counts
+            store.owes.clear()
+        master.acks[self.number] = (store.identity, len(mine))
+        master.grants[self.number] = now_ms + int(GRANT_MS * MARGIN)
+
+    @property
+    def epoch_start(self) -> int:
+        """Where the log's last epoch begins, in records."""
+        return next((at for at, record in enumerate(self.store.log) if record.epoch == self.store.last_epoch), 0)
+
+    @property
+    def acked(self) -> int | None:
+        """How many records enough slaves have; None before any of this epoch is."""
+        if self.acks_needed == 0:
+            return None
+        voices = [
+            end for number, (_, end) in self.acks.items() if number in self.store.electable or not self.store.electable
+        ]
+        ends = sorted(voices, reverse=True)
+        end = ends[self.acks_needed - 1] if len(ends) >= self.acks_needed else 0
+        return end if end > self.epoch_start else None
+
+    def acknowledged(self, now_ms: int) -> int:
+        """How many records clients may be told are safe now."""
+        if self.role is not Role.MASTER or not self.is_up:
+            return 0
+        if self.acks_needed:
+            return self.acked or 0
+        electable = self.store.electable
+        by_slaves = min((self.grants.get(number, -1) for number in electable), default=1 << 62)
+        return len(self.store.log) if now_ms < max(by_slaves, self.lease_until_ms) else 0
+
+    # -- what it says --------------------------------------------------------------------------------------------------
+
+    def report(self, asked_ms: int, now_ms: int, peak_bytes_per_s: int) -> Report:
+        """Itself, at this moment."""
+        store, acked = self.store, self.acked
+        is_master = self.role is Role.MASTER
+        wrote = len(store.log) * RECORD_BYTES
+        return Report(
+            asked_ms=asked_ms,
+            answered_ms=now_ms,
+            boot_id=f"{self.number}-{self.boot}",
+            role=self.role,
+            epoch=store.epoch,
+            promised_epoch=store.promised,
+            identity=store.identity,
+            last_epoch=store.last_epoch,
+            epoch_start=self.epoch_start * RECORD_BYTES,
+            wrote=wrote,
+            committed=wrote,
+            flushed=store.flushed * RECORD_BYTES,
+            acked=None if acked is None or not is_master else acked * RECORD_BYTES,
+            confirmed=wrote if not self.acks_needed else None if acked is None else acked * RECORD_BYTES,
+            slaves=tuple(
+                SlaveAck(number=number, identity=identity, received=end * RECORD_BYTES, flushed=None)
+                for number, (identity, end) in sorted(self.acks.items())
+            )
+            if is_master
+            else (),
+            electable=store.electable,
+            acks_recorded=store.acks_recorded,
+            master_id=store.master_id,
+            ha_address=self.address,
+            master_address=self.master,
+            heard_ms=None if self.heard_at_ms is None else now_ms - self.heard_at_ms,
+            granted_ms=max(0, self.gave_until_ms - now_ms),
+            is_whole=store.is_whole,
+            is_draining=self.is_draining,
+            is_crash_safe=True,
+            peak_bytes_per_s=peak_bytes_per_s,
+        )

@@ -1,0 +1,150 @@
+"""The brokers of a model world and what happens to them by itself: time, sends, copies, renewals, crashes and losses.
+
+The judge hears of every acknowledgement. A fault that the group's mode does not cover is not done: what it would take
+nobody has promised to keep.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spec_world.brokers import Broker, Record, Store
+from spec_world.judge import Judge
+
+from gantry_spec.lease import LeaseRecord
+from gantry_spec.manifest.group import Spec
+from gantry_spec.observed import Role
+
+PEAK_RECORDS_PER_S: Final = 20
+
+
+class Fleet:
+    """The brokers of one shard, their Lease, and the network between all."""
+
+    def __init__(self, spec: Spec, acks_needed: int) -> None:
+        self.spec = spec
+        self.acks_needed: Final = acks_needed
+        self.now_ms = 100_000
+        self.template = "t0"
+        self.lease: LeaseRecord | None = None
+        self.brokers: dict[int, Broker] = {}
+        self.lost_disks: dict[int, int] = {}
+        self.cut: set[frozenset[int | str]] = set()
+        """Pairs that do not reach each other: numbers, ``op0``, ``api``."""
+
+        self.judge: Final = Judge(spec)
+        self._serial = 0
+        for number in spec.members:
+            self.make(number)
+
+    def make(self, number: int) -> None:
+        """A broker with an empty disk."""
+        identity = f"store-{number}-{self.next_serial()}"
+        broker = Broker(number, Store(identity), self.acks_needed, self.template)
+        self.brokers[number] = broker
+        broker.start(self.template, self.acks_needed, self.now_ms)
+
+    def next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def reach(self, one: int | str, other: int | str) -> bool:
+        return frozenset({one, other}) not in self.cut
+
+    # -- what happens by itself ----------------------------------------------------------------------------------------
+
+    def advance(self, by_ms: int, sends: float) -> None:
+        """Time passes; masters take messages, ``sends`` of what they could, and acknowledge what they may."""
+        self.now_ms += by_ms
+        for broker in self.masters():
+            if not broker.is_draining:
+                for _ in range(int(PEAK_RECORDS_PER_S * by_ms / 1000 * sends)):
+                    broker.store.log.append(Record(broker.store.epoch, self.next_serial()))
+        self.acknowledge()
+
+    def masters(self) -> list[Broker]:
+        return [one for one in self.brokers.values() if one.is_up and one.role is Role.MASTER]
+
+    def copy(self, number: int, records: int) -> None:
+        """A slave and its master exchange something, if they reach each other."""
+        slave = self.brokers.get(number)
+        if slave is None or not slave.is_up or slave.role is not Role.SLAVE:
+            return
+        for master in self.masters():
+            is_same = slave.master == master.address and slave.store.promised <= master.store.epoch
+            if is_same and slave.store.epoch == master.store.epoch and self.reach(number, master.number):
+                slave.copy_from(master, records, self.now_ms)
+        self.acknowledge()
+
+    def disconnect(self, number: int) -> None:
+        """A master notices that a slave is gone."""
+        for master in self.masters():
+            master.acks.pop(number, None)
+
+    def renew(self) -> None:
+        """The sidecar of the master by the Lease renews it, and tells its broker."""
+        if self.lease is None or not self.lease.is_settled or self.lease.newest is None:
+            return
+        reign = self.lease.newest
+        broker = self.brokers.get(reign.master)
+        if broker is None or not broker.is_up or not self.reach(broker.number, "api"):
+            return
+        if (broker.role, broker.store.epoch) == (Role.MASTER, reign.epoch):
+            broker.lease_until_ms = self.now_ms + int(self.lease.duration_ms * 0.9)
+        self.acknowledge()
+
+    def flush(self, number: int) -> None:
+        if number in self.brokers:
+            store = self.brokers[number].store
+            store.flushed = len(store.log)
+
+    def acknowledge(self) -> None:
+        for broker in self.masters():
+            end = broker.acknowledged(self.now_ms)
+            if end:
+                self.judge.acknowledged(broker, end)
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def crash(self, number: int) -> None:
+        """The process dies; what it had survives it."""
+        if number in self.brokers:
+            self.brokers[number].is_up = False
+            self.brokers[number].role = Role.UNASSIGNED
+
+    def restart(self, number: int) -> None:
+        broker = self.brokers.get(number)
+        if broker is not None and not broker.is_up and number not in self.lost_disks:
+            broker.start(broker.template, broker.acks_needed, self.now_ms)
+
+    def cut_power(self, number: int) -> bool:
+        """Its machine dies: what was not flushed is gone. Whether the group's mode covers that now."""
+        broker = self.brokers.get(number)
+        if broker is None or not self._is_covered(broker):
+            return False
+        self.crash(number)
+        store = broker.store
+        gone = store.log[store.flushed :]
+        store.lacks |= set(gone)
+        del store.log[store.flushed :]
+        return True
+
+    def lose_disk(self, number: int) -> bool:
+        """The same for its disk; without acks, never for two at once: nothing covers that."""
+        broker = self.brokers.get(number)
+        others = [one for one in self.brokers.values() if one.number != number]
+        is_second = self.lost_disks or any(self.judge.lacks_something(one.store) for one in others)
+        if is_second and not self.acks_needed:
+            return False
+        if broker is None or number in self.lost_disks or not self._is_covered(broker):
+            return False
+        self.crash(number)
+        self.lost_disks[number] = self.now_ms
+        return True
+
+    def _is_covered(self, broker: Broker) -> bool:
+        """A mode with k acks covers k losses until the losers have everything again."""
+        if not self.acks_needed:
+            return not self.lost_disks
+        harmed = {one.number for one in self.brokers.values() if self.judge.lacks_something(one.store)}
+        return len(harmed | self.lost_disks.keys() | {broker.number}) <= self.acks_needed

@@ -1,0 +1,281 @@
+"""Random histories of a model world from a seed: anything in any order, and then a calm in which all must heal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final, final
+
+import msgspec
+from spec_world.shapes import Shape
+from spec_world.world import World
+
+from gantry_spec.observed import Member, Role, Wish
+
+CALM_ROUNDS_MAX: Final = 120
+NAMES: Final = ("op0", "op1", "api")
+
+
+@final
+class History:
+    """One seed's world, and the dice."""
+
+    def __init__(self, shape: Shape, seed: int, world: World | None = None) -> None:
+        self.world: Final = World(shape.spec, acks_needed=shape.acks_needed) if world is None else world
+        self.dice: Final = random.Random(seed)
+        self.shape: Final = shape
+        self.persons = 0
+        """How often only a person could help."""
+
+        self._wishes = 0
+        self._in_flight: list[tuple[int, int, int]] = []
+        self._posted: list[tuple[int, Member]] = []
+        everyday: list[tuple[int, Callable[[], None]]] = [
+            (6, self._round),
+            (8, self._look),
+            (8, self._decide),
+            (14, self._deliver),
+            (10, self._copy),
+            (10, self._pass),
+            (3, self._ask),
+            (3, self._answer),
+            (2, self._post),
+            (2, self._arrive),
+            (5, self._renew),
+            (2, self._flush),
+        ]
+        faults: list[tuple[int, Callable[[], None]]] = [
+            (2, self._crash),
+            (4, self._strike_master),
+            (3, self._restart),
+            (1, self._cut_power),
+            (1, self._lose_disk),
+            (2, self._cut),
+            (2, self._isolate),
+            (5, self._join),
+            (1, self._forget),
+            (1, self._disconnect),
+            (1, self._edit),
+            (1, self._order),
+            (1, self._drop),
+        ]
+        self._everyday: Final = [call for weight, call in everyday for _ in range(weight)]
+        self._faults: Final = [call for weight, call in faults for _ in range(weight)]
+
+    def run(self, steps: int, *, faults_share: float = 0.15) -> None:
+        """Begin in calm, then let things happen."""
+        self.calm(rounds_max=8)
+        for _ in range(steps):
+            kinds = self._faults if self.dice.random() < faults_share else self._everyday
+            self.dice.choice(kinds)()
+
+    # -- what may happen -----------------------------------------------------------------------------------------------
+
+    def _decider(self) -> int:
+        return self.dice.randrange(len(self.world.deciders))
+
+    def _number(self) -> int:
+        return self.dice.choice(sorted(self.world.brokers) or [1])
+
+    def _look(self) -> None:
+        name = self._decider()
+        self.world.read_lease(name)
+        for number in sorted({*self.world.brokers, *self.world.spec.members, *self.world.deciders[name].members}):
+            if self.dice.random() < 0.8:
+                self._hear(name, number)
+
+    def _hear(self, name: int, number: int) -> None:
+        member = self.world.look(name, number)
+        if member is not None:
+            self.world.hear(name, member)
+
+    def _ask(self) -> None:
+        """A question goes off, and is answered much later."""
+        self._in_flight.append((self._decider(), self._number(), self.world.now_ms))
+
+    def _answer(self) -> None:
+        if self._in_flight:
+            name, number, asked_ms = self._in_flight.pop(self.dice.randrange(len(self._in_flight)))
+            member = self.world.look(name, number, asked_ms=asked_ms)
+            if member is not None:
+                self.world.hear(name, member)
+
+    def _post(self) -> None:
+        """An answer goes off, and is heard much later, perhaps after newer ones."""
+        name = self._decider()
+        member = self.world.look(name, self._number())
+        if member is not None:
+            self._posted.append((name, member))
+
+    def _arrive(self) -> None:
+        if self._posted:
+            name, member = self._posted.pop(self.dice.randrange(len(self._posted)))
+            self.world.hear(name, member)
+
+    def _decide(self) -> None:
+        self.world.decide(self._decider())
+
+    def _deliver(self) -> None:
+        self.world.deliver(self._decider(), self.dice.randrange(1 << 16), is_kept=self.dice.random() < 0.1)
+
+    def _round(self) -> None:
+        """One who decides looks at everything, and what it decides is done."""
+        self._look()
+        name = self._decider()
+        self.world.decide(name)
+        for _ in range(self.dice.randrange(1, 8)):
+            self.world.deliver(name, self.dice.randrange(1 << 16))
+
+    def _drop(self) -> None:
+        under_way = self.world.deciders[self._decider()].under_way
+        if under_way:
+            under_way.pop(self.dice.randrange(len(under_way)))
+
+    def _copy(self) -> None:
+        self.world.copy(self._number(), self.dice.choice((0, 1, 3, 1000)))
+
+    def _pass(self) -> None:
+        self.world.advance(self.dice.choice((20, 200, 500, 1_000, 3_000)), self.dice.random())
+
+    def _renew(self) -> None:
+        self.world.renew()
+
+    def _flush(self) -> None:
+        self.world.flush(self._number())
+
+    def _crash(self) -> None:
+        self.world.crash(self._number())
+
+    def _strike_master(self) -> None:
+        """Of the newest epoch, as the Lease has it: that is where it hurts."""
+        lease = self.world.lease
+        number = lease.newest.master if lease is not None and lease.newest is not None else self._number()
+        match self.dice.randrange(4):
+            case 0:
+                self.world.crash(number)
+            case 1:
+                self.world.cut_power(number)
+            case 2:
+                self.world.cut |= {frozenset({number, "op0"}), frozenset({number, "op1"})}
+            case _:
+                self._isolate(number)
+
+    def _restart(self) -> None:
+        self.world.restart(self._number())
+
+    def _cut_power(self) -> None:
+        self.world.cut_power(self._number())
+
+    def _lose_disk(self) -> None:
+        number = self._number()
+        if self.world.lose_disk(number) and self.dice.random() < 0.7:
+            self.world.given_up.add(number)
+
+    def _cut(self) -> None:
+        ends: list[int | str] = [*sorted(self.world.brokers), *NAMES]
+        self.world.cut.add(frozenset(self.dice.sample(ends, 2)))
+
+    def _isolate(self, number: int | None = None) -> None:
+        """Clients and perhaps the Lease still reach it, and nobody else."""
+        number = self._number() if number is None else number
+        others: list[int | str] = [one for one in sorted(self.world.brokers) if one != number]
+        for other in (*others, "op0", "op1"):
+            self.world.cut.add(frozenset({number, other}))
+
+    def _join(self) -> None:
+        if self.dice.random() < 0.3:
+            self.world.cut.clear()
+            self.world.is_paused = False
+        if self.world.cut:
+            self.world.cut.remove(self.dice.choice(sorted(self.world.cut, key=lambda pair: sorted(map(str, pair)))))
+
+    def _forget(self) -> None:
+        """One who decides is started again."""
+        decider = self.world.deciders[self._decider()]
+        decider.members.clear()
+        decider.lease = decider.last_word = None
+
+    def _disconnect(self) -> None:
+        self.world.disconnect(self._number())
+
+    def _edit(self) -> None:
+        world = self.world
+        match self.dice.randrange(4):
+            case 0:
+                slaves = world.spec.slaves + self.dice.choice((-1, 1))
+                if max(1, self.shape.acks_needed) <= slaves <= 4:
+                    world.spec = msgspec.structs.replace(world.spec, slaves=slaves)
+            case 1:
+                world.template = f"t{self.dice.randrange(3)}"
+            case 2:
+                world.leaving ^= {self._number()}
+            case _:
+                world.is_paused = not world.is_paused and self.dice.random() < 0.3
+
+    def _order(self) -> None:
+        self._wishes += 1
+        to = self.dice.choice([0, *self.world.spec.members])
+        self.world.wish = Wish(id=f"w{self._wishes}", to=to)
+
+    # -- calm ----------------------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """All faults end. What cannot come back is given up by somebody."""
+        world = self.world
+        world.cut.clear()
+        world.leaving.clear()
+        world.is_paused = False
+        world.given_up |= world.lost_disks.keys()
+        for decider in world.deciders:
+            decider.under_way.clear()
+        for number in list(world.brokers):
+            world.restart(number)
+
+    def calm(self, rounds_max: int = CALM_ROUNDS_MAX) -> int:
+        """Everything works, until all is well. How many rounds that took; ``rounds_max`` if it is not.
+
+        Where only a person can say that what is lost may be lost, one does, after a while.
+        """
+        world = self.world
+        for count in range(rounds_max):
+            if count == rounds_max // 2:
+                self.persons += 1
+                world.wish = Wish(id="person", loss_accepted=None)
+            for name in range(len(world.deciders)):
+                world.read_lease(name)
+                for number in sorted({*world.brokers, *world.spec.members, *world.deciders[name].members}):
+                    self._hear(name, number)
+                world.decide(name)
+                for _ in range(len(world.deciders[name].under_way)):
+                    world.deliver(name, 0)
+            if self.is_well():
+                return count
+            self._a_second()
+        return rounds_max
+
+    def _a_second(self) -> None:
+        world = self.world
+        for _ in range(2):
+            world.advance(500, 0.5)
+            world.renew()
+            for number in sorted(world.brokers):
+                world.flush(number)
+                world.copy(number, 1_000)
+
+    def is_well(self) -> bool:
+        """One master that acknowledges, all others in sync, everything as the spec says, nothing left to do."""
+        world = self.world
+        if sorted(world.brokers) != list(world.spec.members) or world.wish is not None or world.lease is None:
+            return False
+        reign = world.lease.newest
+        if reign is None or not world.lease.is_settled or reign.master not in world.brokers:
+            return False
+        master = world.brokers[reign.master]
+        slaves = [one for one in world.brokers.values() if one is not master]
+        is_led = master.role is Role.MASTER and master.is_up and not master.is_draining
+        is_followed = all(one.is_up and one.role is Role.SLAVE and one.master == master.address for one in slaves)
+        is_current = all(one.template == world.template for one in world.brokers.values())
+        is_complete = all(len(one.store.log) >= len(master.store.log) - 30 for one in slaves)
+        is_quiet = not any(decider.under_way for decider in world.deciders)
+        is_acknowledging = world.masters() == [master] and set(master.store.log[-30:]) & world.judge.safe != set()
+        return is_led and is_followed and is_current and is_complete and is_quiet and bool(is_acknowledging)

@@ -1,0 +1,112 @@
+"""Looks at a shard made by hand: one master, some slaves, and whatever a test wants to be different."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice
+from gantry_spec.manifest.group import Spec
+from gantry_spec.manifest.reading import group_of
+from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role, SlaveAck
+
+NOW_MS: Final = 1_000_000
+EPOCH: Final = 3_000
+ADDRESS: Final = "{}.example:10912"
+
+
+def spec_with(**fields: Any) -> Spec:
+    """A spec as a file says it."""
+    head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "g"}}
+    return group_of(head | {"spec": fields}).spec
+
+
+def report_of(number: int, *, wrote: int, role: Role = Role.SLAVE, master: int = 1, **other: Any) -> Report:
+    """What a healthy member says: everything is flushed, and the last epoch is the present one."""
+    values: dict[str, Any] = {
+        "asked_ms": NOW_MS - 100,
+        "answered_ms": NOW_MS - 90,
+        "role": role,
+        "epoch": EPOCH,
+        "promised_epoch": EPOCH,
+        "identity": f"store-{number}",
+        "last_epoch": EPOCH,
+        "epoch_start": 0,
+        "wrote": wrote,
+        "committed": wrote,
+        "flushed": wrote,
+        "ha_address": ADDRESS.format(number),
+        "master_address": ADDRESS.format(master) if role is Role.SLAVE else "",
+        "heard_ms": 50 if role is Role.SLAVE else None,
+        "granted_ms": 3_000 if role is Role.SLAVE else 0,
+        "is_whole": True,
+        "is_crash_safe": True,
+        "peak_bytes_per_s": 1_000,
+    }
+    return Report(**(values | other))
+
+
+def member_of(number: int, report: Report | None, **other: Any) -> Member:
+    """A member that runs with what the spec says."""
+    values: dict[str, Any] = {
+        "process": Process.RUNNING,
+        "process_asked_ms": NOW_MS - 100,
+        "boot_id": f"boot-{number}",
+        "disk_id": f"disk-{number}",
+        "template": "t",
+        "acks_needed": 1,
+        "disk": Disk.PRESENT,
+    }
+    return Member(number=number, report=report, **(values | other))
+
+
+def record_of(
+    master: int = 1, slaves: tuple[int, ...] = (2,), *, acks_needed: int = 1, epoch: int = EPOCH
+) -> LeaseRecord:
+    """A settled Lease."""
+    reign = Reign(
+        epoch=epoch,
+        master=master,
+        identity=f"store-{master}",
+        electable=tuple(Voice(number, f"store-{number}") for number in slaves),
+        acks_needed=acks_needed,
+    )
+    return LeaseRecord(version="7", epoch=epoch, reigns=(reign,), goal=Goal(why="it began"))
+
+
+def healthy(
+    *, slaves: int = 1, wrote: int = 10_000, acks_needed: int = 1, number: int = 0, **master: Any
+) -> ObservedShard:
+    """A shard in which all is well."""
+    numbers = tuple(range(2, slaves + 2))
+    acks = tuple(SlaveAck(number=one, identity=f"store-{one}", received=wrote, flushed=wrote) for one in numbers)
+    said = {"acked": wrote if acks_needed else None, "confirmed": wrote, "slaves": acks} | master
+    values: dict[str, Any] = {"wrote": wrote, "role": Role.MASTER} | said
+    members = [member_of(1, report_of(1, **values), acks_needed=acks_needed)]
+    members += [member_of(one, report_of(one, wrote=wrote), acks_needed=acks_needed) for one in numbers]
+    lease = ObservedLease(record=record_of(1, numbers, acks_needed=acks_needed), seen_ms=NOW_MS - 60_000)
+    return ObservedShard(number=number, lease=lease, members=tuple(members))
+
+
+def observed(*shards: ObservedShard, **other: Any) -> Observed:
+    """A group of these shards."""
+    return Observed(shards=shards, **({"template": "t"} | other))
+
+
+def with_member(shard: ObservedShard, number: int, **changes: Any) -> ObservedShard:
+    """The shard with another fact about one member."""
+    members = [msgspec.structs.replace(one, **changes) if one.number == number else one for one in shard.members]
+    return msgspec.structs.replace(shard, members=tuple(members))
+
+
+def with_report(shard: ObservedShard, number: int, **changes: Any) -> ObservedShard:
+    """The shard with another word of one member."""
+    report = next(one.report for one in shard.members if one.number == number)
+    assert report is not None, "only who has reported can say something else"
+    return with_member(shard, number, report=msgspec.structs.replace(report, **changes))
+
+
+def with_record(shard: ObservedShard, record: LeaseRecord | None, *, age_ms: int = 60_000) -> ObservedShard:
+    """The shard with another Lease."""
+    return msgspec.structs.replace(shard, lease=ObservedLease(record=record, seen_ms=NOW_MS - age_ms))

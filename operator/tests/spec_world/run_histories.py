@@ -1,0 +1,86 @@
+"""Many random histories of model worlds: `python operator/tests/spec_world/run_histories.py --count 5000`.
+
+A failure prints the seed and the command that repeats it. The test suite runs a few of the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from spec_world.history import CALM_ROUNDS_MAX, History
+from spec_world.judge import Wrong
+from spec_world.shapes import Shape
+
+from gantry_spec.manifest.parts import FailoverMode
+
+SHAPES = (
+    Shape(1, 1),
+    Shape(2, 1),
+    Shape(2, 2),
+    Shape(3, 2),
+    Shape(3, 1),
+    Shape(1, 0, 100_000),
+    Shape(2, 0, 1_000_000),
+    Shape(2, 1, mode=FailoverMode.MANUAL),
+)
+
+
+class Tally:
+    """What has happened in all of them."""
+
+    def __init__(self) -> None:
+        self.promotions = 0
+        self.acknowledged = 0
+        self.persons = 0
+        self.losses: list[tuple[int, int]] = []
+
+
+def run(seed: int, steps: int, tally: Tally | None = None) -> History:
+    """One history, and the calm after it. Raises ``Wrong``."""
+    history = History(SHAPES[seed % len(SHAPES)], seed)
+    history.run(steps)
+    history.heal()
+    if history.calm() >= CALM_ROUNDS_MAX:
+        reasons = [line for decider in history.world.deciders for line in decider.decision.explanation]
+        raise Wrong(f"all faults have ended, and it is not well: {reasons}")
+    if tally is not None:
+        judge = history.world.judge
+        tally.promotions += len(judge.masters)
+        tally.acknowledged += len(judge.safe)
+        tally.persons += history.persons
+        tally.losses += judge.losses
+    return history
+
+
+def main() -> int:
+    """Until the first that is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--count", type=int, default=1_000, help="how many histories")
+    parser.add_argument("--steps", type=int, default=500, help="how much happens in each")
+    arguments = parser.parse_args()
+    began, tally, failures = time.monotonic(), Tally(), 0
+    for seed in range(arguments.first, arguments.first + arguments.count):
+        try:
+            run(seed, arguments.steps, tally)
+        except Wrong as error:
+            failures += 1
+            sys.stdout.write(f"seed {seed}: {error}\n")
+            sys.stdout.write(f"  again: python {__file__} --first {seed} --count 1 --steps {arguments.steps}\n")
+    lost = sum(lost for lost, _ in tally.losses)
+    seconds = time.monotonic() - began
+    sys.stdout.write(
+        f"{arguments.count} histories, {tally.promotions} epochs, {tally.acknowledged} records acknowledged and kept,"
+        f" {len(tally.losses)} announced losses of {lost} bytes, {tally.persons} times only a person could help,"
+        f" {failures} wrong, {seconds:.0f} s\n"
+    )
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

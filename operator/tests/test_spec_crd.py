@@ -1,0 +1,133 @@
+"""The custom resource says what the structs say: every field with its text, bounds and default, and every rule."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gantry_spec.manifest.changes import FIXED
+from gantry_spec.manifest.crd import COLUMNS, crd, group_schema
+from gantry_spec.manifest.group import Spec
+from gantry_spec.manifest.reading import plain
+from gantry_spec.manifest.rules import RULES
+from gantry_spec.manifest.shapes import fields_of, walk
+
+SELF = re.compile(r"\b(?:self|oldSelf)((?:\.[a-zA-Z]+)+)(\()?")
+
+
+def leaves(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema below one, with its path."""
+    yield path, schema
+    for name, inner in schema.get("properties", {}).items():
+        yield from leaves(inner, f"{path}.{name}")
+    if "items" in schema:
+        yield from leaves(schema["items"], f"{path}[]")
+
+
+def spec_schema() -> dict[str, Any]:
+    """Of ``spec``."""
+    schema: dict[str, Any] = group_schema()["properties"]["spec"]
+    return schema
+
+
+def filled(schema: dict[str, Any], value: Any) -> Any:
+    """What an API server makes of a value: defaults where nothing is said."""
+    if schema.get("type") == "object" and isinstance(value, dict):
+        known = schema.get("properties", {})
+        result = dict(value)
+        for name, inner in known.items():
+            if name not in result and "default" in inner:
+                result[name] = inner["default"]
+            if name in result:
+                result[name] = filled(inner, result[name])
+        return result
+    return value
+
+
+def test_the_schema_is_structural() -> None:
+    """Every field has one type, or is a size; nothing is `anyOf`; only what goes into pods keeps unknown fields."""
+    for path, schema in leaves(group_schema()):
+        assert ("type" in schema) != schema.get("x-kubernetes-int-or-string", False), path
+        assert not {"anyOf", "oneOf", "allOf", "$ref", "const"} & schema.keys(), path
+    keeping = [path for path, schema in leaves(spec_schema()) if schema.get("x-kubernetes-preserve-unknown-fields")]
+    assert keeping == [
+        ".resources",
+        ".template.tolerations[]",
+        ".template.affinity",
+        ".template.topologySpreadConstraints[]",
+    ]
+
+
+def test_every_field_is_explained() -> None:
+    """`kubectl explain` has a sentence for each, the one that stands in the source."""
+    for path, field in walk(Spec, "spec"):
+        assert field.description.endswith((".", ":")), f"{path} has no sentence"
+    bare = [
+        path
+        for path, schema in leaves(group_schema())
+        if path.startswith((".spec.", ".status.")) and not path.endswith("[]") and not schema.get("description")
+    ]
+    assert bare == []
+
+
+def test_the_defaults_of_the_schema_are_ours() -> None:
+    """An empty spec, filled by an API server, is the spec that we read from an empty file."""
+    served = filled(spec_schema(), {})
+    ours = plain(Spec())
+    ours["nameServers"].pop("replicas")
+    ours["replication"].pop("inSyncReplicas")
+
+    assert served == ours
+
+
+@pytest.mark.parametrize("path", ["shards", "slaves"])
+def test_bounds_are_in_the_schema(path: str) -> None:
+    """What the struct refuses, the API server refuses."""
+    field = next(one for one in fields_of(Spec) if one.name == path)
+    schema = spec_schema()["properties"][path]
+
+    assert field.bounds is not None
+    assert (schema["minimum"], schema["maximum"]) == (field.bounds.ge, field.bounds.le)
+
+
+def test_every_rule_speaks_of_fields_that_exist() -> None:
+    """A renamed field does not leave its rules behind; what may be absent is asked for with `has`."""
+    for rule in (*RULES, *FIXED):
+        for names, call in SELF.findall(rule.cel):
+            parts = names.strip(".").split(".")
+            schema = spec_schema()
+            for name in parts[: -1 if call else None]:
+                assert name in schema["properties"], f"{rule.path}: {rule.cel}"
+                schema = schema["properties"][name]
+    optional = ("self.replication.inSyncReplicas", "self.nameServers.replicas")
+    for rule in RULES:
+        for name in optional:
+            assert name not in rule.cel or "has(" in rule.cel, rule.cel
+
+
+def test_every_rule_but_uniqueness_is_in_the_schema() -> None:
+    """Names that come twice are refused by the lists themselves."""
+    served = {one["rule"] for one in spec_schema()["x-kubernetes-validations"]}
+
+    assert [rule.path for rule in RULES if rule.cel not in served] == ["spec.topics", "spec.groups"]
+    assert all(fixed.cel in served for fixed in FIXED)
+    for name in ("topics", "groups"):
+        assert spec_schema()["properties"][name]["x-kubernetes-list-map-keys"] == ["name"]
+
+
+def test_the_resource_can_be_listed_and_scaled() -> None:
+    """Short name, columns that lead to fields of the status, scale and status subresources."""
+    document = crd()
+    [version] = document["spec"]["versions"]
+
+    assert document["metadata"]["name"] == "brokergroups.gantry.dev"
+    assert document["spec"]["names"]["shortNames"] == ["bg"]
+    assert [name for name, *_ in COLUMNS][:5] == ["Master", "Epoch", "Ready", "Lag", "At-Risk"]
+    status = group_schema()["properties"]["status"]["properties"]
+    columns = [column["jsonPath"].removeprefix(".status.") for column in version["additionalPrinterColumns"]]
+    assert {name for name in columns if not name.startswith(".metadata")} <= status.keys()
+    assert version["subresources"]["scale"]["specReplicasPath"] == ".spec.shards"
+    assert {"shards", "selector"} <= status.keys()

@@ -1,0 +1,62 @@
+"""A broker's own answer becomes a report, with the same numbers, and nothing unknown becomes a number."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from spec_world.looks import NOW_MS
+
+from gantry_spec.heard import Besides, report_of
+from gantry_spec.observed import Report, Role, SlaveAck
+from gantry_status.orders import HaRole, HaStatus, SlaveState
+
+
+def heard(status: HaStatus, **besides: object) -> Report:
+    """As an adapter hears it: over JSON."""
+    document = msgspec.json.decode(msgspec.json.encode(status))
+    more = msgspec.convert(besides, Besides)
+    return report_of(document, asked_ms=NOW_MS - 20, answered_ms=NOW_MS, besides=more)
+
+
+def test_a_masters_answer_is_read_whole() -> None:
+    """Offsets, epochs, slaves, and who may be elected."""
+    status = HaStatus(
+        role=HaRole.MASTER,
+        epoch=3_000,
+        promised_epoch=3_000,
+        broker_id=1,
+        identity="store-1",
+        ha_address="a:1",
+        wrote=90,
+        committed=80,
+        flushed=70,
+        acked=60,
+        confirmed=60,
+        last_epoch=3_000,
+        electable=[2, 3],
+        acks_needed=1,
+        slaves=[SlaveState(identity="store-2", broker_id=2, received=60, flushed=50)],
+        master_id=1,
+    )
+
+    report = heard(status, is_whole=True, peak_bytes_per_s=7)
+
+    assert (report.role, report.epoch, report.place) == (Role.MASTER, 3_000, (3_000, 90))
+    assert (report.committed, report.flushed, report.acked, report.confirmed) == (80, 70, 60, 60)
+    assert report.slaves == (SlaveAck(number=2, identity="store-2", received=60, flushed=50),)
+    assert (report.electable, report.acks_recorded, report.master_id) == ((2, 3), 1, 1)
+    assert (report.is_whole, report.peak_bytes_per_s, report.heard_ms) == (True, 7, None)
+
+
+def test_what_a_broker_does_not_know_stays_unknown() -> None:
+    """-1 on the wire is None here, and never an offset."""
+    report = heard(HaStatus(role=HaRole.SLAVE, slaves=[SlaveState(identity="s", broker_id=2)]))
+
+    assert (report.wrote, report.flushed, report.acked, report.master_id) == (None, None, None, None)
+    assert report.slaves[0].received is None
+
+
+def test_what_is_no_answer_is_refused() -> None:
+    """A look is taken as it is, or not at all."""
+    with pytest.raises(ValueError, match="no status of a broker"):
+        report_of({"role": "KING"}, asked_ms=0, answered_ms=1)
