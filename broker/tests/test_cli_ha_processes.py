@@ -19,6 +19,7 @@ import pytest
 
 from gantry_broker.testing.local import Dialogue, local_conf
 from gantry_remoting import RemotingError
+from gantry_status.socket_path import socket_address
 
 TIMEOUT_S: Final = 60.0
 
@@ -103,7 +104,8 @@ def holder_of(path: Path) -> int:
     """The process that listens there; -1 if the last one that did is gone."""
     with socket.socket(socket.AF_UNIX) as peer:
         try:
-            peer.connect(str(path))
+            with socket_address(str(path)) as address:
+                peer.connect(address)
         except ConnectionRefusedError:
             return -1
         pid: int = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]

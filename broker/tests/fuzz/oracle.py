@@ -25,7 +25,7 @@ LATER: Final = frozenset(
         RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG,
         RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, *PULLS,
-        RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.END_TRANSACTION,
     }
 )  # fmt: skip
 """Answered when the disk or a requester has it, or when there is something: perhaps after the connection has ended."""

@@ -95,11 +95,17 @@ class Endings:
     def _ended_before(self, asked: EndTransaction, outcome: Outcome) -> Ended:
         """It is not open any more, or never was. Ending it in the same way again is no failure, and stores nothing."""
         found = self._outcome_of(asked.tran_state_table_offset)
-        if found is None:
+        if found is None or self._physical(asked.tran_state_table_offset) not in (asked.commit_log_offset, UNKNOWN):
             return Ended(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
         if found is outcome:
             return Ended(ResponseCode.SUCCESS)
         return Ended(ResponseCode.ILLEGAL_OPERATION, f"the transaction was ended before: {found.value}")
+
+    def _physical(self, half_offset: int) -> int:
+        """Where in the log a half message lies, which must not be said for another one; UNKNOWN if it has expired."""
+        queue = self._core.store.find_queue(names.HALF_TOPIC, 0)
+        unit = None if queue is None else queue.unit(half_offset)
+        return UNKNOWN if unit is None else unit[0]
 
     def _outcome_of(self, half_offset: int) -> Outcome | None:
         """How it has ended, as far as that is known here, or an op message says so."""

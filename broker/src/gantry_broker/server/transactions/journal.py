@@ -185,7 +185,7 @@ class TransactionJournal:
         """Keep where reading has to begin: never beyond what a power loss leaves of the log."""
         store, halves, offsets = self._core.store, self.halves, self._core.offsets
         low = (halves.half_low, halves.op_low)
-        if not self._unflushed or self._unflushed[-1][1:] != low:
+        if any(low) and (not self._unflushed or self._unflushed[-1][1:] != low):
             self._unflushed.append((store.wrote, *low))
         while self._unflushed and self._unflushed[0][0] <= store.flushed:
             _, half, op = self._unflushed.popleft()
