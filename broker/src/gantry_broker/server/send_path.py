@@ -67,7 +67,7 @@ class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
 _decode_send: Final = msgspec.json.Decoder(SendV2Header, strict=False).decode
 
 OtherFrame = Callable[[Frame, Connection], bytes | None]
-TakeSigned = Callable[[bytes, bytes, Connection], bool]
+TakeSigned = Callable[[bytes, bytes, bytes, int], bool]
 
 
 @final
@@ -104,7 +104,7 @@ class SendPath:
         self._loop = loop
         self._prefix: Final = NEVER_A_PREFIX if is_guarded else SEND_V2_PREFIX
         self.signed: TakeSigned | None = None
-        """With access control on: takes header and body of a plain send whose sender may, or leaves it to `other`."""
+        """With access control on: takes header, body, host and its flag of a plain send whose sender may, or leaves it."""
 
         self._hosts: dict[Connection, tuple[bytes, int]] = {}
         self._is_flush_scheduled = False
@@ -226,7 +226,7 @@ class SendPath:
                             continue
             body = data[header_end:frame_end]
             is_v2_json = type_and_header == header_bytes and header.startswith(SEND_V2_PREFIX)
-            if signed is not None and is_v2_json and signed(header, body, connection):
+            if signed is not None and is_v2_json and signed(header, body, host, host_flag):
                 continue
             reply = other(Frame(type_and_header >> 24, header, body), connection)
             if reply:

@@ -13,7 +13,7 @@ the long way, since it would be signed, too. All fields together in the order of
 """
 
 from hmac import compare_digest
-from typing import Final, final
+from typing import Annotated, Final, final
 
 import msgspec
 
@@ -33,14 +33,12 @@ from gantry_broker.server.send_routes import (
     SendRoute,
     SendRoutes,
 )
-from gantry_remoting import Connection
 from gantry_wire.commands.fields import Int32
 from gantry_wire.commands.send import SendMessageV2
 
-INT32_END: Final = 1 << 31
-INT64_END: Final = 1 << 63
-NUMBER_CHARACTERS_MAX: Final = 64
-"""Of a message's four numbers together. Only numbers from 0 on as Java writes them are taken here."""
+Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Moment = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""A number that stands there as text. Only from 0 on, and as Java writes it: what is signed is built from its value."""
 
 
 class SignedFields(
@@ -55,7 +53,7 @@ class SignedFields(
         **{info.name: info.encode_name for info in msgspec.structs.fields(SendMessageV2)},
     },
 ):
-    """The fields of a signed send as the texts that are signed, those of `SendMessageV2` under its names."""
+    """The fields of a signed send, whose texts are signed; those of `SendMessageV2` under its names."""
 
     access_key: str
     signature: str
@@ -64,10 +62,10 @@ class SignedFields(
     topic: str
     default_topic: str
     default_topic_queue_nums: str
-    queue_id: str
-    sys_flag: str
-    born_timestamp: str
-    flag: str
+    queue_id: Number
+    sys_flag: Number
+    born_timestamp: Moment
+    flag: Number
     properties: str
     reconsume_times: str = ""
     unit_mode: str = ""
@@ -84,7 +82,7 @@ class SignedHeader(msgspec.Struct, kw_only=True, gc=False):
     flag: int = 0
 
 
-_decode: Final = msgspec.json.Decoder(SignedHeader).decode
+_decode: Final = msgspec.json.Decoder(SignedHeader, strict=False).decode
 
 
 @final
@@ -97,8 +95,11 @@ class SignedSends:
         self._routes = routes
         self._is_open = not guard.is_strict
 
-    def take(self, header: bytes, body: bytes, connection: Connection) -> bool:
-        """Put a plain send into the pass, if it is one whose sender may. False leaves it to the readable path."""
+    def take(self, header: bytes, body: bytes, host: bytes, host_flag: int) -> bool:
+        """Put a plain send into the pass, if it is one whose sender may. False leaves it to the readable path.
+
+        ``host`` and ``host_flag`` are those of its connection.
+        """
         if not self._is_open or self._path.refusal is not None or not 0 < len(body) <= self._path.body_bytes_max:
             return False
         try:
@@ -108,7 +109,7 @@ class SignedSends:
         route = self._routes.by_topic.get(request.fields.topic)
         if route is None or request.flag & FLAG_RESPONSE or not self._is_permitted(request.fields, body):
             return False
-        return self._put(request, route, body, connection)
+        return self._put(request, route, body, host, host_flag)
 
     def _is_permitted(self, fields: SignedFields, body: bytes) -> bool:
         """Whether an account that may publish to the topic has signed this."""
@@ -122,24 +123,17 @@ class SignedSends:
             f"{one.default_topic_queue_nums}{one.queue_id}{one.sys_flag}{one.born_timestamp}{one.flag}{one.properties}"
             f"{one.reconsume_times}{one.unit_mode}{one.max_reconsume_times}{one.batch}{one.broker_name}"
         )
-        made = account.keyed.signature(text.encode("utf-8", "replace") + body)
+        made = account.keyed.signature(text.encode() + body)
         return compare_digest(made, one.signature.encode("utf-8", "replace"))
 
-    def _put(self, request: SignedHeader, route: SendRoute, body: bytes, connection: Connection) -> bool:
+    def _put(self, request: SignedHeader, route: SendRoute, body: bytes, host: bytes, host_flag: int) -> bool:
         """What `SendPath` does with a plain send: its conditions, its draft, its answer."""
         fields = request.fields
         text, batch, again = fields.properties, fields.batch, fields.reconsume_times
         if text[:UNIQUE_START] != UNIQUE_PREFIX or (batch and batch != "false") or (again and again != "0"):
             return False  # a batch, or a message that a consumer could not consume, or one with no id of its own
-        digits = f"{fields.queue_id}{fields.sys_flag}{fields.born_timestamp}{fields.flag}"
-        if not digits.isascii() or not digits.isdigit() or len(digits) > NUMBER_CHARACTERS_MAX:
-            return False
-        try:
-            queue_id, sys_flag = int(fields.queue_id), int(fields.sys_flag)
-            born_ms, flag = int(fields.born_timestamp), int(fields.flag)
-        except ValueError:  # one of them is empty
-            return False
-        if queue_id >= len(route.slots) or sys_flag >= INT32_END or born_ms >= INT64_END or flag >= INT32_END:
+        queue_id = fields.queue_id
+        if queue_id >= len(route.slots):
             return False
         key, tail = text[UNIQUE_START:UNIQUE_END], text[UNIQUE_END:]
         unique = key.encode("utf-8", "replace")
@@ -147,15 +141,14 @@ class SignedSends:
         if shape is None or len(unique) != 32 or not unique.isalnum():
             return False
         slot = route.slots[queue_id] or self._routes.slot(route, queue_id)
-        host, host_flag = self._path.host_and_flag(connection)
         self._path.drafts.append(
             (  # type: ignore[arg-type]  # a plain tuple of Draft's fields: half the cost
                 slot.queue,
                 body,
                 UNIQUE_PREFIX_BYTES + unique + shape.tail,
-                sys_flag & ~CLEARED_FLAGS | host_flag,
-                flag,
-                born_ms,
+                fields.sys_flag & ~CLEARED_FLAGS | host_flag,
+                fields.flag,
+                fields.born_timestamp,
                 host,
                 0,
                 0,
