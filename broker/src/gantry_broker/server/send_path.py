@@ -104,7 +104,7 @@ class SendPath:
         self._loop = loop
         self._prefix: Final = NEVER_A_PREFIX if is_guarded else SEND_V2_PREFIX
         self.signed: TakeSigned | None = None
-        """With access control on: takes header, body, host and its flag of a plain send whose sender may, or leaves it."""
+        """With access control on: takes header, body, host and its flag of a plain send whose sender may."""
 
         self._hosts: dict[Connection, tuple[bytes, int]] = {}
         self._is_flush_scheduled = False
