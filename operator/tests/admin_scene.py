@@ -18,6 +18,8 @@ from typing import Final, final
 import httpx
 
 from gantry_broker.testing.local import Dialogue, local_conf
+from gantry_status.order_client import order_once
+from gantry_status.orders import AskStatus, HaStatus
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/operator/src"}
@@ -106,6 +108,13 @@ class BrokerChild:
     @property
     def control(self) -> Path:
         return self.store / "control.sock"
+
+    @property
+    def end(self) -> int:
+        """Where its log ends now, as it says itself."""
+        status = order_once(str(self.control), AskStatus())
+        assert isinstance(status, HaStatus), "a status is answered with a status"
+        return status.wrote
 
     def send(self, count: int, *, body: bytes = b"x" * 1000, **fields: str) -> list[dict[str, str]]:
         """So many messages, all acknowledged."""

@@ -31,7 +31,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
     with broker_beside(store, **SMALL) as broker:
         broker.send(MESSAGES)
         with sidecar_beside(store, *tokens) as sidecar:
-            wait_for(lambda: log_of(sidecar)["end"] > SEGMENT, "the second file is begun")
+            wait_for(lambda: log_of(sidecar)["end"] == broker.end > SEGMENT, "all of it is published")
             yield broker, sidecar
 
 
@@ -136,7 +136,7 @@ def test_another_log_is_noticed(pair: tuple[BrokerChild, SidecarChild], fast: bo
 
 @both
 def test_what_retention_deleted_is_gone_with_the_oldest_that_there_is(tmp_path: Path, fast: bool) -> None:
-    """A file that is deleted while it is read is read to its end; afterwards its range is 410 and says where to go on."""
+    """A file deleted while it is read is read to its end; afterwards its range is 410, and says where to go on."""
     with broker_beside(tmp_path / "store", **SMALL) as broker:
         broker.send(MESSAGES)
         with sidecar_beside(

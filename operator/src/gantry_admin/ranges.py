@@ -77,7 +77,7 @@ def plan(headers: Mapping[str, str], span: Span, etag: str, bytes_max: int) -> L
     else:
         assert first is not None, "either form has a number"
         start, end = first, span.end if last is None else last + 1
-        if end <= start:
+        if last is not None and last < first:
             raise Problem(400, f"the range ends before it begins: {text[:60]}")
     return bounded(start, end, span, etag, bytes_max)
 

@@ -1,0 +1,126 @@
+"""The interface as a whole: documented, guarded, bounded, and nothing found by a machine that tries everything."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from admin_scene import ROOT, TOKEN, broker_beside, sidecar_beside, token_files
+from fastapi.routing import APIRoute
+
+from gantry_admin.__main__ import parser, settings_of
+from gantry_admin.app import make_app
+from gantry_admin.guard import Scope
+from gantry_admin.metrics import BrokerCollector
+from gantry_admin.routes import log, observe, probes, role, status, tables
+from gantry_admin.sidecar import Sidecar
+
+MODULES = (probes, status, tables, role, log, observe)
+PAGE = ROOT / "docs/sidecar.md"
+
+
+def routes() -> list[APIRoute]:
+    return [route for module in MODULES for route in module.router.routes if isinstance(route, APIRoute)]
+
+
+def scopes_of(route: APIRoute) -> set[Scope]:
+    """What an endpoint asks of its callers, as far as it says so."""
+    found: set[Scope] = set()
+    waiting = [route.dependant]
+    while waiting:
+        dependant = waiting.pop()
+        scope = getattr(dependant.call, "scope", None)
+        if isinstance(scope, Scope):
+            found.add(scope)
+        waiting += dependant.dependencies
+    return found
+
+
+def test_every_endpoint_is_in_the_docs() -> None:
+    """Each path with its method is named in docs/sidecar.md."""
+    text = PAGE.read_text()
+    missing = [
+        f"{method} {route.path}"
+        for route in routes() for method in sorted(route.methods)
+        if f"`{method} {route.path}" not in text
+    ]  # fmt: skip
+
+    assert len(routes()) > 20
+    assert missing == []
+
+
+def test_every_option_is_in_the_docs() -> None:
+    """Each option of `gantry sidecar` is named in docs/sidecar.md."""
+    text = PAGE.read_text()
+    options = [name for action in parser()._actions for name in action.option_strings if name.startswith("--")]
+
+    assert [name for name in options if f"`{name}" not in text and name != "--help"] == []
+
+
+async def test_every_metric_is_in_the_docs(tmp_path: Path) -> None:
+    """Each family by its name."""
+    text = PAGE.read_text()
+    with broker_beside(tmp_path), sidecar_beside(tmp_path) as child:
+        names = {line.split()[2] for line in child.get("/metrics").text.splitlines() if line.startswith("# TYPE")}
+
+    assert len(names) > 20
+    assert sorted(name for name in names if f"`{name}" not in text) == []
+    assert BrokerCollector.__doc__
+
+
+@pytest.mark.parametrize("route", routes(), ids=lambda route: f"{sorted(route.methods)[0]} {route.path}")
+def test_no_endpoint_answers_without_saying_who_may_ask(route: APIRoute) -> None:
+    """Each has one scope; whatever is no GET needs the one that may change."""
+    scopes = scopes_of(route)
+
+    assert len(scopes) == 1
+    assert (scopes == {Scope.CHANGE}) == (route.methods != {"GET"})
+
+
+def test_an_endpoint_without_a_scope_is_caught() -> None:
+    """The twin: one that was added without a guard has none of the scopes."""
+
+    async def bare() -> None:
+        return None
+
+    assert scopes_of(APIRoute("/bare", bare)) == set()
+
+
+async def test_the_openapi_page_is_off_unless_asked_for() -> None:
+    """By default neither the document nor a page of it is served; with --openapi the page has no script in it."""
+    base = ["--page", "p", "--control", "c", "--store", "s"]
+    off = make_app(Sidecar(settings_of(parser().parse_args(base))))
+    on = make_app(Sidecar(settings_of(parser().parse_args([*base, "--openapi"]))))
+
+    def paths(app: object) -> set[str]:
+        return {route.path for route in app.routes}  # type: ignore[attr-defined]
+
+    assert paths(off).isdisjoint({"/openapi.json", "/docs", "/redoc"})
+    assert {"/openapi.json", "/docs"} <= paths(on)
+
+
+@pytest.mark.parametrize("state", ["moving", "gone"])
+def test_schemathesis_finds_nothing(tmp_path: Path, state: str) -> None:
+    """Made-up requests from the OpenAPI document: no 5xx that is not documented, no answer that is not as it says."""
+    tokens = token_files(tmp_path / "tokens")
+    with broker_beside(tmp_path / "store") as broker:
+        broker.send(20)
+        with sidecar_beside(tmp_path / "store", *tokens, "--openapi") as sidecar:
+            if state == "gone":
+                broker.child.process.kill()
+                broker.child.process.wait(30)
+            done = subprocess.run(
+                [
+                    sys.executable, "-m", "schemathesis.cli", "run", f"{sidecar.url}/openapi.json",
+                    "--header", f"Authorization: Bearer {TOKEN}", "--exclude-path", "/v1/events",
+                    "--exclude-path", "/v1/durability/wait", "--max-examples", "8", "--seed", "6",
+                    "--phases", "examples,coverage,fuzzing", "--exclude-checks", "not_a_server_error,ignored_auth",
+                    "--no-color", "--request-timeout", "60", "--suppress-health-check", "all",
+                ],
+                capture_output=True, text=True, timeout=900, cwd=tmp_path, env=os.environ | {"HYPOTHESIS_PROFILE": ""},
+            )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
