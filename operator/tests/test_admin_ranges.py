@@ -50,7 +50,9 @@ def test_no_header_reads_outside_of_what_is_safe(text: str, begin: int, size: in
 
 
 @pytest.mark.parametrize("name", ["if-match", "if-range"])
-@pytest.mark.parametrize(("value", "is_let_through"), [(ETAG, True), ("*", True), (f'"x", {ETAG}', True), ('"x"', False)])
+@pytest.mark.parametrize(
+    ("value", "is_let_through"), [(ETAG, True), ("*", True), (f'"x", {ETAG}', True), ('"x"', False)]
+)
 def test_a_condition_is_about_store_and_epoch(name: str, value: str, is_let_through: bool) -> None:
     """Another tag is 412 and says which one holds."""
     headers = {"range": "bytes=100-", name: value}

@@ -50,9 +50,11 @@ ROWS: Final = {
     "R10": "the same with a write buffer",
     "R11": "one of two slaves lags",
     "R12": "other settings and roles after a restart",
+    "S8": "the sidecar: callers without credentials, names and bodies that are traps",
+    "S9": "secrets: not in logs, metrics, settings, status, bundles",
 }
 TESTS: Final = Path(__file__).resolve().parents[1]
-_NAMES: Final = re.compile(r"((?:[KDR]\d+)(?:(?:, | and )[KDR]\d+)*)('s twin)?\b")
+_NAMES: Final = re.compile(r"((?:[KDR]\d+|S[89])(?:(?:, | and )(?:[KDR]\d+|S[89]))*)('s twin)?\b")
 
 
 class RowTest(NamedTuple):

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
-from starlette.exceptions import HTTPException
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -55,7 +55,7 @@ def make_app(
         app.mount("/console", StaticFiles(directory=CONSOLE, html=True), name="console")
         app.add_api_route("/", _to_console, include_in_schema=False)
     app.add_exception_handler(Problem, _problem)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(StarletteHTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _bug)
     app.add_middleware(Shield)
@@ -83,7 +83,7 @@ async def _problem(request: Request, error: Exception) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException), "registered for it"
+    assert isinstance(error, StarletteHTTPException), "registered for it"
     reason = _REASONS.get(error.status_code, str(error.detail))
     return JSONResponse({"reason": reason}, error.status_code, headers=error.headers)
 
@@ -100,8 +100,11 @@ async def _bug(request: Request, error: Exception) -> Response:
 
 
 @final
-class BodyTooLong(Exception):
-    """More came than any order has."""
+class BodyTooLong(HTTPException):
+    """More came than any order has. Whoever reads a body lets this one through."""
+
+    def __init__(self) -> None:
+        super().__init__(413, f"a body has at most {BODY_BYTES_MAX} bytes", headers={"Connection": "close"})
 
 
 @final
@@ -142,7 +145,6 @@ class Shield:
         except BodyTooLong:
             if has_begun:
                 raise
-            refusal = JSONResponse(
-                {"reason": f"a body has at most {BODY_BYTES_MAX} bytes"}, 413, headers={"Connection": "close"}
-            )
+            error = BodyTooLong()
+            refusal = JSONResponse({"reason": error.detail}, error.status_code, headers=error.headers)
             await refusal(scope, receive, send_with_headers)

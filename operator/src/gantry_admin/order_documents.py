@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from gantry_admin.documents import Document
 
-Epoch = Annotated[int, Field(ge=1, le=(1 << 62) - 1, strict=True)]
+
+def whole(value: object) -> object:
+    """JSON has one kind of number: 7.0 is 7. A text or a truth value is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("a whole number is needed")
+    return value
+
+
+WHOLE = BeforeValidator(whole)
+Epoch = Annotated[int, Field(ge=1, le=(1 << 53) - 1), WHOLE]
 
 
 class OrderBody(BaseModel):
@@ -21,14 +30,14 @@ class PromiseBody(OrderBody):
     """Follow nobody below this epoch, durably."""
 
     epoch: Epoch
-    to: Annotated[str, Field(max_length=300)] = ""
+    to: Annotated[str, Field(max_length=300, pattern=r"^[\x20-\x7e]*$")] = ""
 
 
 class PromoteBody(OrderBody):
     """Be the master in this epoch."""
 
     epoch: Epoch
-    electable: Annotated[list[Annotated[int, Field(ge=0, le=(1 << 31) - 1, strict=True)]], Field(max_length=64)] = []
+    electable: Annotated[list[Annotated[int, Field(ge=0, le=(1 << 31) - 1), WHOLE]], Field(max_length=64)] = []
     force: Annotated[bool, Field(strict=True)] = False
 
 
@@ -36,7 +45,7 @@ class DemoteBody(OrderBody):
     """Be a slave of the master in this epoch, whose replication port is at `master`."""
 
     epoch: Epoch
-    master: Annotated[str, Field(min_length=1, max_length=300)]
+    master: Annotated[str, Field(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
 
 
 class FenceBody(OrderBody):
@@ -48,7 +57,7 @@ class FenceBody(OrderBody):
 class DrainBody(OrderBody):
     """Take no more sends, commit, flush, wait for the slaves."""
 
-    timeout_ms: Annotated[int, Field(ge=0, le=600_000, strict=True)] = 30_000
+    timeout_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = 30_000
 
 
 class PromisedDocument(Document):

@@ -28,7 +28,7 @@ from gantry_admin.range_response import RangeResponse
 from gantry_admin.ranges import OFFSET_MAX, bounded, plan
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_admin.sidecar import Sidecar
-from gantry_admin.store_files import QUEUE_ID_MAX, UNIT
+from gantry_admin.store_files import QUEUE_ID_MAX
 
 UNITS_MAX: Final = 1 << 16
 CHECK_PIECE_BYTES: Final = 1 << 20
@@ -131,7 +131,7 @@ async def units(
     sidecar: TheSidecar,
     topic: Topic,
     queue_id: QueueId,
-    start: Annotated[int, Query(alias="from", ge=0, le=OFFSET_MAX // UNIT.size)],
+    start: Annotated[int, Query(alias="from", ge=0, le=1 << 53)],
     count: Annotated[int, Query(ge=1, le=UNITS_MAX)] = UNITS_MAX,
 ) -> Response:
     """Units of a queue whose messages can all be read. `X-Gantry-First` and `X-Gantry-End` say which these are."""

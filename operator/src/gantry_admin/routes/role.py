@@ -38,7 +38,7 @@ from gantry_status.orders import (
     Promote,
 )
 
-ORDER_REFUSALS = refusals(401, 403, 409, 413, 422, 502, 503, 504)
+ORDER_REFUSALS = refusals(400, 401, 403, 409, 413, 422, 502, 503, 504)
 Timeout = Annotated[int, Query(ge=1, le=300_000, description="How long the broker may take, in ms.")]
 ORDER_TIMEOUT_MS = 30_000
 

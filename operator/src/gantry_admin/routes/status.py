@@ -14,6 +14,7 @@ from gantry_admin.errors import Problem
 from gantry_admin.events import events
 from gantry_admin.group_view import group_view
 from gantry_admin.guard import Scope
+from gantry_admin.ranges import OFFSET_MAX
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 
 WAITERS_MAX: Final = 64
@@ -31,7 +32,7 @@ async def status(sidecar: TheSidecar) -> StatusDocument:
 @router.get("/v1/durability/wait", responses=refusals(422, 429, 503))
 async def wait(
     sidecar: TheSidecar,
-    offset: Annotated[int, Query(ge=0, le=(1 << 63) - 1, description="In the whole log: the end of the bytes.")],
+    offset: Annotated[int, Query(ge=0, le=OFFSET_MAX, description="In the whole log: the end of the bytes.")],
     level: Annotated[Literal["flushed", "acked", "confirmed"], Query()] = "confirmed",
     timeout_ms: Annotated[int, Query(ge=0, le=60_000)] = 10_000,
 ) -> WaitDocument:
