@@ -4,7 +4,7 @@ In one run, on one log that lies warm in the page cache:
 
 - `cp` of the log's files to tmpfs, the limit of this machine;
 - the same bytes as ranges of 8 MiB over one connection each, from the `sendfile` port, and from the main one;
-- sends' p99 while a range read runs at full speed (without a rate), at the default rate, and without any reader;
+- sends' p99 while a range read runs at full speed (no rate), at the default rate, and without any reader;
 - CPU of the sidecar while it is scraped every 5 s, against while it is not.
 
 Goals are the issue's: ranges at 60% of `cp`, p99 within 1.2x, a scrape below 1% of a core. The figures are medians of
@@ -14,6 +14,7 @@ the repetitions, which take turns, so that whatever else the machine does falls 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import shutil
 import signal
@@ -22,7 +23,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +43,9 @@ FAST_GOAL: Final = 0.6
 P99_GOAL: Final = 1.2
 SCRAPE_GOAL: Final = 0.01
 SCRAPE_INTERVAL_S: Final = 5.0
+READER_NICENESS: Final = 10
+FREE: Final = ("--log-rate", "0", "--log-nice", "0")
+POLITE: Final = ("--log-rate", "0")
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -118,20 +121,26 @@ def latency_p99_ms(broker: BrokerChild, count: int) -> float:
 
 @contextmanager
 def reading(address: str | None, size: int) -> Iterator[None]:
-    """Somebody reads range after range meanwhile."""
-    stop = threading.Event()
+    """A process reads range after range meanwhile.
+
+    It stands for another machine, so it steps back behind everything that belongs to this one.
+    """
+    if address is None:
+        yield
+        return
 
     def run() -> None:
-        while address is not None and not stop.is_set():
-            range_rate(address, min(size, 8 * RANGE_BYTES))
+        os.nice(READER_NICENESS)
+        while True:
+            range_rate(address, size)
 
-    thread = threading.Thread(target=run)
-    thread.start()
+    process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+    process.start()
     try:
         yield
     finally:
-        stop.set()
-        thread.join()
+        process.kill()
+        process.join()
 
 
 def cpu_s(pid: int) -> float:
@@ -175,11 +184,16 @@ def main(log_mib: int, repetitions: int, sends: int, scrape_s: float) -> None:
     try:
         store = folder / "store"
         conf = {"mappedFileSizeCommitLog": str(64 << 20)}
-        with broker_beside(store, **conf) as broker, sidecar_beside(store, "--open-reads", "--log-rate", "0") as free:
-            with sidecar_beside(store, "--open-reads") as limited:
-                size = fill(broker, log_mib << 20)
-                wait_for(lambda: free.get("/v1/log").json()["end"] >= size, "all of it is published")
-                report(broker, free, limited, size // RANGE_BYTES * RANGE_BYTES, repetitions, sends)
+        with broker_beside(store, **conf) as broker, sidecar_beside(store, "--open-reads", *FREE) as free:
+            size = fill(broker, log_mib << 20)
+            wait_for(lambda: free.get("/v1/log").json()["end"] >= size, "all of it is published")
+            size = size // RANGE_BYTES * RANGE_BYTES
+            report_rates(store, free, size, repetitions)
+            with (
+                sidecar_beside(store, "--open-reads") as limited,
+                sidecar_beside(store, "--open-reads", *POLITE) as polite,
+            ):
+                report_latencies(broker, limited.fast, polite.fast, size, repetitions, sends)
             idle, scraped = scrape_share(free, scrape_s)
             print(f"CPU of the sidecar, idle               {idle:8.2%} of a core")
             print(
@@ -189,14 +203,12 @@ def main(log_mib: int, repetitions: int, sends: int, scrape_s: float) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def report(
-    broker: BrokerChild, free: SidecarChild, limited: SidecarChild, size: int, repetitions: int, sends: int
-) -> None:
-    """Rates and latencies."""
-    copy_rate(broker.store, size)  # the page cache is warm from here on
+def report_rates(store: Path, free: SidecarChild, size: int, repetitions: int) -> None:
+    """Of `cp`, and of both ports."""
+    copy_rate(store, size)  # the page cache is warm from here on
     rates = medians(
         {
-            "cp": lambda: copy_rate(broker.store, size),
+            "cp": lambda: copy_rate(store, size),
             "sendfile": lambda: range_rate(free.fast, size),
             "main": lambda: range_rate(free.address, size),
         },
@@ -208,6 +220,10 @@ def report(
         text = f"ranges of 8 MiB, {name} port"
         print(f"{text:38} {rates[name] / 2**20:8.0f} MiB/s, {rates[name] / rates['cp']:.0%} of cp{goal}")
 
+
+def report_latencies(broker: BrokerChild, limited: str, polite: str, size: int, repetitions: int, sends: int) -> None:
+    """Of sends, beside readers of the `sendfile` ports at the two addresses."""
+
     def beside(address: str | None) -> Callable[[], float]:
         def measure() -> float:
             with reading(address, size):
@@ -215,7 +231,7 @@ def report(
 
         return measure
 
-    works = {"alone": beside(None), "default rate": beside(limited.fast), "full speed": beside(free.fast)}
+    works = {"alone": beside(None), "default rate": beside(limited), "full speed": beside(polite)}
     found = medians(works, repetitions)
     for name, value in found.items():
         ratio = value / found["alone"]

@@ -142,8 +142,9 @@ class SidecarChild:
         self.address, self.fast = words[3].rstrip(","), words[-1]
         self.url = f"http://{self.address}"
 
-    def get(self, path: str, *, token: str | None = None, fast: bool = False, **headers: str) -> httpx.Response:
-        """One question on a connection of its own."""
+    def get(self, path: str, *, token: str | None = None, fast: bool = False, **more: str) -> httpx.Response:
+        """One question on a connection of its own; ``more`` are headers, their dashes written as underscores."""
+        headers = {name.replace("_", "-"): value for name, value in more.items()}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         base = f"http://{self.fast}" if fast else self.url

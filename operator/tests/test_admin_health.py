@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gantry_admin.health import Hysteresis, Motion, Verdict, motion, ready, started
+from gantry_admin.health import Following, Hysteresis, Motion, Verdict, motion, ready, started
 from gantry_admin.settings import HealthSettings
 from gantry_admin.watch import Look
 from gantry_status import Origin, Phase, Reading, Role, Status
@@ -74,23 +74,33 @@ def test_motion_is_told_from_the_page_alone(look: Look, now: int, state: Motion)
 )
 def test_ready_is_a_question_of_role(word: HaStatus | None, lag: int | None, is_good: bool, text: str) -> None:
     """Master: owns its epoch, may acknowledge, does not drain. Slave: follows, and not too far behind."""
-    verdict = ready(seen(), word, lag, NOW, SETTINGS)
+    verdict = ready(seen(), word, Following(lag_bytes=lag), NOW, SETTINGS)
 
     assert verdict.is_good is is_good
     assert text in verdict.reason
+
+
+def test_a_slave_that_is_behind_must_move() -> None:
+    """Behind and still for more than ten seconds is not following, whatever the stream says; idle and level is."""
+    stuck = ready(seen(), SLAVE, Following(lag_bytes=5, still_ms=10_001), NOW, SETTINGS)
+
+    assert not stuck.is_good
+    assert "written nothing for 10001 ms" in stuck.reason
+    assert ready(seen(), SLAVE, Following(lag_bytes=0, still_ms=99_999), NOW, SETTINGS).is_good
+    assert ready(seen(), SLAVE, Following(lag_bytes=5, still_ms=9_999), NOW, SETTINGS).is_good
 
 
 def test_an_exhausted_buffer_and_refused_sends_are_no_reason() -> None:
     """Flow control must not become refused connections."""
     status = replace(STATUS, pool_buffers_total=3, pool_buffers_free=0, is_refusing_sends=True)
 
-    assert ready(seen(status), MASTER, None, NOW, SETTINGS).is_good
+    assert ready(seen(status), MASTER, Following(), NOW, SETTINGS).is_good
 
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.RECOVERING, Phase.DRAINING, Phase.STOPPED, Phase.FAILED])
 def test_no_other_phase_than_serving_is_ready(phase: Phase) -> None:
     """And it counts at once, because the broker says so itself."""
-    verdict = ready(seen(replace(STATUS, phase=phase)), MASTER, None, NOW, SETTINGS)
+    verdict = ready(seen(replace(STATUS, phase=phase)), MASTER, Following(), NOW, SETTINGS)
 
     assert not verdict.is_good
     assert verdict.is_final

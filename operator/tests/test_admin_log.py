@@ -11,6 +11,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -35,7 +36,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
             yield broker, sidecar
 
 
-def log_of(sidecar: SidecarChild) -> dict[str, int]:
+def log_of(sidecar: SidecarChild) -> dict[str, Any]:
     found = sidecar.get("/v1/log", token=READ_TOKEN)
     return found.json() if found.status_code == 200 else {"end": 0}
 
@@ -125,10 +126,8 @@ def test_another_log_is_noticed(pair: tuple[BrokerChild, SidecarChild], fast: bo
     """If-Match with the tag of another store or epoch is answered 412, with the tag that holds now."""
     _, sidecar = pair
     etag = str(log_of(sidecar)["etag"])
-    headers = {"Range": "bytes=0-9", "If-Match": '"another-1"'}
-
-    other = sidecar.get("/v1/log/bytes", token=READ_TOKEN, fast=fast, **headers)
-    same = sidecar.get("/v1/log/bytes", token=READ_TOKEN, fast=fast, **(headers | {"If-Match": etag}))
+    other = sidecar.get("/v1/log/bytes", token=READ_TOKEN, fast=fast, Range="bytes=0-9", If_Match='"another-1"')
+    same = sidecar.get("/v1/log/bytes", token=READ_TOKEN, fast=fast, Range="bytes=0-9", If_Match=etag)
 
     assert (other.status_code, other.json()["etag"]) == (412, etag)
     assert same.status_code == 206

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client import Metric
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
 
 from gantry_admin.inventory import Inventory, QueueEnds
 from gantry_admin.metrics_rocketmq import ROWS_MAX, TOPICS_MAX, _groups, _topics
@@ -25,6 +26,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild
         broker.send(7)
         wait_for(lambda: "rocketmq_producer_offset{" in sidecar.get("/metrics").text, "topics are known")
         yield broker, sidecar
+
+
+def parse_text(text: str) -> list[Metric]:
+    return list(text_string_to_metric_families(text))
+
+
+def parse_openmetrics(text: str) -> list[Metric]:
+    return list(openmetrics.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
 
 
 def samples(text: str) -> dict[str, float]:

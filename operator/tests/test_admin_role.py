@@ -101,7 +101,8 @@ def test_orders_move_the_role_and_leave_a_line_each(tmp_path: Path) -> None:
         ("fence", {}), ("fence", {"epoch": 0}), ("fence", {"epoch": "7"}), ("fence", {"epoch": True}),
         ("fence", {"epoch": 7.5}), ("fence", {"epoch": 7, "and": 1}), ("fence", []), ("fence", {"epoch": 1 << 62}),
         ("promote", {"epoch": 7, "electable": [-1]}), ("promote", {"epoch": 7, "force": "yes"}),
-        ("demote", {"epoch": 7, "master": ""}), ("demote", {"epoch": 7, "master": "a b"}), ("drain", {"timeout_ms": -1}),
+        ("demote", {"epoch": 7, "master": ""}), ("demote", {"epoch": 7, "master": "a b"}),
+        ("drain", {"timeout_ms": -1}),
     ],
 )  # fmt: skip
 def test_a_wrong_order_is_refused_before_the_broker_hears_of_it(

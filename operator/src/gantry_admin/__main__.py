@@ -67,6 +67,7 @@ def _log_options(group: argparse._ArgumentGroup) -> None:
         "--log-rate", type=int, default=defaults.bytes_per_second, metavar="BYTES", help="a second; 0: any"
     )
     group.add_argument("--log-burst", type=int, default=defaults.burst_bytes, metavar="BYTES", help="after a pause")
+    group.add_argument("--log-nice", type=int, default=defaults.niceness, metavar="0-19", help="of the sending thread")
     group.add_argument("--log-readers", type=int, default=defaults.readers_max, metavar="N", help="ranges at a time")
     group.add_argument(
         "--log-range-max", type=int, default=defaults.range_bytes_max, metavar="BYTES", help="per answer"
@@ -104,7 +105,7 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
             log=LogSettings(
                 listen=None if log_listen is None else parse_address(log_listen, "--log-listen"),
                 bytes_per_second=options.log_rate, burst_bytes=options.log_burst,
-                readers_max=options.log_readers, range_bytes_max=options.log_range_max,
+                readers_max=options.log_readers, range_bytes_max=options.log_range_max, niceness=options.log_nice,
             ),
             health=HealthSettings(
                 stale_ms=options.stale_after, down_after_ms=options.down_after, up_after_ms=options.up_after,

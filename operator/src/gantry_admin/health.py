@@ -20,6 +20,9 @@ from gantry_admin.watch import Look
 from gantry_status import Phase, Reading
 from gantry_status.orders import HaRole, HaStatus
 
+STILL_MS_MAX: Final = 10_000
+"""A slave that is behind and has written nothing for so long does not move."""
+
 
 class Motion(StrEnum):
     """What a broker does, as its page shows it."""
@@ -95,7 +98,17 @@ def started(look: Look, now_ns: int, settings: HealthSettings) -> Verdict:
     return Verdict(is_good=True, reason=status.phase.name.lower())
 
 
-def ready(look: Look, word: HaStatus | None, lag_bytes: int | None, now_ns: int, settings: HealthSettings) -> Verdict:
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """How a slave keeps up, as far as it is known."""
+
+    lag_bytes: int | None = None
+    still_ms: int | None = None
+    """Since it wrote anything."""
+
+
+def ready(look: Look, word: HaStatus | None, following: Following, now_ns: int, settings: HealthSettings) -> Verdict:
     """Whether clients should be here now; ``word`` is what the broker said of its role, if that is fresh."""
     state = motion(look, now_ns, settings)
     if state is not Motion.MOVING:
@@ -106,10 +119,10 @@ def ready(look: Look, word: HaStatus | None, lag_bytes: int | None, now_ns: int,
         return Verdict(is_good=False, reason=_phase_words(look.reading), is_final=True)
     if word is None:
         return Verdict(is_good=False, reason="the broker has not said for 10 s who it is")
-    return _in_role(word, lag_bytes, settings)
+    return _in_role(word, following, settings)
 
 
-def _in_role(word: HaStatus, lag_bytes: int | None, settings: HealthSettings) -> Verdict:
+def _in_role(word: HaStatus, following: Following, settings: HealthSettings) -> Verdict:
     match word.role:
         case HaRole.UNASSIGNED:
             return Verdict(is_good=False, reason=f"it has no role{_because(word.trouble)}")
@@ -118,7 +131,7 @@ def _in_role(word: HaStatus, lag_bytes: int | None, settings: HealthSettings) ->
         case HaRole.MASTER:
             return _master(word)
         case HaRole.SLAVE:
-            return _slave(word, lag_bytes, settings)
+            return _slave(word, following, settings)
 
 
 def _master(word: HaStatus) -> Verdict:
@@ -132,11 +145,15 @@ def _master(word: HaStatus) -> Verdict:
     return Verdict(is_good=True, reason=f"master of epoch {word.epoch}")
 
 
-def _slave(word: HaStatus, lag_bytes: int | None, settings: HealthSettings) -> Verdict:
+def _slave(word: HaStatus, following: Following, settings: HealthSettings) -> Verdict:
+    lag_bytes, still_ms = following.lag_bytes, following.still_ms
     if word.trouble:
         return Verdict(is_good=False, reason=f"a slave in trouble: {word.trouble}")
     if lag_bytes is not None and lag_bytes > settings.lag_bytes_max:
         text = f"a slave that is {lag_bytes} bytes behind its master; {settings.lag_bytes_max} are allowed"
+        return Verdict(is_good=False, reason=text)
+    if lag_bytes and still_ms is not None and still_ms > STILL_MS_MAX:
+        text = f"a slave that is {lag_bytes} bytes behind its master, and has written nothing for {still_ms} ms"
         return Verdict(is_good=False, reason=text)
     behind = "how far behind is not known: no peer is its master" if lag_bytes is None else f"{lag_bytes} bytes behind"
     return Verdict(is_good=True, reason=f"slave in epoch {word.epoch}, {behind}")

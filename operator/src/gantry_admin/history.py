@@ -26,6 +26,7 @@ class WrittenHistory:
         self._boot: object = None
         self._wrote: list[int] = []
         self._moments: list[int] = []
+        self._grew_at: int | None = None
 
     def __repr__(self) -> str:
         return f"<WrittenHistory samples={len(self._wrote)}>"
@@ -34,7 +35,7 @@ class WrittenHistory:
         """One publication more."""
         wrote, moment = reading.status.wrote, reading.status.published_boottime_ns
         if reading.origin.boot_id != self._boot or (wrote is not None and self._wrote and wrote < self._wrote[-1]):
-            self._boot, self._wrote, self._moments = reading.origin.boot_id, [], []
+            self._boot, self._wrote, self._moments, self._grew_at = reading.origin.boot_id, [], [], None
         if wrote is None:
             return
         if self._wrote and self._wrote[-1] == wrote:
@@ -44,6 +45,7 @@ class WrittenHistory:
             return
         self._wrote.append(wrote)
         self._moments.append(moment)
+        self._grew_at = moment
         if len(self._wrote) > SAMPLES_MAX:
             del self._wrote[: SAMPLES_MAX // 2], self._moments[: SAMPLES_MAX // 2]
 
@@ -52,10 +54,9 @@ class WrittenHistory:
         index = bisect_right(self._wrote, offset) - 1
         return self._moments[index] if index >= 0 else None
 
-    @property
-    def oldest_moment(self) -> int | None:
-        """Since when somebody watches this log."""
-        return self._moments[0] if self._moments else None
+    def still_ms(self, now_ns: int) -> int | None:
+        """For how long nothing was written; None before anybody has watched."""
+        return None if self._grew_at is None else max(now_ns - self._grew_at, 0) // 1_000_000
 
     def rate(self, window_ns: int) -> float | None:
         """Bytes a second, over about the last ``window_ns``; None before there is anything to compare."""

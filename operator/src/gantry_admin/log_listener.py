@@ -46,9 +46,7 @@ SEND_TIMEOUT_S: Final = 60.0
 """For one window to be taken; a reader that takes nothing for so long loses its place."""
 WINDOW_BYTES: Final = 2 << 20
 """Paid for, and sent, at once."""
-SOCKET_BUFFER_BYTES: Final = 4 << 20
 CONNECTIONS_MAX: Final = 64
-NICENESS: Final = 5
 
 
 @final
@@ -73,7 +71,7 @@ class LogListener:
 
         def run() -> None:
             with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._sidecar.settings.log.niceness)
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
                 runner.run(self._run(bound, lambda: outer.call_soon_threadsafe(ready.set_result, None)))
 
@@ -123,8 +121,6 @@ class Connection:
         self._writer: Final = writer
         self._http: Final = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._subject: Final = subject_of(writer.get_extra_info("peercert"))
-        socket_of = writer.get_extra_info("socket")
-        socket_of.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
 
     def __repr__(self) -> str:
         return f"<Connection {self._http.our_state}>"

@@ -114,6 +114,9 @@ class LogSettings:
     readers_max: int = 4
     """--log-readers: ranges at a time; one more is answered 429 with the time to wait."""
 
+    niceness: int = 5
+    """--log-nice: of the thread that sends files: it steps back behind the broker. 0 where the broker is elsewhere."""
+
     range_bytes_max: int = 64 * MEBIBYTE
     """--log-range-max: the longest range of one answer; a longer one is answered with its beginning."""
 
@@ -191,6 +194,8 @@ def validated(settings: SidecarSettings) -> SidecarSettings:
         raise SettingsError("--tls-cert and --tls-key belong together")
     if access.tls_client_ca is not None and access.tls_cert is None:
         raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key: certificates are shown in TLS only")
+    if not 0 <= settings.log.niceness <= 19:
+        raise SettingsError("--log-nice is 0 to 19")
     if settings.log.readers_max < 1 or settings.log.range_bytes_max < 1:
         raise SettingsError("--log-readers and --log-range-max are at least 1")
     for url in settings.peers.urls:

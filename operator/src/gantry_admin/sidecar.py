@@ -23,7 +23,7 @@ from gantry_admin.describe import (
 )
 from gantry_admin.documents import Answered, BrokerMotion, ReadyDocument, StatusDocument
 from gantry_admin.guard import Guard
-from gantry_admin.health import Hysteresis, Verdict, ready
+from gantry_admin.health import Following, Hysteresis, Verdict, ready
 from gantry_admin.limits import LogLimits
 from gantry_admin.link import BrokerLink
 from gantry_admin.peers import Peers
@@ -37,8 +37,6 @@ from gantry_status.moment import Now, now
 log = logging.getLogger(__name__)
 
 RATE_WINDOW_NS: Final = 5_000_000_000
-STUCK_NS: Final = 10_000_000_000
-"""A slave that is behind and has written nothing for so long does not move."""
 
 
 def version() -> str:
@@ -195,8 +193,9 @@ class Sidecar:
 
     def _judge(self, look: Look) -> None:
         now_ns = self.watch.now_ns()
-        word, lag = self.link.word.fresh(now_ns), self.lag_bytes()
-        self._verdict = ready(look, word, lag, now_ns, self.settings.health)
+        word = self.link.word.fresh(now_ns)
+        following = Following(lag_bytes=self.lag_bytes(), still_ms=self.watch.history.still_ms(now_ns))
+        self._verdict = ready(look, word, following, now_ns, self.settings.health)
         self._health.feed(self._verdict, now_ns)
 
 
