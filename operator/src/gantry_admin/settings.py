@@ -160,13 +160,22 @@ class SidecarSettings:
     """Everything, validated together."""
 
     broker: BrokerPaths
+    """Where the broker is found; without it there is nothing to tell of."""
+
     listen: Address = Address(host="127.0.0.1", port=8080)
     """--listen: where it answers. Beyond loopback it refuses to start without credentials."""
 
     access: AccessSettings = AccessSettings()
+    """Who may ask what; by default this machine may look."""
+
     log: LogSettings = LogSettings()
+    """How the log is handed out; by default so that the broker keeps most of the machine."""
+
     health: HealthSettings = HealthSettings()
+    """When a broker is called ready."""
+
     peers: PeerSettings = PeerSettings()
+    """The rest of the group; by default nobody, and the view of the group is this broker."""
 
     openapi: bool = False
     """--openapi: serve `/openapi.json` and a page of it at `/docs`; off, since production needs neither."""
