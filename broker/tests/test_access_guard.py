@@ -356,3 +356,20 @@ async def test_the_configuration_is_changed_by_administrators_only(broker: Broke
     async with signed_dialogue(broker, ORDERS) as client:
         for code in (RequestCode.UPDATE_BROKER_CONFIG, 9999):
             assert (await client.ask(code, {}, body)).code == DENIED
+
+
+async def test_without_the_guard_anybody_changes_it(open_broker: Broker) -> None:
+    """S7's twin: with access control off whoever asks changes what is on the list; the list itself guards the rest."""
+    async with dialogue(open_broker) as client:
+        assert (await client.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, b"maxBatchMessages=9\n")).code == 0
+        assert open_broker.core.settings.batch_messages_max == 9
+        assert (await client.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, b"rocketmqHome=/tmp/x\n")).code == DENIED
+
+
+@pytest.mark.parametrize(("code", "ext", "body"), FOR_ADMINISTRATORS, ids=[str(row[0]) for row in FOR_ADMINISTRATORS])
+async def test_without_the_guard_anybody_administers(
+    open_broker: Broker, code: int, ext: dict[str, str], body: bytes
+) -> None:
+    """S6's twin: with access control off none of these is answered with 16."""
+    async with dialogue(open_broker) as client:
+        assert (await client.ask(code, ext, body)).code != DENIED

@@ -117,6 +117,15 @@ async def test_a_field_that_is_not_known_is_signed_and_takes_the_readable_path(
     assert taken == [310]
 
 
+async def test_a_smaller_limit_of_messages_holds_here_at_once(broker: Broker) -> None:
+    """An administrator lowers maxMessageSize: the next signed send that is larger is refused, as every other is."""
+    async with signed_dialogue(broker, ADMIN) as admin, signed_dialogue(broker, ORDERS) as client:
+        assert (await client.send(b"x" * 2_000, properties=PLAIN)).code == 0
+        assert (await admin.ask(25, body=b"maxMessageSize=1024\n")).code == 0
+        assert (await client.send(b"x" * 2_000, properties=PLAIN)).code == ResponseCode.MESSAGE_ILLEGAL
+        assert (await client.send(b"x" * 1_000, properties=PLAIN)).code == 0
+
+
 async def test_all_ways_store_the_same_message(broker: Broker, tmp_path: Path) -> None:
     """Short and signed, readable and signed, and without access control: one message."""
     (tmp_path / "open").mkdir()

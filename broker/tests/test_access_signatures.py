@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gantry_access import Credentials, SignatureKind, signer
 from gantry_wire import Command
 from gantry_wire.signatures import (
     SESSION_CHARACTERS,
     UNIQUE_KEY_QUERY,
+    KeyedV1,
     StrictClaim,
     content_v1,
     is_signed_strict,
@@ -45,6 +48,15 @@ def strict_request(code: int = 310, body: bytes = b"hello", **fields: str) -> Co
 def test_the_signer_makes_what_apaches_signer_makes() -> None:
     """The pair of text and signature in Apache's AclSignerTest."""
     assert signature_v1(b"12345678", b"RocketMQ") == b"IUc8rrO/0gDch8CjObLQsW2rsiA="
+
+
+@given(secret=st.binary(max_size=200), content=st.binary(max_size=300))
+def test_a_prepared_secret_signs_the_same(secret: bytes, content: bytes) -> None:
+    """Also one longer than a block of the hash, and again with the same preparation."""
+    keyed = KeyedV1(secret)
+
+    assert keyed.signature(content) == keyed.signature(content) == signature_v1(secret, content)
+    assert secret.hex() not in repr(keyed) or not secret
 
 
 def test_values_are_signed_in_the_order_of_their_names() -> None:

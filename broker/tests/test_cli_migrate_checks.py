@@ -44,6 +44,9 @@ SEEN = Seen(
 )
 
 
+OWN_ACCESS = {"aclEnable": "true", "aclFile": "plain_acl.yml", "aclCredentialsPath": "broker.yml"}
+
+
 def bad(kind: Kind = Kind.BLOCKED, config: dict[str, str] | None = None, **seen: Any) -> list[str]:
     """What is found of that kind."""
     changed = dataclasses.replace(SEEN, config=CONFIG | (config or {}), **seen)
@@ -53,6 +56,17 @@ def bad(kind: Kind = Kind.BLOCKED, config: dict[str, str] | None = None, **seen:
 def test_a_broker_as_it_should_be_is_fine() -> None:
     """Nothing is in the way, and nothing stays behind."""
     assert {one.kind for one in findings(SEEN)} == {Kind.FINE}
+
+
+def test_a_broker_with_accounts_is_fine_for_whoever_has_one() -> None:
+    """The command signs, ours signs and asks, too; that ours shall ask nobody has to be said, and is warned of."""
+    ready: dict[str, Any] = {"is_signing": True, "own_conf": OWN_ACCESS}
+    open_to_all: dict[str, Any] = {"is_signing": True, "own_conf": OWN_ACCESS | {"aclEnable": "false"}}
+
+    for key in ("aclEnable", "authenticationEnabled"):
+        assert bad(config={key: "true"}, **ready) == bad(Kind.WARNING, {key: "true"}, **ready) == []
+        assert bad(config={key: "true"}, **open_to_all) == []
+        assert "ours will serve everybody" in bad(Kind.WARNING, {key: "true"}, **open_to_all)[0]
 
 
 @pytest.mark.parametrize(("config", "seen", "says"), [
@@ -65,7 +79,10 @@ def test_a_broker_as_it_should_be_is_fine() -> None:
     ({"enableControllerMode": "true"}, {}, "enableControllerMode=true"),
     ({"enableDLegerCommitLog": "true"}, {}, "enableDLegerCommitLog=true"),
     ({"duplicationEnable": "true"}, {}, "it cannot be stopped"),
-    ({"aclEnable": "true"}, {}, "only with a signature"),
+    ({"aclEnable": "true"}, {"own_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
+    ({"authenticationEnabled": "true"}, {"own_conf": OWN_ACCESS}, "`gantry migrate` has no account"),
+    ({"aclEnable": "true"}, {"is_signing": True, "own_conf": {"aclEnable": "true"}}, "no account to follow it with"),
+    ({"aclEnable": "true"}, {"is_signing": True, "own_conf": {"aclCredentialsPath": "x"}}, "would serve everybody"),
     ({"mappedFileSizeCommitLog": ""}, {}, "does not say its mappedFileSizeCommitLog"),
     ({}, {"own_file_bytes": 1 << 20}, "has files of 1048576 bytes, the old broker's have 1073741824"),
     ({}, {"log": SourceLog(5, 100)}, "its log begins at 5"),
@@ -83,7 +100,6 @@ def test_what_would_fail_is_found_before(config: dict[str, str], seen: dict[str,
 @pytest.mark.parametrize(("config", "seen", "says"), [
     ({}, {"timers": 3}, "3 messages wait in its timer wheel"),
     ({}, {"halves": 9, "halves_open": 2}, "up to 2 transactional messages are neither"),
-    ({}, {"halves": 9}, "this broker does not take them yet"),
     ({}, {"popping": ["g1", "g2"]}, "by pop are not served here: g1, g2"),
     ({}, {"listings": [Listing("ns", 479, "c", {0: OLD, 2: "192.0.2.9:1"})]}, "slaves of the old broker: 192.0.2.9:1"),
     ({"enablePropertyFilter": "true"}, {}, "filter by SQL"),

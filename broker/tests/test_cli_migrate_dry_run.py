@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from gantry_broker.testing.java_broker import JavaBroker
 from gantry_broker.testing.ports import free_broker_port
 from gantry_wire import RequestCode, fastjson
+from gantry_wire.signatures import is_signed_v1
 
 
 class Said(NamedTuple):
@@ -30,7 +34,7 @@ def alone(broker: JavaBroker) -> None:
     broker.settings |= {"brokerIP2": "127.0.0.1", "haListenPort": broker.address.rpartition(":")[2]}
 
 
-async def migrate(broker: JavaBroker, data: Path, *words: str) -> Said:
+async def migrate(broker: JavaBroker, data: Path, *words: str, **environment: str) -> Said:
     """Run the command."""
     port = str(free_broker_port())
     options = ["-n", broker.address, "--data", str(data), "--port", port, *words]
@@ -44,6 +48,7 @@ async def migrate(broker: JavaBroker, data: Path, *words: str) -> Said:
         stdout=pipe,
         stderr=pipe,
         stdin=asyncio.subprocess.DEVNULL,
+        env={**os.environ, **environment},
     )
     out, err = await process.communicate()
     return Said(process.returncode, out.decode(), err.decode())
@@ -90,3 +95,23 @@ async def test_nobody_who_can_be_asked_means_no(tmp_path: Path) -> None:
     assert said.code == 1
     assert "in spite of the warnings" in said.err
     assert broker.settings["brokerRole"] == "ASYNC_MASTER" and files(tmp_path) == []
+
+
+@pytest.mark.parametrize("is_signed", [True, False], ids=["with an account", "without"])
+async def test_a_broker_with_access_control_is_looked_at_by_whoever_has_an_account(
+    tmp_path: Path, is_signed: bool
+) -> None:
+    """Every question is signed as RocketMQ's clients sign; ours takes the account along. Without one it is blocked."""
+    account = tmp_path / "admin.yml"
+    account.write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
+    async with JavaBroker() as broker:
+        alone(broker)
+        broker.settings["aclEnable"] = "true"
+        environment = {"GANTRY_CREDENTIALS": str(account)} if is_signed else {}
+        ours = ("-o", "aclEnable=true", "-o", "aclFile=/etc/gantry/plain_acl.yml", "-o", "haListenPort=-1")
+        said = await migrate(broker, tmp_path / "new", "--dry-run", *ours, **environment)
+
+        signed = [is_signed_v1(command.ext, command.body, b"admin-secret") for command in broker.asked]
+    assert (said.code, all(signed), any(signed)) == ((0, True, True) if is_signed else (1, False, False)), said
+    assert (f"aclCredentialsPath={account}" in said.out) == is_signed
+    assert ("has no account" in said.out) != is_signed

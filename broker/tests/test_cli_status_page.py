@@ -111,6 +111,26 @@ def test_a_person_reads_how_far_everything_is(tmp_path: Path) -> None:
     assert "9437184" in lines["3"] and "8388608" in lines["3"]
 
 
+@pytest.mark.parametrize(
+    ("left_ms", "beginning", "end"),
+    [(13 * 86_400_000, "ends ", ", in 13d 0h"), (-3_600_000, "expired ", ", 1h 0m ago")],
+    ids=["ahead", "over"],
+)
+def test_the_end_of_a_certificate_is_shown(tmp_path: Path, left_ms: int, beginning: str, end: str) -> None:
+    """A broker with TLS says when the first of its certificates ends, and one without says nothing."""
+    ends_ms = now().wall_ms + left_ms + 1000 * (left_ms > 0)
+    with published(tmp_path / "status", replace(SERVING, certificate_ends_wall_ms=ends_ms)) as path:
+        [line] = [line for line in status("--page", path).output.splitlines() if "certificate" in line]
+        document = json.loads(status("--page", path, "--json").output)
+    with published(tmp_path / "plain", SERVING) as path:
+        plain = status("--page", path).output
+
+    shown = line.strip().removeprefix("certificate").strip()
+    assert shown.startswith(beginning) and shown.endswith(end)
+    assert document["certificate_ends_wall_ms"] == ends_ms
+    assert "certificate" not in plain
+
+
 def test_what_is_not_known_is_a_dash(tmp_path: Path) -> None:
     """Before the log is read there are no positions, and none are made up."""
     early = Status(published_boottime_ns=0, published_wall_ms=0, phase=Phase.STARTING)

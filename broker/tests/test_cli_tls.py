@@ -65,6 +65,7 @@ def test_a_command_speaks_tls(address: str, party: Party) -> None:
     for options in ((), ("--tls", *pair), authority):
         refused = gantry(*asked, *options)
         assert refused.returncode == 1 and "Traceback" not in refused.stderr, options
+    assert "certificate verify failed" in gantry(*asked, "--tls", *pair).stderr, "the reason is said"
     half = gantry(*asked, *authority, *pair[:2])
     assert half.returncode == 1 and "go together" in half.stderr
 

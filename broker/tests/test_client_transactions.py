@@ -13,6 +13,7 @@ from gantry_broker.testing.ports import free_port
 from gantry_client import (
     Admin,
     BrokerRefused,
+    ClientSettings,
     ConsumerSettings,
     Decision,
     InvalidMessage,
@@ -27,6 +28,8 @@ from gantry_client.testing import wait_until
 SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
 SMALL = {"mappedFileSizeCommitLog": str(16 << 20), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
 GROUP = "payments"
+ATTENTIVE = ClientSettings(route_poll_interval_ms=500)
+"""A queue that a crash has hidden is shown again when something is committed to it, and that comes by the routes."""
 
 
 class Servers:
@@ -59,9 +62,10 @@ async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
 
 async def delivered(servers: Servers, count: int, topic: str = "T") -> list[bytes]:
     """The first so many messages of a topic."""
-    settings = ConsumerSettings(start_from=StartFrom.FIRST)
+    settings = ConsumerSettings(start_from=StartFrom.FIRST, rebalance_interval_ms=500)
     bodies: list[bytes] = []
-    async with PollConsumer(servers.address, "readers", topics=topic, settings=settings) as consumer:
+    consumer = PollConsumer(servers.address, "readers", topics=topic, settings=settings, client_settings=ATTENTIVE)
+    async with consumer:
         async with asyncio.timeout(30):
             while len(bodies) < count:
                 bodies += [message.body for message in await consumer.poll(timeout_ms=1000)]
@@ -83,7 +87,7 @@ async def test_a_block_that_ends_well_is_committed_and_one_that_raises_is_not(se
 
 
 async def test_the_check_says_what_nobody_has_said(servers: Servers) -> None:
-    """A producer that comes later is asked about what an earlier one has left; what it raises means "ask again"."""
+    """One that comes later, and sends nothing, is asked about what is left; what it raises means "ask again"."""
     asked: list[bytes] = []
 
     async def check(message: ReceivedMessage) -> Decision:
@@ -95,10 +99,8 @@ async def test_the_check_says_what_nobody_has_said(servers: Servers) -> None:
     async with TransactionProducer(servers.address, GROUP) as producer:
         for body in (b"paid", b"cancelled"):
             await producer.begin(Message("T", body))
-    async with TransactionProducer(servers.address, GROUP, check) as other:
-        async with other.transaction(Message("T", b"new")):
-            pass
-        assert sorted(await delivered(servers, 2)) == [b"new", b"paid"]
+    async with TransactionProducer(servers.address, GROUP, check):
+        assert await delivered(servers, 1) == [b"paid"]
 
         async def both_were_asked() -> bool:
             return asked.count(b"cancelled") >= 2

@@ -14,7 +14,7 @@ import trustme
 from gantry_broker.app import Broker
 from gantry_broker.ha import tls_port
 from gantry_broker.ha.server import HANDSHAKE_S
-from gantry_broker.testing.certificates import Party, served_serial
+from gantry_broker.testing.certificates import Party, other_serial, served_serial
 from gantry_broker.testing.local import RawPeer, dialogue, on_both_loops, running_broker, wait_until
 from gantry_remoting import PeerContexts
 from gantry_remoting.tls_contexts import client_context
@@ -100,6 +100,26 @@ async def test_certificates_are_replaced_on_both_sides(tmp_path: Path, authority
         await wait_until(lambda: streams(master) == 1 and len(master.replication.acks) == 1)
         assert await send(master) == 0
         assert await is_turned_away(ha_port(master), old_member)
+
+
+async def test_a_slave_with_the_old_certificate_goes_on(tmp_path: Path, authority: trustme.CA) -> None:
+    """Only the master's is replaced: the stream that exists stays, new ones are shown the new one and are let in."""
+    of_master, of_slave = Party(tmp_path / "m", authority), Party(tmp_path / "s", authority)
+    context = of_slave.client().client_context()
+    async with pair(tmp_path, of_master, of_slave) as (master, slave):
+        await follows(master)
+        assert master.replication.server is not None
+        [stream] = master.replication.server.streams
+        old, of_slave_before = await served_serial(ha_port(master), context), contexts(slave)
+
+        of_master.replace(authority)
+        await other_serial(ha_port(master), context, old)
+
+        assert await send(master) == 0
+        assert stream in master.replication.server.streams and len(master.replication.acks) == 1
+        master.replication.server.disconnect("to see it come again")
+        await wait_until(lambda: streams(master) == 1 and len(master.replication.acks) == 1)
+        assert await send(master) == 0 and contexts(slave) is of_slave_before
 
 
 def contexts(broker: Broker) -> PeerContexts:

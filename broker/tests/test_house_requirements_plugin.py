@@ -199,3 +199,20 @@ def test_an_old_go_counts_as_missing(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert requirements_plugin.probe_go() == reason
+
+
+def test_tests_of_several_processes_are_counted_together(pytester: pytest.Pytester) -> None:
+    """Whoever runs a test, its skip is in the one table, and tests that nobody came to are in it as well."""
+    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
+    source = "import pytest\n\n@pytest.mark.slow\ndef test_long():\n    pass\n\ndef test_short():\n    assert {}\n"
+    pytester.makepyfile(test_one=source.format(True), test_two=source.format(True))
+    plugin = ("-p", "gantry_broker.testing.requirements_plugin", "-p", "gantry_broker.testing.processes_plugin")
+
+    whole = pytester.runpytest_subprocess(*plugin, "-n", "2")
+    whole.assert_outcomes(passed=2, skipped=2)
+    whole.stdout.fnmatch_lines(["slow *2  takes minutes -- run pytest with --slow"])
+    whole.stdout.no_fnmatch_line("(stop)*")
+
+    pytester.makepyfile(test_one=source.format(False) + "\ndef test_last():\n    pass\n")
+    stopped = pytester.runpytest_subprocess(*plugin, "-n", "1", "--exitfirst", "test_one.py")
+    stopped.stdout.fnmatch_lines(["(stop) *1  the run ended before them"])

@@ -87,7 +87,7 @@ def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @on_both_loops
 async def test_one_connection_too_many_is_closed(caplog: pytest.LogCaptureFixture) -> None:
-    """Over a port's limit a new connection is closed at once; the others go on, and a free place is given again."""
+    """S3: over a port's limit a new connection is closed at once; the others go on, and a free place is given again."""
     caplog.set_level(logging.INFO)
     async with hosting(connections_max=3) as host:
         channels = [await Channel.connect(host.address) for _ in range(3)]
@@ -109,7 +109,7 @@ async def test_one_connection_too_many_is_closed(caplog: pytest.LogCaptureFixtur
 
 @on_both_loops
 async def test_one_address_cannot_take_every_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """Connections of one address are limited by themselves; another address is served."""
+    """S3: connections of one address are limited by themselves; another address is served."""
     caplog.set_level(logging.INFO)
     async with hosting(connections_per_address_max=2) as host:
         mine = [await Channel.connect(host.address) for _ in range(2)]
@@ -192,7 +192,7 @@ class Rig:
 
 
 def test_an_idle_connection_is_overdue() -> None:
-    """A peer from which nothing came for the idle time is to be closed; one byte gives it the time again."""
+    """S3: a peer from which nothing came for the idle time is to be closed; one byte gives it the time again."""
     rig = Rig(idle_timeout_ms=120_000)
     rig.now += 120
     assert rig.connection.overdue(rig.now) is None
@@ -206,7 +206,7 @@ def test_an_idle_connection_is_overdue() -> None:
 
 
 def test_a_frame_has_to_end() -> None:
-    """A frame that began and does not end in time is overdue however busily its peer sends; a whole one is not."""
+    """S3: a frame that began and does not end in time is overdue however busily its peer sends; a whole one is not."""
     rig = Rig(frame_timeout_ms=30_000)
     frame = Command(code=99, body=bytes(100)).encode()
     rig.connection.data_received(frame)
@@ -301,7 +301,7 @@ def test_a_closed_connection_does_not_linger() -> None:
 async def test_the_sweep_closes_what_is_overdue(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The listener itself closes overdue connections, with one line each that says why."""
+    """S3: the listener itself closes overdue connections, with one line each that says why."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
     async with hosting(idle_timeout_ms=200, frame_timeout_ms=100) as host:
@@ -345,7 +345,7 @@ async def test_a_slow_reader_costs_bounded_memory() -> None:
 
 @on_both_loops
 async def test_a_reader_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A peer that asks and never reads is closed after its time, and what waited for it is freed."""
+    """S3: a peer that asks and never reads is closed after its time, and what waited for it is freed."""
     monkeypatch.setattr("gantry_remoting.server.SWEEP_INTERVAL_S", 0.02)
     async with hosting(reader_timeout_ms=200) as host:
         deaf = socket.create_connection(("127.0.0.1", host.listener.port))
@@ -385,7 +385,7 @@ async def test_last_replies_are_given_before_the_end() -> None:
 
 @on_both_loops
 async def test_a_frame_over_the_limit_is_refused_by_its_length() -> None:
-    """The length field alone decides; the bytes are not waited for."""
+    """S2: the length field alone decides; the bytes are not waited for."""
     async with hosting(wire=WireLimits(frame_bytes_max=1000)) as host:
         fits = await RawPeer.open(host.listener.port)
         body = bytes(1000 - len(Command(code=99, opaque=1).encode()))

@@ -47,7 +47,7 @@ BAD_FRAMES = {
 async def test_a_bad_frame_costs_its_connection_and_one_line(
     place: Place, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A peer that breaks the protocol is closed with one log line; everybody else is served on, nothing is changed."""
+    """S1: a peer that breaks the protocol is closed with one log line; all others are served on, nothing is changed."""
     before = place.state()
     other = await Dialogue.open(f"127.0.0.1:{place.broker.port}")
     peer = await RawPeer.open(place.broker.port)
@@ -85,7 +85,7 @@ async def test_what_came_before_a_bad_frame_is_answered(place: Place) -> None:
 
 
 async def test_a_truncated_frame_leaves_nothing_behind(place: Place) -> None:
-    """A frame that ends with its connection is forgotten with it."""
+    """S1: a frame that ends with its connection is forgotten with it."""
     before = place.state()
     whole = Command(code=310, ext=send_ext(310), body=b"x" * 1000).encode()
 

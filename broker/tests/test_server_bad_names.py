@@ -28,7 +28,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
 async def test_no_send_makes_a_path_from_a_bad_name(place: Place, name: str) -> None:
-    """A send to a topic with a bad name is refused with 29, whichever way it is sent."""
+    """S4: a send to a topic with a bad name is refused with 29, whichever way it is sent."""
     for code in (10, 310, 320):
         body = encode_batch([BatchEntry(0, b"x", b"")]) if code == 320 else b"x"
 
@@ -40,7 +40,7 @@ async def test_no_send_makes_a_path_from_a_bad_name(place: Place, name: str) -> 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
 async def test_no_retry_topic_makes_a_path_from_a_bad_name(place: Place, name: str) -> None:
-    """The prefix of a retry topic opens no other door."""
+    """S4: the prefix of a retry topic opens no other door."""
     for prefix in ("%RETRY%", "%DLQ%"):
         reply = await refused(place, 310, send_ext(310, topic=prefix + name), b"x")
         assert reply.code == 29
@@ -55,7 +55,7 @@ async def test_a_retry_topic_of_no_group_is_refused(place: Place) -> None:
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
 async def test_no_administrator_makes_a_bad_name(place: Place, name: str) -> None:
-    """Topics and groups with bad names are refused with 29, alone and in lists, and then none of the list is made."""
+    """S4: topics and groups with bad names are refused with 29, alone and in lists; none of such a list is made."""
     topic = {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
     good_topic = topic | {"topicName": "GoodTopic"}
     topics = dumps({"topicConfigList": [good_topic, topic]})
@@ -79,7 +79,7 @@ async def test_no_administrator_makes_a_bad_name(place: Place, name: str) -> Non
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
 async def test_a_heartbeat_makes_no_group_with_a_bad_name(place: Place, name: str) -> None:
-    """As in RocketMQ, a heartbeat passes over groups that cannot be, and keeps the others."""
+    """S4: as in RocketMQ, a heartbeat passes over groups that cannot be, and keeps the others."""
     before = place.state()
     consumers = [{"groupName": name, "subscriptionDataSet": [{"topic": TOPIC, "subString": "*"}]}]
     beat = dumps({"clientID": "c1", "consumerDataSet": consumers, "producerDataSet": []})
@@ -109,5 +109,5 @@ async def test_offsets_of_bad_names_are_not_kept(place: Place) -> None:
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=BAD_NAME_IDS)
 async def test_a_send_back_of_a_bad_group_is_refused(place: Place, name: str) -> None:
-    """A failed message goes to no retry topic of a bad group."""
+    """S4: a failed message goes to no retry topic of a bad group."""
     assert (await refused(place, 36, {"offset": "0", "group": name, "delayLevel": "0"})).code == 26

@@ -38,6 +38,9 @@ SAMPLES = {
     "slaveReadEnable": "false",
     "accessMessageInMemoryMaxRatio": "23",
     "shutdownTimeout": "24000",
+    "transactionTimeOut": "2500",
+    "transactionCheckMax": "26",
+    "transactionCheckInterval": "2700",
 }
 """Another value than the default, and than the tests' own, for each key that may change."""
 
@@ -156,7 +159,7 @@ async def test_a_smaller_message_is_too_large_at_once(client: Dialogue) -> None:
 async def test_everything_else_is_refused_by_name(
     tmp_path: Path, broker: Broker, client: Dialogue, key: str, why: str
 ) -> None:
-    """Code 16 names the key and why; nothing of the request is done, and nothing is written."""
+    """S7: code 16 names the key and why; nothing of the request is done, and nothing is written."""
     reply = await change(client, maxMessageSize="1000", **{key: "/tmp/x"})
 
     if key:
@@ -173,7 +176,7 @@ async def test_everything_else_is_refused_by_name(
 
 @pytest.mark.parametrize("is_listed", [True, False], ids=["listed", "twin"])
 async def test_the_list_is_what_guards(client: Dialogue, monkeypatch: pytest.MonkeyPatch, is_listed: bool) -> None:
-    """The twin has a longer list, and there the very same request goes through."""
+    """S7: the twin has a longer list, and there the very same request goes through."""
     if not is_listed:
         monkeypatch.setattr(live_settings, "CHANGEABLE", CHANGEABLE | {"regionId"})
 

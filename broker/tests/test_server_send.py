@@ -323,24 +323,25 @@ async def test_a_batch_is_never_split_over_files(tmp_path: Path) -> None:
         assert reply.ext["queueOffset"] == "1"
 
 
-# ------- what is not there yet
+# ------- what is not taken
 
 
-async def test_transactional_messages_are_refused(broker: Broker, client: Dialogue) -> None:
-    """What cannot be promised is not taken: 16 with the reason."""
-    reply = await client.send(properties=properties_text(UNIQ_KEY=UNIQUE_ID, TRAN_MSG="true"), sysFlag="4")
+async def test_transactional_messages_are_refused_where_they_are_not_wanted(tmp_path: Path) -> None:
+    """With `rejectTransactionMessage=true`: 16 with the reason, and nothing is stored."""
+    async with running_broker(tmp_path, rejectTransactionMessage="true") as broker, dialogue(broker) as client:
+        reply = await client.send(properties=properties_text(UNIQ_KEY=UNIQUE_ID, TRAN_MSG="true"), sysFlag="4")
 
-    assert reply.code == 16
-    assert "transaction" in (reply.remark or "")
-    assert broker.core.store.wrote == 0
+        assert reply.code == 16
+        assert "transaction" in (reply.remark or "")
+        assert broker.core.store.wrote == 0
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
 async def test_arbitrary_timers_are_refused(broker: Broker, client: Dialogue, name: str) -> None:
-    """A delay to the second is code 1 with RocketMQ's text, not a message that comes too early."""
+    """A delay to the second is code 13, which no client repeats, not a message that comes too early."""
     reply = await client.send(properties=properties_text(UNIQ_KEY=UNIQUE_ID, **{name: "10"}))
 
-    assert reply.code == 1
+    assert reply.code == 13
     assert "accurate timer message is not enabled" in (reply.remark or "")
     assert broker.core.store.wrote == 0
 

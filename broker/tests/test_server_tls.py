@@ -93,7 +93,7 @@ async def runtime(port: int, party: Party | None) -> dict[str, Any]:
 
 
 async def test_the_end_of_the_first_certificate_can_be_asked(tmp_path: Path, authority: trustme.CA) -> None:
-    """Of all that a broker has the earliest counts; a broker without any says nothing of it."""
+    """Of all that a broker has the earliest counts, on the status page, too; without any nothing is said."""
     now = datetime.now(UTC).replace(microsecond=0)
     clients, brokers = Party(tmp_path / "c", authority), Party(tmp_path / "b", authority)
     clients.replace(authority, not_before=now - timedelta(days=1), not_after=now + timedelta(days=50))
@@ -103,7 +103,8 @@ async def test_the_end_of_the_first_certificate_can_be_asked(tmp_path: Path, aut
         async with broker_at(tmp_path / name, **conf) as broker:
             table = await runtime(broker.settings.listen_port, clients)
             assert table["tlsCertificateEndsTimestamp"] == str(int((now + timedelta(days=days)).timestamp() * 1000))
+            assert broker.status.look().certificate_ends_wall_ms == int(table["tlsCertificateEndsTimestamp"])
             assert broker.tls.trouble is None
     async with broker_at(tmp_path / "none") as broker:
         assert "tlsCertificateEndsTimestamp" not in await runtime(broker.settings.listen_port, None)
-        assert broker.tls.expires_at is None
+        assert broker.tls.expires_at is None and broker.status.look().certificate_ends_wall_ms is None

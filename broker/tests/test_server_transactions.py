@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from gantry_broker.app import Broker
 from gantry_broker.errors import BrokerError
-from gantry_broker.server.transactions.service import Transactions
+from gantry_broker.server.transactions.endings import Endings
+from gantry_broker.server.transactions.journal import TransactionJournal
 from gantry_broker.store.draft import Draft
+from gantry_broker.store.reader import ReadResult
 from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, properties_text, running_broker, wait_until
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire import properties as keys
-from gantry_wire.message import TRANSACTION_COMMIT, TRANSACTION_MASK, StoredMessage, decode_record
+from gantry_wire.commands.transactions import EndTransaction
+from gantry_wire.message import TRANSACTION_COMMIT, TRANSACTION_MASK, StoredMessage, decode_record, decode_records
 from gantry_wire.unique_id import UniqueIds
 
 COMMIT, ROLL_BACK, UNKNOWN = "8", "12", "0"
-SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
 GROUP = "producers"
 _unique_ids = UniqueIds(b"\x7f\x00\x00\x01", salt=1)
 
 
-async def prepare(peer: Dialogue, body: bytes, **properties: str) -> dict[str, str]:
+@asynccontextmanager
+async def asking_broker(path: Path, **conf: str) -> AsyncIterator[Broker]:
+    """One that soon asks about what is open."""
+    soon = {"transactionTimeOut": "100", "transactionCheckInterval": "200", **conf}
+    async with running_broker(path, disk=None, clock=None, **soon) as broker:
+        yield broker
+
+
+async def prepare(peer: Dialogue, body: bytes, queue_id: int = 0, **properties: str) -> dict[str, str]:
     """The answer to a half message, with the unique id that it was given."""
     unique = _unique_ids.next(1_700_000_000_000)
     text = properties_text(UNIQ_KEY=unique, TRAN_MSG="true", PGROUP=GROUP, **properties)
-    import time
-
-    reply = await peer.send_ok(body, properties=text, bornTimestamp=str(int(time.time() * 1000)), sysFlag="4")
+    born = str(int(time.time() * 1000))
+    reply = await peer.send_ok(body, properties=text, bornTimestamp=born, sysFlag="4", queueId=str(queue_id))
     return {**reply, "unique": unique}
 
 
@@ -90,7 +103,7 @@ async def test_a_half_message_is_seen_when_it_is_committed_and_not_before(tmp_pa
 
 async def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
     """Nor asked about."""
-    async with running_broker(tmp_path, **SOON) as broker, dialogue(broker) as peer:
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         half = await prepare(peer, b"nothing")
         assert (await end(peer, half, ROLL_BACK)).code == 0
@@ -135,7 +148,7 @@ async def test_an_end_that_does_not_fit_ends_nothing(tmp_path: Path) -> None:
 
 async def test_a_producer_is_asked_and_its_answer_counts(tmp_path: Path) -> None:
     """With the message as it would be in its own topic; any producer of the group is asked, also a later one."""
-    async with running_broker(tmp_path, **SOON) as broker, dialogue(broker) as peer:
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         half = await prepare(peer, b"asked", TAGS="t")
         await peer.close()
         async with dialogue(broker) as other:
@@ -154,7 +167,7 @@ async def test_a_producer_is_asked_and_its_answer_counts(tmp_path: Path) -> None
 
 async def test_a_late_end_finds_the_message_where_it_is_now(tmp_path: Path) -> None:
     """Though it was stored again, the producer knows its first place only."""
-    async with running_broker(tmp_path, **SOON) as broker, dialogue(broker) as peer:
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         half = await prepare(peer, b"late")
         await wait_until(lambda: len(questions(peer)) >= 2)
@@ -168,7 +181,7 @@ async def test_a_late_end_finds_the_message_where_it_is_now(tmp_path: Path) -> N
 
 async def test_who_never_says_is_given_up(tmp_path: Path) -> None:
     """After as many questions as were allowed: the message lies in a topic of its own, and was never delivered."""
-    async with running_broker(tmp_path, **SOON, transactionCheckMax="2") as broker, dialogue(broker) as peer:
+    async with asking_broker(tmp_path, transactionCheckMax="2") as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         half = await prepare(peer, b"who knows")
         await wait_until(lambda: broker.transactions.given_up == 1)
@@ -176,13 +189,13 @@ async def test_who_never_says_is_given_up(tmp_path: Path) -> None:
         assert len(questions(peer)) == 2
         assert await bodies(peer) == []
         assert await bodies(peer, names.CHECK_MAX_TIME_TOPIC) == [b"who knows"]
-        assert (await end(peer, half, COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        assert (await end(peer, half, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
         await wait_until(lambda: broker.transactions.open_count == 0)
 
 
 async def test_questions_to_nobody_do_not_count(tmp_path: Path) -> None:
     """A producer that is away for a while finds its transactions where it left them."""
-    async with running_broker(tmp_path, **SOON, transactionCheckMax="1") as broker, dialogue(broker) as peer:
+    async with asking_broker(tmp_path, transactionCheckMax="1") as broker, dialogue(broker) as peer:
         await prepare(peer, b"x")
         rounds = broker.delay.rounds
         await wait_until(lambda: broker.delay.rounds > rounds + 5)
@@ -193,13 +206,13 @@ async def test_questions_to_nobody_do_not_count(tmp_path: Path) -> None:
 
 async def test_a_restart_forgets_no_transaction_and_repeats_none(tmp_path: Path) -> None:
     """What is open is asked about, what has ended is not; a restart reads only what is of interest."""
-    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+    async with running_broker(tmp_path, flushCommitLogThoroughInterval="1") as broker, dialogue(broker) as peer:
         ended = [await prepare(peer, b"old") for _ in range(3)]
         for half, how in zip(ended, (COMMIT, ROLL_BACK, COMMIT), strict=True):
             assert (await end(peer, half, how)).code == 0
         opened = await prepare(peer, b"open")
         await wait_until(lambda: broker.core.offsets.find(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0) == 3)
-    async with running_broker(tmp_path, **SOON) as broker, dialogue(broker) as peer:
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         await wait_until(lambda: bool(questions(peer)))
         assert {question.ext["msgId"] for question in questions(peer)} == {opened["unique"]}
@@ -213,17 +226,17 @@ async def test_a_commit_that_was_torn_off_its_op_message_is_not_repeated(
 ) -> None:
     """The log may end between the two; then the half message looks open, and its producer says "commit" once more."""
 
-    def torn(self: Transactions, half: object, outcome: object, drafts: list[Draft]) -> None:
+    def torn(self: TransactionJournal, half: object, outcome: object, drafts: list[Draft]) -> None:
         self._core.store.append_contiguous(drafts)
         raise BrokerError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Transactions, "_close", torn)
+        patch.setattr(TransactionJournal, "end", torn)
         async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
             half = await prepare(peer, b"once")
             assert (await end(peer, half, COMMIT)).code != 0
     if not is_looked_up:
-        monkeypatch.setattr(Transactions, "_was_committed", lambda *_: False)
+        monkeypatch.setattr(Endings, "_was_committed", lambda *_: False)
     async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
         assert (await end(peer, half, COMMIT)).code == 0
         assert await bodies(peer) == ([b"once"] if is_looked_up else [b"once", b"once"])
@@ -231,7 +244,7 @@ async def test_a_commit_that_was_torn_off_its_op_message_is_not_repeated(
 
 async def test_a_producer_may_ask_for_time(tmp_path: Path) -> None:
     """With CHECK_IMMUNITY_TIME_IN_SECONDS it is not asked before; and it must not end by itself after it: code 604."""
-    async with running_broker(tmp_path, **SOON) as broker, dialogue(broker) as peer:
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
         await peer.heartbeat("p")
         patient = await prepare(peer, b"patient", CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
         hasty = await prepare(peer, b"hasty", CHECK_IMMUNITY_TIME_IN_SECONDS="0")
@@ -249,3 +262,219 @@ async def test_transactions_can_be_refused(tmp_path: Path) -> None:
         text = properties_text(UNIQ_KEY=_unique_ids.next(1), TRAN_MSG="true", PGROUP=GROUP)
         assert (await peer.send(b"x", properties=text)).code == ResponseCode.NO_PERMISSION
         assert broker.store.wrote == 0
+
+
+async def test_what_is_committed_is_readable_also_where_a_crash_has_hidden_its_queue(tmp_path: Path) -> None:
+    """The topic may be lost, and made anew from the queues that have messages: the commit shows its queue again."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await peer.send_ok(b"plain", queueId="0")
+        half = await prepare(peer, b"all", 3)
+    for path in (tmp_path / "config").glob("topics.json*"):
+        path.unlink()
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        config = broker.core.topics.find(TOPIC)
+        assert config is not None and config.read_queue_nums == 1
+        assert (await end(peer, half, COMMIT)).code == 0
+        assert [message.body for message in await peer.read(0, queueId="3")] == [b"all"]
+
+
+async def test_nobody_is_shown_a_half_message(tmp_path: Path) -> None:
+    """Not by its key, its unique id, its place, an offset in its topic, or by sending it back to one's own group."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        half = await prepare(peer, b"secret", KEYS="k1")
+        place = str(int(half["msgId"][16:], 16))
+        for topic in (TOPIC, names.HALF_TOPIC):
+            for key in ("k1", half["unique"]):
+                ext = {"topic": topic, "key": key, "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(1 << 60)}
+                assert (await peer.ask(RequestCode.QUERY_MESSAGE, ext)).code == ResponseCode.QUERY_NOT_FOUND
+        assert (await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": place})).code == ResponseCode.SYSTEM_ERROR
+        assert (await peer.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})).ext["offset"] == "0"
+        assert (await peer.pull(0, topic=names.HALF_TOPIC)).code == ResponseCode.NO_PERMISSION
+        back = {"offset": place, "group": "GroupTest", "delayLevel": "0", "originTopic": TOPIC}
+        assert (await peer.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == ResponseCode.SYSTEM_ERROR
+
+        assert (await end(peer, half, COMMIT)).code == 0
+        [message] = await peer.read(0)
+        seen = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(message.physical_offset)})
+        assert decode_record(seen.body).body == b"secret"
+
+
+async def test_an_end_cannot_name_two_messages(tmp_path: Path) -> None:
+    """Who may end it is decided by the place in the log, so that place must be that of the half message."""
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await peer.heartbeat("p")
+        half = await prepare(peer, b"x")
+        other = await prepare(peer, b"mine")
+        await wait_until(lambda: len(questions(peer)) >= 4)
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        mixed = {**end_ext(half, COMMIT), "commitLogOffset": end_ext(other, COMMIT)["commitLogOffset"]}
+        assert (await peer.ask(RequestCode.END_TRANSACTION, mixed)).code == ResponseCode.SYSTEM_ERROR
+        assert await bodies(peer) == []
+        assert (await end(peer, half, COMMIT)).code == 0
+        assert await bodies(peer) == [b"x"]
+
+
+async def test_an_end_between_a_question_and_its_reading_ends_both_places(tmp_path: Path) -> None:
+    """It was stored again, and its producer says "commit" before anybody has read that: it is committed once."""
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await peer.heartbeat("p")
+        half = await prepare(peer, b"once")
+        await wait_until(lambda: broker.transactions.open_count == 1)
+        journal = broker.transactions.journal
+        found = journal.halves.find(0)
+        assert found is not None
+        message = journal.message(found)
+        assert message is not None and journal.renew(found, message) is not None
+        ended = broker.transactions.end(EndTransaction.read(end_ext(half, COMMIT)))
+        assert ended is not None and ended.code == 0
+
+        last = await prepare(peer, b"later")
+        await wait_until(lambda: any(one.ext["msgId"] == last["unique"] for one in questions(peer)))
+        assert {question.ext["msgId"] for question in questions(peer)} == {last["unique"]}
+        assert await bodies(peer) == [b"once"]
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await peer.heartbeat("p")
+        await wait_until(lambda: bool(questions(peer)))
+        assert (await end(peer, half, ROLL_BACK)).code == ResponseCode.ILLEGAL_OPERATION
+        assert {question.ext["msgId"] for question in questions(peer)} == {last["unique"]}
+
+
+async def test_a_repeated_commit_is_known_by_where_its_producer_sent_it(tmp_path: Path) -> None:
+    """Though it was stored again, asked about, and ended under its last place; also after a restart."""
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await peer.heartbeat("p")
+        half = await prepare(peer, b"once")
+        await wait_until(lambda: len(questions(peer)) >= 2)
+        peer.tell(RequestCode.END_TRANSACTION, answer_ext(questions(peer)[-1], COMMIT))
+        await wait_until(lambda: broker.transactions.committed == 1)
+        assert (await end(peer, half, COMMIT)).code == 0
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        assert (await end(peer, half, COMMIT)).code == 0
+        assert (await end(peer, half, ROLL_BACK)).code == ResponseCode.ILLEGAL_OPERATION
+        assert await bodies(peer) == [b"once"]
+
+
+def foreign(broker: Broker, topic: str, body: bytes, properties: dict[str, str]) -> Draft:
+    """A message as RocketMQ's broker appends it."""
+    now_ms = int(time.time() * 1000)
+    return Draft(
+        queue=broker.store.queue(topic, 0), body=body, properties=keys.encode_properties(properties), sys_flag=0,
+        flag=0, born_timestamp_ms=now_ms, born_host=bytes(8), reconsume_times=0, prepared_offset=0, tags_code=0,
+        delay_ms=0, keys=(),
+    )  # fmt: skip
+
+
+async def test_what_rocketmq_has_ended_is_not_open(tmp_path: Path) -> None:
+    """Its op messages are about several half messages, 4.9's about one without a comma; neither says how they ended."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        halves = [await prepare(peer, f"{number}".encode()) for number in range(5)]
+        drafts = [foreign(broker, names.OP_HALF_TOPIC, body, {keys.TAGS: "d"}) for body in (b"0,2,", b"3", b"junk,")]
+        broker.store.append(drafts)
+        await wait_until(lambda: broker.transactions.open_count == 2)
+        assert [(await end(peer, half, COMMIT)).code for half in halves] == [1, 0, 1, 1, 0]
+        assert await bodies(peer) == [b"1", b"4"]
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        assert (await end(peer, halves[2], COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        assert await bodies(peer) == [b"1", b"4"]
+
+
+async def test_an_end_that_the_log_has_lost_is_asked_for_again(tmp_path: Path) -> None:
+    """A power cut tears off a rollback, and nobody was told of it as safe: it is open, and can be ended once more."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        half = await prepare(peer, b"nothing")
+        before = broker.store.wrote
+        assert (await end(peer, half, ROLL_BACK)).code == 0
+    cut(tmp_path, before)
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await peer.heartbeat("p")
+        await wait_until(lambda: bool(questions(peer)))
+        assert questions(peer)[0].ext["msgId"] == half["unique"]
+        assert (await end(peer, half, ROLL_BACK)).code == 0
+        assert await bodies(peer) == []
+
+
+def cut(store: Path, log_end: int) -> None:
+    """The log ends here, and nothing was closed in order."""
+    with (store / "commitlog" / f"{0:020d}").open("r+b") as file:
+        size = file.seek(0, 2)
+        file.seek(log_end)
+        file.write(bytes(size - log_end))
+    (store / "recovery-point.json").unlink(missing_ok=True)
+    (store / "abort").touch()
+
+
+async def test_a_half_message_whose_file_is_gone_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk may take the oldest file with an open half message; that one is lost, and the others go on."""
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
+        gone, there = await prepare(peer, b"gone"), await prepare(peer, b"there")
+        await wait_until(lambda: broker.transactions.open_count == 2)
+        first, read = int(gone["msgId"][16:], 16), broker.transactions.journal.half_at
+        monkeypatch.setattr(
+            broker.transactions.journal.__class__, "half_at", lambda _, place: None if place == first else read(place)
+        )
+        assert (await end(peer, gone, COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        await peer.heartbeat("p")
+        await wait_until(lambda: bool(questions(peer)) and broker.transactions.open_count == 1)
+        assert (await end(peer, there, COMMIT)).code == 0
+        assert await bodies(peer) == [b"there"]
+
+
+class Reads:
+    """How often the store is asked for messages."""
+
+    def __init__(self, broker: Broker, patch: pytest.MonkeyPatch) -> None:
+        self.records = 0
+        read, message_at = broker.store.read, broker.store.message_at
+
+        def counted_read(*given: object, **named: object) -> ReadResult:
+            result: ReadResult = read(*given, **named)  # type: ignore[arg-type]
+            self.records += len(decode_records(result.body))
+            return result
+
+        def counted_message_at(physical_offset: int) -> bytes | None:
+            self.records += 1
+            return message_at(physical_offset)
+
+        patch.setattr(broker.store, "read", counted_read)
+        patch.setattr(broker.store, "message_at", counted_message_at)
+
+
+@pytest.mark.parametrize("others", [0, 2000], ids=["alone", "beside-many"])
+async def test_what_is_open_is_not_read_again_for_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """100 transactions in flight read their own messages: two for each half, one for each op, whatever else is open."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        for number in range(others):
+            await prepare(peer, b"other %d" % number)
+        await wait_until(lambda: broker.transactions.open_count == others)
+        with monkeypatch.context() as patch:
+            reads = Reads(broker, patch)
+            halves = [await prepare(peer, b"x") for _ in range(100)]
+            assert {(await end(peer, half, COMMIT)).code for half in halves} == {0}
+            await wait_until(lambda: broker.transactions.open_count == others)
+            await wait_until(lambda: reads.records >= 300)
+            assert reads.records == 300
+
+
+async def test_a_start_with_many_open_transactions_answers_the_first_end(tmp_path: Path) -> None:
+    """They are read once, in slices; an end that comes meanwhile waits for its answer and is not refused."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        halves = [await prepare(peer, b"%d" % number) for number in range(1000)]
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        assert (await end(peer, halves[-1], COMMIT)).code == 0
+        assert broker.transactions.open_count == 999
+        assert await bodies(peer) == [b"999"]
+
+
+@pytest.mark.parametrize("days", [365, -365], ids=["ahead", "behind"])
+async def test_a_producer_whose_clock_is_wrong_is_asked_in_time(tmp_path: Path, days: int) -> None:
+    """Or it would be asked next year, or given up before it can say anything."""
+    async with asking_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await peer.heartbeat("p")
+        text = properties_text(UNIQ_KEY=_unique_ids.next(1), TRAN_MSG="true", PGROUP=GROUP)
+        await peer.send_ok(b"x", properties=text, bornTimestamp=str(int(time.time() * 1000) + days * 86_400_000))
+        await wait_until(lambda: len(questions(peer)) >= 2)
+        assert broker.transactions.given_up == 0

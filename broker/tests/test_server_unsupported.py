@@ -73,7 +73,7 @@ async def test_a_timer_on_a_send_is_refused(broker: Broker, client: Dialogue, na
     else:
         reply = await client.send(properties=pairs)
 
-    assert (reply.code, "delay levels" in (reply.remark or "")) == (1, True)
+    assert (reply.code, "delay levels" in (reply.remark or "")) == (13, True)
     assert (broker.store.wrote, TOPIC in broker.core.topics) == (0, False)
 
 

@@ -49,6 +49,7 @@ FULL = Status(
     pool_buffers_total=11, pool_buffers_free=12, is_crash_safe=True, disk_total_bytes=13, disk_used_bytes=14,
     is_refusing_sends=True, recovery_done_bytes=15, recovery_total_bytes=16, connections=17, queues=18, parked_sends=19,
     last_error="the disk said no", last_error_wall_ms=20,
+    certificate_ends_wall_ms=1 << 41,
     slaves=tuple(
         SlaveStatus(slave_id=n, received=n + 1, flushed=n + 2, last_seen_boottime_ns=n + 3) for n in range(16)
     ),
@@ -197,7 +198,7 @@ def test_a_newer_minor_version_is_read() -> None:
     header = bytearray(changed(10, b"\x00\x07" + (2048).to_bytes(4, "big")))
     copy = bytearray(encode_copy(2, FULL) + b"new" + bytes(253))
     copy[14:17] = b"\xff\xfe\xfd"
-    copy[1472:1480] = b"newfield"
+    copy[1480:1488] = b"newfield"
     copy[8:12] = zlib.crc32(copy[:8] + copy[12:]).to_bytes(4, "big")
 
     origin, copy_bytes = decode_header(bytes(header))
@@ -205,3 +206,13 @@ def test_a_newer_minor_version_is_read() -> None:
 
     assert (origin.minor, copy_bytes) == (7, 2048)
     assert status == replace(FULL, phase=Phase.UNKNOWN, role=Role.UNKNOWN, pool_medium=Medium.UNKNOWN)
+
+
+@pytest.mark.parametrize("left", [bytes(8), b"\xff" * 8], ids=["layout-1.0", "none"])
+def test_a_page_without_the_end_of_a_certificate_says_nothing_of_it(left: bytes) -> None:
+    """A writer of layout 1.0 left zeros there, which are no date in 1970."""
+    copy = bytearray(encode_copy(2, FULL))
+    copy[1472:1480] = left
+    copy[8:12] = zlib.crc32(copy[:8] + copy[12:]).to_bytes(4, "big")
+
+    assert decode_copy(bytes(copy)) == replace(FULL, certificate_ends_wall_ms=None)

@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gantry_broker.errors import PoolExhausted, StoreCorrupt, StoreFull
+from gantry_broker.store import copying
 from gantry_broker.store.copying import CopyRefused, LogCopier
 from gantry_broker.store.point_writer import PointWriter
 from gantry_broker.store.settings import FlushSettings, PoolSettings
@@ -88,10 +90,15 @@ def assert_same(master: StoreWorld, slave: StoreWorld) -> None:
     assert slave.store.query_keys("orders", key, 10, 0, 1 << 60)[0] == [master.records[min(master.records)]]
 
 
-@settings(max_examples=60)
-@given(st.data(), st.booleans())
-def test_a_copy_is_its_master_byte_for_byte(data: st.DataObject, is_pooled: bool) -> None:
-    """Whatever the pieces and whenever they are shown: the same log, the same queues, the same answers by key."""
+@settings(max_examples=90)
+@given(st.data(), st.booleans(), st.sampled_from((0, 20, copying.KEPT_RECORDS_MAX)))
+def test_a_copy_is_its_master_byte_for_byte(data: st.DataObject, is_pooled: bool, kept_max: int) -> None:
+    """Whatever the pieces, whenever they are shown, however many wait: the same log, queues, answers by key."""
+    with mock.patch.object(copying, "KEPT_RECORDS_MAX", kept_max):
+        copy_and_compare(data, is_pooled, kept_max)
+
+
+def copy_and_compare(data: st.DataObject, is_pooled: bool, kept_max: int) -> None:
     master, slave, copier = make_pair(is_pooled=is_pooled)
     cuts = iter(lambda: data.draw(st.integers(1, 9)), None)
     start = 0
@@ -106,6 +113,7 @@ def test_a_copy_is_its_master_byte_for_byte(data: st.DataObject, is_pooled: bool
         start = ship(master, slave, copier, start, cuts)
         if data.draw(st.booleans()):
             slave.store.commit_step()
+        assert sum(len(piece.records or ()) for piece in copier.pieces) <= kept_max
         shown = copier.dispatch(data.draw(st.integers(0, start)))
         if is_pooled and not shown:
             slave.store.flush_step()

@@ -154,7 +154,7 @@ def test_compressed_bodies_are_unpacked(body: bytes) -> None:
 
 
 def test_a_bomb_is_refused_at_the_limit() -> None:
-    """A body that grows past the limit is refused; one exactly at it passes."""
+    """S5: a body that grows past the limit is refused; one exactly at it passes."""
     bomb = zlib.compress(bytes(50_000_000))
 
     with pytest.raises(RemoteProtocolError, match="limit of 1000000"):
@@ -165,7 +165,7 @@ def test_a_bomb_is_refused_at_the_limit() -> None:
 
 
 def test_a_bomb_costs_no_more_memory_than_the_limit() -> None:
-    """Unpacking stops at the limit instead of after it."""
+    """S5: unpacking stops at the limit instead of after it."""
     import tracemalloc
 
     bomb = zlib.compress(bytes(64_000_000))

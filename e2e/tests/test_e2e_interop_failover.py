@@ -86,11 +86,41 @@ def test_a_tail_that_no_slave_had_is_lost_by_the_asynchronous_group_alone(tmp_pa
         (LINES.replace("seen 4 0 1 420\n", ""), NEW, "1 acknowledged messages are never consumed, first 4"),
         (LINES.replace("400 410", "210 220"), NEW, "1 messages are acknowledged while there is no master, first 4"),
         (LINES + "seen -1 0 7 500\n", NEW, "1 deliveries are of no message that was sent"),
+        (
+            LINES + "forgotten 9 0 3 130 140\nseen 9 0 1 420\n",
+            NEW,
+            "1 messages of transactions that were rolled back are delivered, first 9",
+        ),
+        (
+            LINES + "unwanted 9 MQClientException 130 140\nseen 9 0 1 420\n",
+            NEW,
+            "1 messages of transactions that were rolled back are delivered, first 9",
+        ),
     ],
-    ids=["lost", "vanished", "skipped", "headless", "strange"],
+    ids=["lost", "vanished", "skipped", "headless", "strange", "rolled-back", "rolled-back-unanswered"],
 )
 def test_every_lie_is_seen(lines: str, new: dict[tuple[int, int], int], claim: str, tmp_path: Path) -> None:
     """The judge of failovers finds what it is there for, in the mode that forgives most."""
     judgement = judge(ledger_of(tmp_path, lines), new, OLD_TAIL, killed_us=200, ordered_us=300)
 
     assert claim in judgement.broken(may_lose_tail=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "claim"),
+    [
+        ("pledged 9 0 3 130 140\n", "1 messages that were pledged or put off never come, first 9"),
+        ("failed 9 420\n", "1 messages that were pledged or put off never come, first 9"),
+    ],
+    ids=["committed", "put-off"],
+)
+def test_what_was_pledged_must_come(lines: str, claim: str, tmp_path: Path) -> None:
+    """A committed or delayed message is nowhere; the listener has refused one, and it never came again."""
+    kept = LINES.replace("ok 2 0 1 100 120\n", "").replace("seen 2 0 1 125\n", "")
+
+    def broken(text: str) -> list[str]:
+        ledger = ledger_of(tmp_path, text)
+        return judge(ledger, NEW, OLD_TAIL, killed_us=200, ordered_us=300).broken(may_lose_tail=False)
+
+    assert broken(kept) == []
+    assert broken(kept + lines) == [claim]

@@ -12,11 +12,13 @@ from gantry_interop.frames import WireFrame
 from gantry_interop.processes import Nursery
 from gantry_interop.proxy import Link, Proxy
 
+from gantry_wire.frame import FRAME_HEAD
+
 pytestmark = pytest.mark.needs_java
 
 COUNT = 300
 LIAR = "127.0.0.2"
-SEND, PULL = 310, 11
+SEND, PULL, END = 310, 11, 37
 BODY_POSITION = 88
 """Where a record with IPv4 hosts keeps its body, behind the body's length."""
 
@@ -37,6 +39,8 @@ class Liar:
             elif self.lie is lose and frame.code == SEND and frame.opaque % 50 == 0:
                 self.lost += 1
                 return b""
+            elif self.lie in (commit_all, commit_none) and frame.code == END:
+                return self.lie(frame, frame)  # nobody answers it
             return frame.raw
         request = self.pending.pop((link.number, frame.opaque), None)
         if self.lie is None or request is None or not frame.is_response:
@@ -47,6 +51,19 @@ class Liar:
 def lose(request: WireFrame, answer: WireFrame) -> bytes:
     """Answers stay as they are; the oneway sends are what is lost."""
     return answer.raw
+
+
+def commit_all(request: WireFrame, answer: WireFrame) -> bytes:
+    """Every rollback is a commit; so is what was answered to a question."""
+    length, header_length = FRAME_HEAD.unpack_from(answer.raw)
+    rest = answer.raw[FRAME_HEAD.size :].replace(b'"commitOrRollback":"12"', b'"commitOrRollback":"8"')
+    shorter = len(answer.raw) - FRAME_HEAD.size - len(rest)
+    return FRAME_HEAD.pack(length - shorter, header_length - shorter) + rest
+
+
+def commit_none(request: WireFrame, answer: WireFrame) -> bytes:
+    """No commit ever arrives, however often the broker asks."""
+    return b"" if b'"commitOrRollback":"8"' in answer.raw else answer.raw
 
 
 def alter(request: WireFrame, answer: WireFrame) -> bytes:
@@ -88,6 +105,8 @@ def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
         pytest.param("sync", None, [], id="the truth"),
         pytest.param("oneway", lose, ["nothing is lost"], id="lost"),
         pytest.param("sync", alter, ["nothing is altered", "nothing is lost", "no queue has a hole"], id="altered"),
+        pytest.param("transactions", commit_all, ["what is rolled back is never delivered"], id="rollbacks committed"),
+        pytest.param("transactions", commit_none, ["nothing is lost"], id="commits lost"),
         pytest.param("sync", misplace, ["messages stand where the broker said"], id="misplaced"),
     ],
 )
@@ -104,7 +123,7 @@ def test_a_lie_is_seen(
     order = drivers.Order(
         name_server=peer.address,
         count=COUNT,
-        retry_count=0,
+        retry_count=COUNT // 5,
         seed=5,
         levels=peers.SHORT_DELAY_LEVELS,
         run=lie.__name__ if lie is not None else "truth",

@@ -10,6 +10,7 @@ What is read belongs to the event loop; reading and parsing happen in a thread.
 
 import asyncio
 import logging
+import os
 from typing import Final, final
 
 from gantry_access.accounts import Accounts, read_accounts
@@ -74,10 +75,15 @@ class AccountFile:
 
     def _read(self) -> bytes:
         try:
-            with open(self._path, "rb") as file:
-                data = file.read(FILE_BYTES_MAX + 1)
+            with open(self._path, "rb", opener=_without_waiting) as file:
+                data = file.read(FILE_BYTES_MAX + 1) or b""
         except OSError as error:
             raise AccessFileError(f"cannot read {self._path}: {error.strerror}") from error
         if len(data) > FILE_BYTES_MAX:
             raise AccessFileError(f"{self._path}: is larger than {FILE_BYTES_MAX} bytes")
         return data
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe in the file's place is empty, and holds nobody."""
+    return os.open(path, flags | os.O_NONBLOCK)

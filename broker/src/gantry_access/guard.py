@@ -9,7 +9,6 @@ answer is code 16, which clients take for final. To whoever has no account an un
 same. An encrypted connection, with or without a client's certificate, changes nothing here.
 """
 
-import hmac
 import logging
 import secrets
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Final, final
 
 from gantry_access.account_file import AccountFile
 from gantry_access.needs import needed
-from gantry_access.permissions import Account, Kind, Need, reading
+from gantry_access.permissions import Account, Kind, Need, publishing, reading
 from gantry_access.replays import Replays
 from gantry_access.settings import AccessMode, AccessSettings
 from gantry_wire.codes import ResponseCode
@@ -28,7 +27,6 @@ from gantry_wire.signatures import (
     STRICT_SIGNATURE,
     is_signed_strict,
     is_signed_v1,
-    signature_v1,
     strict_claim,
 )
 
@@ -93,6 +91,11 @@ class Guard:
             return None
         return self.deny(missing, command.code, peer, account)
 
+    def take_note(self, command: Command, peer: str) -> None:
+        """Who asks, for the audit of a request that is refused without the guard."""
+        account = self.authenticate(command, peer)
+        self.asked_by = None if isinstance(account, str) else account.access_key or None
+
     def deny(self, reason: str, code: int, peer: str, account: Account | None = None) -> Denial:
         """A denial, with a line in the log: one a second for each peer."""
         now = self._now_ms()
@@ -133,11 +136,6 @@ class Guard:
         is_right = is_signed_v1(command.ext, command.body, secret)
         return account if account is not None and is_right else WRONG_SIGNATURE
 
-    def is_content_signed(self, account: Account, content: bytes, signature: str) -> bool:
-        """Whether the account's secret has made a v1 signature of what is at hand already: the way of plain sends."""
-        made = signature_v1(account.secret, content)
-        return hmac.compare_digest(made, signature.encode("utf-8", "replace"))
-
     def _strict(self, command: Command, account: Account | None) -> Account | str:
         secret = self._nobody if account is None else account.secret
         if not is_signed_strict(command, secret) or account is None:
@@ -149,6 +147,13 @@ class Guard:
         return account if refusal is None else f"The request is refused: {refusal}"
 
     # ------- what
+
+    def may_be_told(self, access_key: str | None, peer: str, topic: str) -> bool:
+        """Whether a peer that was let in under this name may see what is not published yet: who may publish there."""
+        if self.trusted(peer):
+            return True
+        account = self.file.accounts.by_key.get(access_key or "")
+        return account is not None and (account.is_admin or account.may(publishing(topic)))
 
     def _missing(self, account: Account, command: Command) -> str | None:
         """The first thing that the account lacks, in RocketMQ's words. Administrators lack nothing."""

@@ -31,13 +31,28 @@ from gantry_wire import names
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
 from gantry_wire.commands.admin import GroupField, TopicName
-from gantry_wire.commands.clients import CheckClientConfig, ConsumerGroup, HeartbeatData, LockBatch, UnregisterClient
+from gantry_wire.commands.clients import (
+    CheckClientConfig,
+    ConsumerGroup,
+    Document,
+    HeartbeatData,
+    LockBatch,
+    UnregisterClient,
+)
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.pull import ViewMessage
 from gantry_wire.commands.send import SendBack
 
 Reader = Callable[[Command], Needs]
+
+
+class Division(Document):
+    """The body of code 400: whose queues of which topic are to be divided."""
+
+    consumer_group: str = ""
+    topic: str = ""
+
 
 NUMBER_CHARACTERS_MAX: Final = 19
 """Of a 64-bit offset."""
@@ -149,6 +164,13 @@ def _check_client(command: Command) -> Needs:
     return group if subscription is None else (*group, reading(subscription.topic))
 
 
+def _division(command: Command) -> Needs:
+    request = read_document(command.body, Division)
+    if not request.consumer_group or not request.topic:
+        raise FieldError("a division of queues names a consumerGroup and a topic")
+    return (consuming(request.consumer_group), reading(request.topic))
+
+
 _FOR_ADMINISTRATORS: Final = (
     # brokers: topics and groups as a whole
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -181,6 +203,12 @@ _FOR_ADMINISTRATORS: Final = (
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
     RequestCode.CLEAN_UNUSED_TOPIC,
     RequestCode.DELETE_EXPIRED_COMMITLOG,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.GET_TIMER_CHECK_POINT,
+    RequestCode.GET_TIMER_METRICS,
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.POP_ROLLBACK,
     # name servers
     RequestCode.PUT_KV_CONFIG,
     RequestCode.GET_KV_CONFIG,
@@ -228,6 +256,20 @@ NEEDS: Final[dict[int, Reader]] = {
     RequestCode.GET_EARLIEST_MSG_STORETIME: _read_from("topic"),
     RequestCode.GET_TOPIC_STATS_INFO: _read_from("topic"),
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _read_from("topic"),
+    # refused by this broker, whoever asks; needs are those of RocketMQ, so that who may pull is told to pull instead
+    **dict.fromkeys(
+        (
+            RequestCode.POP_MESSAGE,
+            RequestCode.ACK_MESSAGE,
+            RequestCode.PEEK_MESSAGE,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+            RequestCode.NOTIFICATION,
+            RequestCode.POLLING_INFO,
+        ),
+        _queue_of_group,
+    ),
+    RequestCode.QUERY_ASSIGNMENT: _division,
+    RequestCode.RECALL_MESSAGE: _published_to("topic"),
     # being a member
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _unregister,

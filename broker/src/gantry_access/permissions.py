@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, final
 
 from gantry_access.addresses import AddressPatterns
 from gantry_wire import names
+from gantry_wire.signatures import KeyedV1
 
 
 class Permission(IntFlag):
@@ -65,6 +66,21 @@ class Account:
     groups: Mapping[str, Permission] = field(default_factory=dict)
     addresses: AddressPatterns = field(default_factory=AddressPatterns)
     """Peers from which its name is enough, without a signature."""
+
+    keyed: KeyedV1 = field(init=False, repr=False)
+    """Its secret, ready to make signatures with."""
+
+    _publishes: dict[str, bool] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keyed", KeyedV1(self.secret))
+
+    def may_publish(self, name: str) -> bool:
+        """Whether it may store messages in a topic that exists; remembered, for this is asked for every message."""
+        known = self._publishes.get(name)
+        if known is None:
+            known = self._publishes[name] = self.is_admin or self.may(publishing(name))
+        return known
 
     def topic(self, name: str) -> Permission:
         """What it may do with a topic. Defaults do not reach topics that only the broker writes."""

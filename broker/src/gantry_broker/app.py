@@ -24,7 +24,7 @@ from gantry_broker.ha.promise import PromiseFile
 from gantry_broker.ha.role_record import RoleFile
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.registration import BrokerIdentity, Registration
-from gantry_broker.server.access import broker_guard, own_credentials
+from gantry_broker.server.access import broker_guard, own_credentials, told_by
 from gantry_broker.server.clients import ClientRegistry
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
@@ -326,6 +326,7 @@ class Broker:
             epoch=self.roles.epoch or None,
             confirmed=None if self.replication.follower is None else self.replication.shown,
             slaves=self._slave_facts(),
+            certificate_ends_at=self.tls.expires_at,
             is_refusing_sends=not self.store.is_writable or disk.is_refusing or self.core.gate.sends is not None,
         )
 
@@ -388,6 +389,8 @@ class Broker:
         )
         self.delay = DelayService(self.core)
         self.transactions = Transactions(self.core)
+        if self.guard is not None:
+            self.transactions.questions.may_be_told = told_by(self.guard)
         self.flow = FlowControl(
             self._loop, wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms
         )
@@ -468,9 +471,8 @@ class Broker:
         table = self._handlers()
         self.handled_codes = frozenset(table)
         guard = self.guard
-        signed = None
         if guard is not None:
-            signed = SignedSends(guard, self.path, self.core.routes, body_bytes_max=settings.message_bytes_max)
+            self.path.signed = SignedSends(guard, self.path, self.core.routes).take
         ports = [(settings.listen_port, frozenset[int]())]
         if settings.fast_listen_port is not None:
             ports.append((settings.fast_listen_port, frozenset(int(code) for code in FAST_PORT_REFUSES)))
@@ -485,7 +487,6 @@ class Broker:
                 disconnected=self._disconnected,
                 settle=self._show,
                 guard=guard,
-                signed=signed,
             )
             listener = Listener(service, settings.listener(port), certificates=self.tls.clients)
             await listener.start()

@@ -4,6 +4,7 @@ The options belong to `gantry` itself, since every command that talks to a clust
 when a command first needs it.
 """
 
+from pathlib import Path
 from typing import Final
 
 import click
@@ -28,6 +29,12 @@ def credentials() -> Credentials | None:
     except AccessFileError as error:
         remedy = "a file of credentials has two lines, accessKey: NAME and secretKey: SECRET"
         raise Mistyped(f"{error}", remedy) from error
+
+
+def credentials_path() -> str | None:
+    """Where the account of this call is kept, for a server that shall have the same one."""
+    path = _option(CREDENTIALS)
+    return None if path is None else str(Path(path).resolve())
 
 
 def signature() -> SignatureKind:

@@ -7,6 +7,7 @@ from typing import IO, Any, Final, final
 
 import click
 
+from gantry_cli.tls_options import is_tls_given
 from gantry_client import (
     BadReply,
     BrokerRefused,
@@ -54,6 +55,8 @@ def explain(error: ClientError, name_server: str) -> CliError:
     match error:
         case NoRoute():
             return Absent(f"{error}", f"see `gantry topic list`, or make it: gantry topic create {error.topic}")
+        case Unavailable() if "no name server answers" in str(error) and is_tls_given():
+            return CliError(f"{error}", "look at the --tls options, and at the name server's log")
         case Unavailable() if "no name server answers" in str(error):
             remedy = "start one with `gantry up`, or name another with -n HOST:PORT"
             return CliError(f"no name server answers at {name_server}", remedy)

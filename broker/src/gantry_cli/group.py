@@ -5,6 +5,7 @@ import time
 import click
 import msgspec
 
+from gantry_cli.account import client_settings
 from gantry_cli.dead_letters import DeadLetters, Resend, Tally, reader_fault
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
@@ -74,7 +75,11 @@ async def _resend(name_server: str, wish: Resend, *, is_verbose: bool) -> Tally:
         if is_verbose:
             click.echo(f"{time_text(message.store_timestamp_ms)}  {message.message_id}  {topic}")
 
-    async with PullConsumer(name_server, wish.reader) as reader, Producer(name_server, PRODUCER_GROUP) as producer:
+    settings = client_settings()
+    async with (
+        PullConsumer(name_server, wish.reader, client_settings=settings) as reader,
+        Producer(name_server, PRODUCER_GROUP, client_settings=settings) as producer,
+    ):
         return await DeadLetters(wish, reader, producer, said=said).run()
 
 

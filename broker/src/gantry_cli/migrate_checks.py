@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -20,6 +20,8 @@ OLDEST: Final = (4, 9)
 NEWEST: Final = (5, 99)
 NAME_SERVER_VERSION_MIN: Final = 413
 """RocketMQ 5.0.0: older name servers give the route back to whoever registered last."""
+SIGNED_FOR: Final = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
+"""Settings of RocketMQ 4 and 5 with which it asks for accounts; clients sign for both in the same way."""
 SPARE_RATIO: Final = 1.1
 """Queues and indexes take room, too; and the log grows while it is copied."""
 SPARE_BYTES: Final = 1 << 30
@@ -65,6 +67,10 @@ class Seen:
     own_file_bytes: int | None = None
     """The size of the files of a log that is here already."""
     own_id: int = 1
+    is_signing: bool = False
+    """Whether this command has an account."""
+    own_conf: Mapping[str, str] = field(default_factory=dict)
+    """Our broker's settings as they are or would be."""
 
 
 def findings(seen: Seen) -> list[Finding]:
@@ -94,13 +100,12 @@ def _modes(seen: Seen) -> Iterator[Finding]:
         ("enableControllerMode", "its master is chosen by a controller, whose stream is another one"),
         ("enableDLegerCommitLog", "its log is DLedger's, which nobody outside it can follow"),
         ("duplicationEnable", "it appends even as a slave, so it cannot be stopped"),
-        ("aclEnable", "it takes orders only with a signature, and `gantry migrate` has none"),
-        ("authenticationEnabled", "it takes orders only with a signature, and `gantry migrate` has none"),
     ):
         if key in on:
             yield Finding(
                 Kind.BLOCKED, f"{key}=true: {what}", "switch it off for the time of the migration, if you can"
             )
+    yield from _access(seen, [key for key in SIGNED_FOR if key in on])
     role = seen.config.get("brokerRole", "")
     if role not in ("ASYNC_MASTER", "SYNC_MASTER"):
         yield Finding(Kind.BLOCKED, f"the old broker is no master: brokerRole={role or '?'}", "name the master")
@@ -116,6 +121,32 @@ def _modes(seen: Seen) -> Iterator[Finding]:
     ):
         if key in on:
             yield Finding(Kind.WARNING, f"{key}=true: {what}")
+
+
+def _access(seen: Seen, keys: Sequence[str]) -> Iterator[Finding]:
+    """Where the old broker asks for accounts this command needs one, our broker needs one, and ours must ask, too."""
+    if not keys:
+        return
+    asks = f"{keys[0]}=true: the old broker takes orders only with a signature"
+    if not seen.is_signing:
+        yield Finding(
+            Kind.BLOCKED, f"{asks}, and `gantry migrate` has no account",
+            "gantry --credentials FILE migrate, with an administrator's account of that broker",
+        )  # fmt: skip
+    if not seen.own_conf.get("aclCredentialsPath"):
+        yield Finding(
+            Kind.BLOCKED, f"{asks}, and our broker has no account to follow it with", "-o aclCredentialsPath=FILE"
+        )
+    own = seen.own_conf.get("aclEnable", "")
+    if not own:
+        yield Finding(
+            Kind.BLOCKED, f"{keys[0]}=true: with the settings as they are ours would serve everybody after the switch",
+            "-o aclEnable=true -o aclFile=PLAIN_ACL_YML, and haSecretPath or haListenPort=-1; or -o aclEnable=false",
+        )  # fmt: skip
+    elif own.lower() == "true":
+        yield Finding(Kind.FINE, f"ours asks for the accounts in {seen.own_conf.get('aclFile', '?')}")
+    else:
+        yield Finding(Kind.WARNING, f"{keys[0]}=true there, aclEnable={own} here: ours will serve everybody")
 
 
 def _files(seen: Seen) -> Iterator[Finding]:
@@ -158,11 +189,10 @@ def _left_behind(seen: Seen) -> Iterator[Finding]:
         yield Finding(Kind.WARNING, text, "wait until they are due; delay levels do come along")
     if seen.halves_open:
         text = (
-            f"up to {seen.halves_open} transactional messages are neither committed nor rolled back: they stay so here"
+            f"up to {seen.halves_open} transactional messages are neither committed nor rolled back: they come along, "
+            "and their producers are asked here"
         )
-        yield Finding(Kind.WARNING, text, "stop their producers and wait for its checks, at most a few minutes")
-    if seen.halves:
-        yield Finding(Kind.WARNING, "transactional messages were sent to it; this broker does not take them yet")
+        yield Finding(Kind.WARNING, text, "let their producers run on, or wait for its checks before the switch")
     if seen.popping:
         groups = ", ".join(seen.popping[:10])
         yield Finding(

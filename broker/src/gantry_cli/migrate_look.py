@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gantry_cli.account import credentials
 from gantry_cli.migrate_checks import Seen
 from gantry_cli.migrate_record import Home, stream_address
 from gantry_cli.migrate_source import ApacheBroker, CannotMigrate, Listing, Names
@@ -66,4 +67,6 @@ async def look(
         copied_bytes=min(copied, log.end - log.begin),
         own_file_bytes=file_bytes,
         own_id=int(conf.get("brokerId", "1")),
+        is_signing=credentials() is not None,
+        own_conf=conf,
     )

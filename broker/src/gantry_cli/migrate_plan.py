@@ -10,7 +10,8 @@ from typing import Final, final
 
 import click
 
-from gantry_cli.migrate_checks import Finding, Kind, findings
+from gantry_cli.account import credentials_path
+from gantry_cli.migrate_checks import SIGNED_FOR, Finding, Kind, findings
 from gantry_cli.migrate_look import free_number, look, master_of, only_name
 from gantry_cli.migrate_offsets import follow_up
 from gantry_cli.migrate_record import Home, Phase, Record, slave_conf
@@ -150,7 +151,11 @@ class Migrating:
             name_server=typed.name_server,
             broker_id=free_number(listings),
         )
-        return slave_conf(await old.config(), old.address, self._home, place.conf(), typed.options)
+        config, own = await old.config(), place.conf()
+        path = credentials_path()
+        if path is not None and any(config.get(key, "").lower() == "true" for key in SIGNED_FOR):
+            own["aclCredentialsPath"] = path
+        return slave_conf(config, old.address, self._home, own, typed.options)
 
     async def _check(
         self, old: ApacheBroker, listings: Sequence[Listing], conf: Mapping[str, str], record: Record

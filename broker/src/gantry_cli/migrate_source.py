@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
 from gantry_access import signer
-from gantry_cli.account import credentials
+from gantry_cli.account import credentials, signature
 from gantry_cli.tls_options import tls_context
 from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, fastjson
@@ -88,7 +88,9 @@ class RemotingPeer:
         """Its answer, whatever the code. Raises ``CannotMigrate``."""
         try:
             if self._channel is None or not self._channel.is_open:
-                self._channel = await Channel.connect(self.address, tls=tls_context(), sign=signer(credentials()))
+                self._channel = await Channel.connect(
+                    self.address, tls=tls_context(), sign=signer(credentials(), signature())
+                )
             return await self._channel.request(Command(code=code, ext=dict(ext or {}), body=body), TIMEOUT_MS)
         except (RemotingError, OSError) as error:
             raise CannotMigrate(

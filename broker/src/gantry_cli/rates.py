@@ -35,6 +35,9 @@ class BrokerFacts:
     changed_settings: str
     """key=value;key=value of what was changed at run time, over what its broker.conf says."""
 
+    certificate_ends_at_ms: int | None = None
+    """The end of the first of its TLS certificates."""
+
     @property
     def stored_bytes(self) -> int:
         return max(0, self.log_end - self.log_begin)
@@ -68,6 +71,7 @@ def read_facts(table: Mapping[str, str], at_s: float) -> BrokerFacts:
         consumer_groups=_whole(table, "consumerGroups"),
         held_pulls=_whole(table, "heldPulls"),
         changed_settings=table.get("settingsChangedAtRunTime", ""),
+        certificate_ends_at_ms=_whole(table, "tlsCertificateEndsTimestamp"),
     )
 
 

@@ -15,7 +15,7 @@ from gantry_cli.options import data_option, json_option, name_server_option, run
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.status_page import show_page
 from gantry_cli.tables import console, table
-from gantry_cli.text import bytes_text, count_text, duration_text, rate_text, time_text
+from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, rate_text, time_text
 from gantry_client import Admin
 
 
@@ -91,10 +91,7 @@ def render(view: ClusterView, local: StackRecord | None) -> Iterator[RenderableT
         return
     yield _broker_table(view)
     for broker in view.brokers:
-        if broker.failure:
-            yield f"{broker.address.name} ({broker.address.address}) does not answer: {broker.failure}"
-        elif broker.facts is not None and broker.facts.changed_settings:
-            yield f"{broker.address.name} was changed at run time: {broker.facts.changed_settings.replace(';', ', ')}"
+        yield from _remarks(broker)
     yield _topic_table(view) if view.topics else "no topics yet: gantry topic create NAME, or just produce to one"
     if view.topics_total > len(view.topics):
         yield f"and {view.topics_total - len(view.topics)} more topics: gantry topic list"
@@ -123,6 +120,18 @@ def _broker_row(broker: BrokerView) -> tuple[str, ...]:
         bytes_text(facts.stored_bytes),
         "-" if facts.disk_used_ratio is None else f"{facts.disk_used_ratio:.0%}",
     )
+
+
+def _remarks(broker: BrokerView) -> Iterator[str]:
+    """What is worth a line of its own."""
+    name, facts = broker.address.name, broker.facts
+    if broker.failure:
+        yield f"{name} ({broker.address.address}) does not answer: {broker.failure}"
+    if facts is not None and facts.changed_settings:
+        yield f"{name} was changed at run time: {facts.changed_settings.replace(';', ', ')}"
+    if facts is not None and facts.certificate_ends_at_ms is not None:
+        until = certificate_text(facts.certificate_ends_at_ms, int(time.time() * 1000))
+        yield f"{name} ({broker.address.address}) has a certificate: {until}"
 
 
 def _topic_table(view: ClusterView) -> RenderableType:

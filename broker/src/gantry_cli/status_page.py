@@ -12,7 +12,7 @@ import msgspec
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.tables import console, table
-from gantry_cli.text import bytes_text, count_text, duration_text, time_text
+from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, time_text
 from gantry_status import PageAbsent, PageReader, Phase, Reading, SlaveStatus, StatusPageError
 
 EXIT_SERVING: Final = 0
@@ -85,6 +85,8 @@ def rows(reading: Reading) -> Iterator[Row]:
     yield "sends", "refused" if status.is_refusing_sends else f"taken, {_count(status.parked_sends)} parked"
     yield "connections", _count(status.connections)
     yield "queues", _count(status.queues)
+    if status.certificate_ends_wall_ms is not None:
+        yield "certificate", certificate_text(status.certificate_ends_wall_ms, status.published_wall_ms)
     yield "last error", _last_error(reading)
 
 

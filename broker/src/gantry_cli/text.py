@@ -47,6 +47,14 @@ def time_text(timestamp_ms: int) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
 
 
+def certificate_text(ends_at_ms: int, now_ms: int) -> str:
+    """When a certificate ends, and how long it has until then."""
+    left_s = (ends_at_ms - now_ms) / 1000
+    if left_s <= 0:
+        return f"expired {time_text(ends_at_ms)}, {duration_text(-left_s)} ago"
+    return f"ends {time_text(ends_at_ms)}, in {duration_text(left_s)}"
+
+
 def join_address(host: str, port: int) -> str:
     """`host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -26,12 +26,18 @@ def tls_options(command: F) -> F:
     return command
 
 
-def client_tls() -> ClientTlsSettings | None:
-    """How this command speaks TLS; None is plain text. Raises ValueError when the options contradict each other."""
+def is_tls_given() -> bool:
+    """Whether this command was told to speak TLS."""
     context = click.get_current_context(silent=True)
     given: dict[str, Any] = {} if context is None else context.meta.get(_GIVEN, {})
-    if not any(given.get(name) for name in ("tls", "tls_ca", "tls_cert", "tls_key")):
+    return any(given.get(name) for name in ("tls", "tls_ca", "tls_cert", "tls_key"))
+
+
+def client_tls() -> ClientTlsSettings | None:
+    """How this command speaks TLS; None is plain text. Raises ValueError when the options contradict each other."""
+    if not is_tls_given():
         return None
+    given = click.get_current_context().meta[_GIVEN]
     verification = given.get("tls_verify") or VERIFICATIONS[0]
     return ClientTlsSettings(
         authority_file=given.get("tls_ca"),
@@ -39,13 +45,18 @@ def client_tls() -> ClientTlsSettings | None:
         key_file=given.get("tls_key"),
         is_server_verified=verification != "none",
         is_host_name_checked=verification == "full",
+        names=("--tls-ca", "--tls-cert", "--tls-key"),
     )
 
 
 def tls_context() -> ssl.SSLContext | None:
     """The same, for a channel that is made by hand. Raises OSError for files that cannot be used."""
     tls = client_tls()
-    return None if tls is None else tls.client_context()
+    if tls is None:
+        return None
+    source = tls.source("servers")
+    source.load()
+    return source.current
 
 
 def _options() -> list[Callable[[Any], Any]]:

@@ -5,13 +5,13 @@
     neither in time -> a broker asks any producer of the group: `check` says how it has ended, as far as it knows
 
 A commit is answered: when `commit` returns, the message is as safe as its broker's mode promises. It is repeated until
-its deadline, also at a promoted slave, since ending a transaction twice in the same way stores the message once. (Apache
-RocketMQ stores it again; there each end is sent once.)
+its deadline, also at a promoted slave, since ending a transaction twice in the same way stores the message once.
+(Apache RocketMQ stores it again; there each end is sent once.)
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -38,12 +38,14 @@ from gantry_wire.message import (
     decode_record,
     parse_offset_message_id,
 )
+from gantry_wire.names import AUTO_CREATE_TOPIC
 from gantry_wire.properties import format_properties
 
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 1_000
+INTRODUCTION_PAUSE_S: Final = 1.0
 
 
 class Decision(IntEnum):
@@ -87,11 +89,14 @@ class TransactionProducer:
         group: str,
         check: Check = unknown,
         *,
+        topics: Collection[str] = (),
         settings: ProducerSettings | None = None,
         client_settings: ClientSettings | None = None,
     ) -> None:
+        """``topics`` are those whose brokers may ask from the start on, where none makes topics on first use."""
         check_group(group)
         self.group = group
+        self._topics: Final = (*topics, AUTO_CREATE_TOPIC)
         self.settings = settings or ProducerSettings()
         self._check = check
         self._session = Session(name_servers, client_settings, default_topic_queues=self.settings.default_topic_queues)
@@ -114,6 +119,7 @@ class TransactionProducer:
     async def start(self) -> None:
         """Open for transactions, and for questions about older ones of the group."""
         await self._session.start()
+        self._session.tasks.start(self._introduce(), "transaction-introduction")
 
     async def close(self) -> None:
         """Say goodbye to the brokers and close the connections. What is open stays open."""
@@ -196,6 +202,16 @@ class TransactionProducer:
             raise BrokerRefused(reply.code, reply.remark, address)
 
     # ------- what brokers ask
+
+    async def _introduce(self) -> None:
+        """Be known to the brokers before anything is sent: they have questions for a producer that is back."""
+        routes = self._session.routes
+        while not routes.addresses(masters_only=True):
+            for topic in self._topics:
+                with suppress(ClientError):
+                    await routes.refresh(topic)
+            await self._session.greet(routes.addresses(masters_only=True))
+            await asyncio.sleep(INTRODUCTION_PAUSE_S)
 
     def _asked(self, command: Command, address: str) -> None:
         self._session.tasks.start(self._answer(command, address), "transaction-check")

@@ -6,6 +6,7 @@ from gantry_remoting.connection import PASS_REPLY_BYTES_MAX, Connection, Service
 from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingError, RemotingTimeout
 from gantry_remoting.server import CommandService, Listener
 from gantry_remoting.settings import ClientTlsSettings, ListenerSettings, TlsMode, TlsSettings, listener_tls
+from gantry_remoting.small_file import read_small_file
 from gantry_remoting.tls_contexts import PeerContexts, peer_contexts
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "TlsSettings",
     "listener_tls",
     "peer_contexts",
+    "read_small_file",
     "split_address",
 ]

@@ -19,20 +19,21 @@ import asyncio
 import hashlib
 import logging
 import math
+import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar, final
 
-from gantry_remoting.validity import Validity, chain_validity
+from gantry_remoting.small_file import read_small_file
+from gantry_remoting.validity import NoCertificate, Validity, chain_validity
 
 log = logging.getLogger(__name__)
 
 T_co = TypeVar("T_co", covariant=True)
 
 LOOK_INTERVAL_S: Final = 3.0
-FILE_BYTES_MAX: Final = 1 << 20
 DAY_S: Final = 86_400.0
 WARNING_S: Final = 14 * DAY_S
 """How long before its end a certificate is spoken of, once a day."""
@@ -49,9 +50,13 @@ class CertificateSource(Generic[T_co]):
         build: Callable[[], T_co],
         *,
         certificate: str | None,
+        names: Mapping[str, str] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`purpose` is what logs call it, `build` raises OSError, `certificate` is the file that can expire."""
+        """`purpose` is what logs call it, `build` raises OSError, `certificate` is the file that can expire.
+
+        `names` are the settings in which paths were written, for whoever has to mend one: {setting: path}.
+        """
         self.purpose: Final = purpose
         self.certificate: Final = certificate
         self.expires_at: float | None = None
@@ -61,6 +66,7 @@ class CertificateSource(Generic[T_co]):
         """Why what is in the files now is not in use."""
 
         self._paths: Final = tuple(paths)
+        self._names: Final = dict(names or {})
         self._build: Final = build
         self._now: Final = now
         self._lock: Final = threading.Lock()
@@ -144,13 +150,29 @@ class CertificateSource(Generic[T_co]):
             return True
 
     def _made(self) -> tuple[T_co, Validity | None]:
-        made = self._build()
-        if self.certificate is None:
-            return made, None
+        """A new one, whole, beside the one that is in use. Raises OSError that names settings and files."""
         try:
-            return made, chain_validity(_read(self.certificate))
-        except ValueError as error:
-            raise OSError(f"cannot use certificate {self.certificate}: {error}") from error
+            for path in self._paths:
+                _readable(path)
+            made = self._build()
+            if self.certificate is None:
+                return made, None
+            return made, chain_validity(read_small_file(self.certificate))
+        except NoCertificate as error:
+            raise OSError(self._named(f"cannot use certificate {self.certificate}: {error}")) from error
+        except OSError as error:
+            raise OSError(self._named(str(error))) from error
+
+    def _named(self, text: str) -> str:
+        """`text` with each path behind the settings in which it stands."""
+        settings: dict[str, list[str]] = {}
+        for name, path in self._names.items():
+            settings.setdefault(path, []).append(name)
+        if not settings:
+            return text
+        longest_first = "|".join(re.escape(path) for path in sorted(settings, key=len, reverse=True))
+        pattern = rf"(?<!\S)(?:{longest_first})(?=[\s:]|$)"
+        return re.sub(pattern, lambda found: f"{' and '.join(settings[found[0]])}={found[0]}", text)
 
     def _check(self, validity: Validity | None) -> None:
         now = self._now()
@@ -159,7 +181,7 @@ class CertificateSource(Generic[T_co]):
         if validity is not None and not validity.begins_at <= now < validity.ends_at:
             is_over = now >= validity.ends_at
             when = f"it ended {_date(validity.ends_at)}" if is_over else f"it begins {_date(validity.begins_at)}"
-            raise OSError(f"cannot use certificate {self.certificate}: {when}")
+            raise OSError(self._named(f"cannot use certificate {self.certificate}: {when}"))
 
     def _use(self, seen: bytes, made: tuple[T_co, Validity | None]) -> None:
         self._current, validity = made
@@ -194,16 +216,19 @@ class CertificateSource(Generic[T_co]):
         digest = hashlib.sha256()
         for path in self._paths:
             try:
-                data = _read(path)
+                data = read_small_file(path)
             except OSError as error:
                 data = f"unreadable: {error.errno}".encode()
             digest.update(len(data).to_bytes(8, "big") + data)
         return digest.digest()
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(FILE_BYTES_MAX)
+def _readable(path: str) -> None:
+    """Raises OSError for what OpenSSL would read for ever, or refuse without a name."""
+    try:
+        read_small_file(path)
+    except OSError as error:
+        raise OSError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _date(at: float) -> str:

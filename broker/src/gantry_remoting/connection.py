@@ -92,6 +92,8 @@ class Connection(asyncio.Protocol):
         self.local: tuple[str, int] = ("", 0)
         self.peer_subject = ""
         """Who the peer proved to be by a certificate; empty for one that showed none."""
+        self.account: str | None = None
+        """Whose signed heartbeat came last; None without access control."""
         self.is_open = False
         self.active_at = 0.0
         self._closed_at = 0.0

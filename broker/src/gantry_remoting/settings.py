@@ -42,7 +42,14 @@ class TlsSettings:
     def source(self, purpose: str) -> CertificateSource[ssl.SSLContext]:
         """The files as something that notices when they change."""
         paths = [path for path in (self.certificate_file, self.key_file, self.authority_file) if path]
-        return CertificateSource(purpose, paths, self.server_context, certificate=self.certificate_file)
+        names = {
+            "tlsServerCertPath": self.certificate_file,
+            "tlsServerKeyPath": self.key_file,
+            "tlsServerTrustCertPath": self.authority_file,
+        }
+        return CertificateSource(
+            purpose, paths, self.server_context, certificate=self.certificate_file, names=_given(names)
+        )
 
 
 def listener_tls(
@@ -63,6 +70,10 @@ def listener_tls(
     if mode is TlsMode.DISABLED or not certificate:
         return None
     return TlsSettings(mode, certificate, key, authority or None, requires_client_certificate)
+
+
+def _given(files: dict[str, str | None]) -> dict[str, str]:
+    return {name: path for name, path in files.items() if path}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +97,11 @@ class ClientTlsSettings:
     """The certificate must be for the host that was connected to. RocketMQ's clients never look; without it every
     holder of a certificate of the authority can play any server."""
 
+    names: tuple[str, str, str] = field(
+        default=("authority_file", "certificate_file", "key_file"), compare=False, repr=False
+    )
+    """What authority, certificate and key are called by whoever wrote their paths down, for errors."""
+
     def __post_init__(self) -> None:
         if bool(self.certificate_file) != bool(self.key_file):
             raise ValueError("a client's certificate and its key go together: give both or neither")
@@ -102,8 +118,11 @@ class ClientTlsSettings:
 
     def source(self, purpose: str) -> CertificateSource[ssl.SSLContext]:
         """The files as something that notices when they change."""
-        paths = [path for path in (self.certificate_file, self.key_file, self.authority_file) if path]
-        return CertificateSource(purpose, paths, self.client_context, certificate=self.certificate_file)
+        files = (self.authority_file, self.certificate_file, self.key_file)
+        names = _given(dict(zip(self.names, files, strict=True)))
+        return CertificateSource(
+            purpose, list(names.values()), self.client_context, certificate=self.certificate_file, names=names
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

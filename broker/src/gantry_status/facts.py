@@ -116,3 +116,5 @@ class Status:
     last_error_wall_ms: int | None = None
     slaves: tuple[SlaveStatus, ...] = ()
     """The first 16."""
+    certificate_ends_wall_ms: int | None = None
+    """When the first of the broker's TLS certificates ends; since layout 1.1."""

@@ -24,7 +24,9 @@ from gantry_status.facts import Medium, Origin, Phase, Role, SlaveStatus, Status
 
 MAGIC: Final = b"GANTRYST"
 MAJOR: Final = 1
-MINOR: Final = 0
+MINOR: Final = 1
+"""1.1: certificate_ends_wall_ms."""
+
 UNKNOWN: Final = -1
 """A number that is not known, or not yet. None outside this file."""
 
@@ -83,7 +85,8 @@ COPY_FIELDS: Final = (
     ("last_error_wall_ms", "q"),
     ("last_error", "256p"),
     ("slaves", "1024s"),
-    ("reserved_2", "320x"),
+    ("certificate_ends_wall_ms", "q"),
+    ("reserved_2", "312x"),
 )
 SLAVE_FIELDS: Final = (
     ("is_used", "B"),
@@ -107,6 +110,9 @@ SEQUENCE: Final = struct.Struct(">Q")
 _CRC: Final = struct.Struct(">I")
 _CRC_POSITION: Final = SEQUENCE.size
 _CRC_END: Final = _CRC_POSITION + _CRC.size
+_YOUNGER: Final = frozenset({"certificate_ends_wall_ms"})
+"""Numbers where older writers left zeros, and so zero is not known."""
+
 _NUMBERS: Final = tuple(name for name, code in COPY_FIELDS if code == "q")
 _NAMES: Final = tuple(name for name, code in COPY_FIELDS if not code.endswith("x"))
 _SLAVE_NUMBERS: Final = tuple(name for name, code in SLAVE_FIELDS if code == "q")
@@ -194,6 +200,7 @@ def decode_copy(data: bytes) -> Status | None:
     if sequence == 0 or sequence % 2 or values["crc"] != _copy_crc(data):
         return None
     numbers: dict[str, Any] = {name: _known(values[name]) for name in _NUMBERS}
+    numbers |= {name: numbers[name] or None for name in _YOUNGER}
     return Status(
         **numbers,
         phase=_member(Phase, values["phase"]),

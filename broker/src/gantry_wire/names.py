@@ -47,6 +47,9 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
 )
 """Topics that only the broker itself writes."""
 
+UNSHOWN_TOPICS: Final = frozenset({HALF_TOPIC, OP_HALF_TOPIC})
+"""Topics that only the broker itself reads: who could read them would see what was never committed."""
+
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 
 

@@ -50,11 +50,18 @@ ROWS: Final = {
     "R10": "the same with a write buffer",
     "R11": "one of two slaves lags",
     "R12": "other settings and roles after a restart",
+    "S1": "malformed frames",
+    "S2": "lengths beyond every limit",
+    "S3": "slow, silent and too many peers",
+    "S4": "names that would be paths",
+    "S5": "bombs, batches that lie",
+    "S6": "access control: who is nobody, and who wants more than is theirs",
+    "S7": "configuration, by whoever may not and by whoever may",
     "S8": "the sidecar: callers without credentials, names and bodies that are traps",
     "S9": "secrets: not in logs, metrics, settings, status, bundles",
 }
 TESTS: Final = Path(__file__).resolve().parents[1]
-_NAMES: Final = re.compile(r"((?:[KDR]\d+|S[89])(?:(?:, | and )(?:[KDR]\d+|S[89]))*)('s twin)?\b")
+_NAMES: Final = re.compile(r"((?:[KDRS]\d+)(?:(?:, | and )[KDRS]\d+)*)('s twin)?\b")
 
 
 class RowTest(NamedTuple):

@@ -22,6 +22,12 @@ def test_a_row_has_a_test_that_needs_no_root(row: str) -> None:
     assert any(not set(test.needs) & {"root", "loop", "memory_group"} for test in BY_ROW[row])
 
 
+@pytest.mark.parametrize("row", ["S6", "S7"])
+def test_a_row_of_denials_has_twins(row: str) -> None:
+    """A denial shows nothing unless the same request goes through where nobody guards."""
+    assert any(test.is_twin for test in BY_ROW[row]), f"{row} ({ROWS[row]}) has no test without its guard"
+
+
 def test_no_test_names_a_row_that_there_is_not() -> None:
     """A typing error in a docstring would take its test out of the table."""
     assert BY_ROW.keys() - ROWS.keys() == set()
@@ -34,6 +40,7 @@ def test_no_test_names_a_row_that_there_is_not() -> None:
         ("D10 and D11: lengths.", ("D10", "D11"), False),
         ("K1, K2, in memory: kills.", ("K1", "K2"), False),
         ("D14's twin: no lock.", ("D14",), True),
+        ("S6: nobody sends.", ("S6",), False),
         ("Each D4 is tried.", (), False),
         (None, (), False),
     ],

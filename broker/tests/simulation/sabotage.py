@@ -104,7 +104,7 @@ def hidden_for_ever() -> Iterator[None]:
     """What a start has hidden is not taken up again."""
 
     def forget(copier: LogCopier) -> None:
-        copier._pieces.clear()
+        copier.pieces.clear()
 
     with patch.object(LogCopier, "hand_over", forget):
         yield

@@ -18,8 +18,23 @@ from types import FrameType
 import click
 from rich.console import Console
 
-from gantry_interop import benchmark, drivers, failover, java, migration, migration_report, peers, record, report, tls
+from gantry_interop import (
+    acl,
+    benchmark,
+    drivers,
+    failover,
+    flows,
+    java,
+    live_config,
+    migration,
+    migration_report,
+    peers,
+    record,
+    report,
+    tls,
+)
 from gantry_interop.errors import InteropError
+from gantry_interop.failover_plans import PLANS
 from gantry_interop.places import new_run_directory
 from gantry_interop.processes import Nursery
 
@@ -99,7 +114,10 @@ Examples:
   run.py benchmark --seconds 30                Apache's own benchmark programs
   run.py migrate                               gantry migrate, with 3 GiB from before, under load
   run.py failover                              kill the master under Java clients, promote a slave
+  run.py flows                                 delays, retries, ordered consumption while brokers die
   run.py tls                                   over TLS, while certificates are replaced
+  run.py config                                settings are changed while the servers run
+  run.py acl                                   with accounts; who may not is denied
   run.py record                                capture the golden frames anew
 
 A result is one line per client version and scenario. "failed", "lost", "altered" and "order" (out of
@@ -164,6 +182,7 @@ def main(
         levels=levels or default_levels,
         run=format(int(time.time()), "x"),
         scenario_seconds_max=scenario_seconds,
+        extra=("--gantry", f"{sys.executable} -m gantry_cli") if target["kind"] == "gantry" else (),
     )
     sys.exit(_play(_as_target(target), chosen_clients, chosen, order))
 
@@ -251,21 +270,42 @@ def migrate_command(mib: int, poll_ms: int, keep: bool) -> None:
 
 @main.command("failover")
 @click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--mixed", is_flag=True, help="Only those with transactions, delays and failed deliveries in them.")
 @click.option("--keep", is_flag=True, help="Keep the stores in the run directory; logs and ledgers always stay.")
-def failover_command(clients: str, keep: bool) -> None:
+def failover_command(clients: str, mixed: bool, keep: bool) -> None:
     """Kill the master under a Java producer and consumer, promote a slave by `gantry ha promote`, and judge.
 
     Nine times: groups that wait for a slave and groups that do not, with the clients' default route poll of 30 s and
-    with one of 1 s, with slaves that have everything and slaves that lack something. The clients are never restarted.
+    with one of 1 s, with slaves that have everything and slaves that lack something. And four times with transactions,
+    delays and failed deliveries among the messages, by either client: a slave is promoted, or the master starts again.
+    The clients are never restarted.
     """
     console = report.console()
     directory = new_run_directory("failover")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
     with _harness_errors(console):
         java.build()
-        reports = failover.play_all(chosen, directory, lambda one: report.show_failover(console, one), keep=keep)
+        plans = [plan for plan in PLANS if plan.client in chosen and (plan.is_mixed or not mixed)]
+        reports = failover.play_all(plans, directory, lambda one: report.show_failover(console, one), keep=keep)
     report.show_failovers(console, reports)
     report.write_results(directory / "results.json", {"failovers": [one.as_json() for one in reports]})
+    console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
+    sys.exit(0 if all(one.kept for one in reports) else 1)
+
+
+@main.command("flows")
+@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--stories", default="delays,locks", show_default=True, help="What is played, separated by commas.")
+def flows_command(clients: str, stories: str) -> None:
+    """Delays, retries and ordered consumption while brokers are killed, restarted, and a slave is promoted."""
+    console = report.console()
+    directory = new_run_directory("flows")
+    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    told = _choices(stories, ("delays", "locks"), "story")
+    with _harness_errors(console):
+        java.build()
+        reports = flows.play_all(chosen, told, directory, lambda one: report.show_flow(console, one))
+    report.write_results(directory / "results.json", {"flows": [one.as_json() for one in reports]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if all(one.kept for one in reports) else 1)
 
@@ -284,6 +324,48 @@ def tls_command(clients: str, count: int) -> None:
         with Nursery(directory / "logs") as nursery:
             found = tls.play(nursery, chosen, order, directory, lambda one: report.show_progress(console, one))
     report.show_verdicts(console, found.verdicts)
+    console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
+    report.write_results(directory / "results.json", found.as_json())
+    sys.exit(0 if found.kept else 1)
+
+
+@main.command("config")
+@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+def config_command(clients: str) -> None:
+    """Java's admin client changes settings of running servers, which are then started again."""
+    console = report.console()
+    directory = new_run_directory("config")
+    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    order = drivers.Order("", 0, 0, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
+    with _harness_errors(console):
+        java.build()
+        with Nursery(directory / "logs") as nursery:
+            found = live_config.play(nursery, chosen, order, directory, lambda one: report.show_progress(console, one))
+    console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
+    report.write_results(directory / "results.json", found.as_json())
+    console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
+    sys.exit(0 if found.kept else 1)
+
+
+@main.command("acl")
+@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option("--count", default=5_000, show_default=True, help="Messages in each scenario.")
+@click.option("--retry-count", default=200, show_default=True, help="Messages in those with failing consumers.")
+@click.option("--scenarios", default=",".join(acl.SCENARIOS), show_default=True, help="Of whoever may.")
+def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> None:
+    """Java clients with accounts do what they may; what they may not is denied, and nothing of it is stored."""
+    console = report.console()
+    directory = new_run_directory("acl")
+    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    order = drivers.Order("", count, retry_count, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
+    with _harness_errors(console):
+        java.build()
+        with Nursery(directory / "logs") as nursery:
+            found = acl.play(
+                nursery, chosen, order, directory, lambda one: report.show_progress(console, one),
+                _choices(scenarios, acl.SCENARIOS, "scenario"),
+            )  # fmt: skip
+    report.show_verdicts(console, [*found.verdicts, *found.denials])
     console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
     report.write_results(directory / "results.json", found.as_json())
     sys.exit(0 if found.kept else 1)

@@ -19,7 +19,8 @@ from gantry_interop.processes import Child, Nursery
 
 SCENARIOS = (
     "sync", "async", "oneway", "batch", "compressed", "tags", "ordered", "broadcast", "litepull", "restart",
-    "rebalance", "threads64", "retry", "dlq", "transactions", "request", "trace",
+    "rebalance", "threads64", "retry", "dlq", "transactions", "request", "trace", "queries", "refusals",
+    "depth",
 )  # fmt: skip
 POLL_SECONDS = 0.1
 

@@ -3,6 +3,8 @@
     begin -> load -> [pause, slaves level] -> kill -9 -> gantry ha promote -> first answer 0
           -> the old master starts again, gantry ha follow -> load goes on -> stop -> every log is the same
 
+Or the old master starts again before the order, and is promoted once more: a restart in the middle of everything.
+
 The clients are one unmodified producer and one unmodified consumer in one process that is never restarted and is told
 nothing of all this. Times are taken from the moment at which `gantry ha promote` is started as a command.
 """
@@ -22,8 +24,8 @@ from typing import final
 from gantry_interop import drivers
 from gantry_interop.broker_group import BrokerGroup, Member
 from gantry_interop.errors import InteropError
-from gantry_interop.failover_plans import PLANS, FailoverReport, Plan
-from gantry_interop.ledger import Judgement, Ledger, judge, places
+from gantry_interop.failover_plans import FailoverReport, Plan
+from gantry_interop.ledger import Judgement, Ledger, Place, judge, places
 from gantry_interop.processes import Nursery, wait_until
 
 SENDERS = 8
@@ -107,7 +109,9 @@ class _Play:
         old = group[1]
         killed = self._kill(old)
         ordered = time.time()
-        moved = group.promote()
+        if plan.is_restart:
+            group.start_member(old)
+        moved = group.promote(*(("--to", str(old.number)) if plan.is_restart else ()))
         self._report.command_seconds = time.time() - ordered
         self._report.steps = moved["steps"]
         ordered_us = int(ordered * 1e6)
@@ -117,8 +121,10 @@ class _Play:
             RECOVERY_SECONDS_MAX,
         )
         new = group[moved["number"]]
-        tail = places(old.store, self._topic, _begin_of(new.store, moved["epoch"]))
-        self._bring_back(old, new, moved["epoch"])
+        tail: dict[Place, int] = {}
+        if not plan.is_restart:
+            tail = places(old.store, self._topic, _begin_of(new.store, moved["epoch"]))
+            self._bring_back(old, new, moved["epoch"])
         self._until("new deliveries", "seen", 1, driver, RECOVERY_SECONDS_MAX)
         time.sleep(plan.load_seconds)
         self._settle(new)
@@ -211,11 +217,11 @@ def play_or_say(plan: Plan, nursery: Nursery, directory: Path) -> FailoverReport
 
 
 def play_all(
-    clients: Collection[str], directory: Path, tell: Callable[[FailoverReport], None], *, keep: bool
+    plans: Collection[Plan], directory: Path, tell: Callable[[FailoverReport], None], *, keep: bool
 ) -> list[FailoverReport]:
-    """All that these clients play, each in a directory of its own; logs and ledgers stay, stores with ``keep``."""
+    """Each in a directory of its own; logs and ledgers stay, stores with ``keep``."""
     reports: list[FailoverReport] = []
-    for number, plan in enumerate(plan for plan in PLANS if plan.client in clients):
+    for number, plan in enumerate(plans):
         place = directory / str(number)
         with Nursery(place / "logs") as nursery:
             reports.append(play_or_say(plan, nursery, place))

@@ -21,6 +21,9 @@ class Plan:
     is_lagging: bool = False
     """Whether the slaves are stopped for a moment before the kill, so that there is something that no slave had."""
 
+    is_restart: bool = False
+    """Whether the old master starts again and is the next one, too, instead of a slave."""
+
     is_mixed: bool = False
     """Whether transactions, delays and failed deliveries are among the messages."""
 
@@ -47,10 +50,9 @@ class Plan:
     @property
     def name(self) -> str:
         kind = "sync, two slaves" if self.is_sync else "async, one slave"
-        mixture = ", mixed" if self.is_mixed else ""
-        return (
-            f"{kind}{mixture}, {'slave level' if self.is_calm else 'slave behind' if self.is_lagging else 'full load'}"
-        )
+        story = (", restart" if self.is_restart else "") + (", mixed" if self.is_mixed else "")
+        state = "slave level" if self.is_calm else "slave behind" if self.is_lagging else "full load"
+        return f"{kind}{story}, {state}"
 
     @property
     def poll_text(self) -> str:
@@ -63,7 +65,11 @@ class Plan:
 
 
 PLANS = (
-    *(Plan(is_sync=True, is_mixed=True, poll_ms=1_000, client=client) for client in ("5.3.3", "4.9.8")),
+    *(
+        Plan(is_sync=True, is_mixed=True, is_restart=is_restart, poll_ms=1_000, client=client)
+        for client in ("5.3.3", "4.9.8")
+        for is_restart in (False, True)
+    ),
     *(
         Plan(is_sync=is_sync, is_calm=state == "calm", is_lagging=state == "lagging", poll_ms=poll_ms, client=client)
         for is_sync, state, poll_ms, client in (

@@ -14,6 +14,7 @@ from rich.table import Table
 from gantry_interop.benchmark import BenchmarkReport
 from gantry_interop.drivers import Verdict
 from gantry_interop.failover_plans import FailoverReport
+from gantry_interop.flows import FlowReport
 
 COLUMNS = {
     "sent": "sent",
@@ -98,6 +99,13 @@ def show_failover(console: Console, report: FailoverReport) -> None:
     plan, word = report.plan, "[green]kept[/]" if report.kept else "[red]BROKEN[/]"
     took = f"first new acknowledgement {report.first_answer_seconds:.2f} s after the order"
     console.print(f"  {plan.client}  {plan.name}, route poll {plan.poll_text}: {word}, {took}", highlight=False)
+    for promise in report.broken:
+        console.print(f"      {promise}", style="red", highlight=False, markup=False)
+
+
+def show_flow(console: Console, report: FlowReport) -> None:
+    """One line as soon as it is over."""
+    console.print("  " + report.line(), style=None if report.kept else "red", highlight=False, markup=False)
     for promise in report.broken:
         console.print(f"      {promise}", style="red", highlight=False, markup=False)
 

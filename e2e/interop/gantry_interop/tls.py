@@ -3,7 +3,8 @@
 A name server and a broker of ours enforce TLS and ask every client for a certificate; the broker registers over TLS.
 Unmodified clients with the authority's certificate play ordinary scenarios, and meanwhile a thread writes new
 certificates into the servers' files again and again. Nothing may fail, be lost or altered by that, and new connections
-must have seen more than one certificate. Then a client without a certificate plays: it must get nothing.
+must have seen more than one certificate. Then strangers play, each with one thing wrong, and must get nothing. At last
+the servers ask for no certificate any more, and a client without one is served.
 
 Certificates are made by the command `openssl`, apart from the code that is judged here.
 """
@@ -29,6 +30,7 @@ SCENARIOS = ("sync", "async", "batch", "compressed", "ordered", "litepull", "res
 REPLACE_SECONDS = 5.0
 """More than the servers' three seconds between looks, so that none of the certificates is missed."""
 UNKNOWN_SECONDS_MAX = 60.0
+ANONYMOUS_SCENARIOS = ("sync", "ordered")
 OPENSSL_SECONDS_MAX = 30.0
 EXTENSIONS = "subjectAltName=IP:127.0.0.1,DNS:localhost\nauthorityKeyIdentifier=keyid\n"
 KEY = ("-newkey", "rsa:2048", "-nodes")
@@ -46,7 +48,7 @@ class Authority:
 
     def create(self) -> Authority:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._openssl("req", "-x509", *KEY, "-days", "30", "-subj", "/CN=interop-authority",
+        self._openssl("req", "-x509", *KEY, "-days", "30", "-subj", f"/CN=interop-{self.folder.name}",
                       "-keyout", self._own("ca-key.pem"), "-out", self._own("ca.pem"))  # fmt: skip
         return self
 
@@ -97,16 +99,18 @@ def client_properties(authority: Authority, pair: Pair | None) -> dict[str, str]
     return properties
 
 
-def start(nursery: Nursery, layout: peers.Layout, authority: Authority, servers: Pair) -> tuple[Child, Child]:
+def start(
+    nursery: Nursery, layout: peers.Layout, authority: Authority, servers: Pair, *, asks_clients: bool = True
+) -> tuple[Child, Child]:
     """A name server and a broker that enforce TLS, with one certificate for both. Waits until they know each other."""
     layout.directory.mkdir(parents=True, exist_ok=True)
     enforcing = {
         "tlsMode": "enforcing",
         "tlsServerCertPath": str(servers.chain),
         "tlsServerKeyPath": str(servers.key),
-        "tlsServerTrustCertPath": str(authority.certificate),
-        "tlsServerNeedClientAuth": "true",
     }
+    if asks_clients:
+        enforcing |= {"tlsServerTrustCertPath": str(authority.certificate), "tlsServerNeedClientAuth": "true"}
     towards_name_server = {
         "tlsEnable": "true",
         "tlsClientTrustCertPath": str(authority.certificate),
@@ -134,7 +138,7 @@ class TlsReport:
 
     verdicts: list[drivers.Verdict]
     unknown: list[drivers.Verdict]
-    """Of clients without a certificate."""
+    """Of clients with one thing wrong; the scenario says what."""
     certificates_seen: int
     """How many different ones new connections to the broker were shown."""
 
@@ -147,7 +151,7 @@ class TlsReport:
         refused = sum(not one.kept and not one.received for one in self.unknown)
         return [
             f"{self.certificates_seen} certificates were shown to new connections (more than 1 is wanted)",
-            f"{refused} of {len(self.unknown)} clients without a certificate got nothing (all is wanted)",
+            f"{refused} of {len(self.unknown)} strangers got nothing (all is wanted)",
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -173,21 +177,64 @@ def play(
     layout = peers.Layout(directory / "peer")
     children = start(nursery, layout, authority, servers)
     known = replace(order.at(layout.name_server), properties=client_properties(authority, client_pair))
-    unknown = replace(
-        order.at(layout.name_server), count=10, properties=client_properties(authority, None),
-        scenario_seconds_max=UNKNOWN_SECONDS_MAX, run=f"{order.run}-unknown",
-    )  # fmt: skip
     verdicts: list[drivers.Verdict] = []
     refused: list[drivers.Verdict] = []
     with _replacing(authority, client_pair, layout.broker_port) as serials:
         for client in clients:
             verdicts += drivers.play(nursery, client, scenarios, known, directory / f"home-{client}", report)
     for client in clients:
-        home = directory / f"home-unknown-{client}"
-        refused += drivers.play(nursery, client, ("sync",), unknown, home)
+        refused += _play_strangers(nursery, client, known, authority, client_pair, directory)
+    _stop(children)
+    verdicts += _play_anonymous(nursery, clients, order, authority, servers, directory, report)
+    return TlsReport(verdicts, refused, len(serials))
+
+
+def strangers(authority: Authority, client: Pair, other: Authority) -> dict[str, dict[str, str]]:
+    """Clients that must get nothing, by what is wrong with them."""
+    return {
+        "plain text": {"tls.enable": "false"},
+        "no certificate": client_properties(authority, None),
+        "of another authority": client_properties(authority, other.issue("stranger")),
+        "trusts another authority": client_properties(other, client),
+    }
+
+
+def _play_strangers(
+    nursery: Nursery, client: str, known: drivers.Order, authority: Authority, pair: Pair, directory: Path
+) -> list[drivers.Verdict]:
+    other = Authority(directory / f"other-{client}").create()
+    found: list[drivers.Verdict] = []
+    for number, (wrong, properties) in enumerate(strangers(authority, pair, other).items()):
+        order = replace(
+            known, count=10, properties=properties, scenario_seconds_max=UNKNOWN_SECONDS_MAX,
+            run=f"{known.run}-stranger-{number}",
+        )  # fmt: skip
+        verdicts = drivers.play(nursery, client, ("sync",), order, directory / f"home-stranger-{client}")
+        found += [replace(one, scenario=wrong) for one in verdicts]
+    return found
+
+
+def _play_anonymous(
+    nursery: Nursery, clients: Sequence[str], order: drivers.Order, authority: Authority, servers: Pair,
+    directory: Path, report: Callable[[drivers.Verdict], None],
+) -> list[drivers.Verdict]:  # fmt: skip
+    """Servers that prove themselves and ask nobody who he is."""
+    layout = peers.Layout(directory / "peer-anonymous")
+    children = start(nursery, layout, authority, servers, asks_clients=False)
+    anonymous = replace(
+        order.at(layout.name_server), properties=client_properties(authority, None), run=f"{order.run}-anonymous"
+    )
+    found: list[drivers.Verdict] = []
+    for client in clients:
+        home = directory / f"home-anonymous-{client}"
+        found += drivers.play(nursery, client, ANONYMOUS_SCENARIOS, anonymous, home, report)
+    _stop(children)
+    return [replace(one, scenario=f"{one.scenario}, anonymous") for one in found]
+
+
+def _stop(children: Sequence[Child]) -> None:
     for child in reversed(children):
         child.stop()
-    return TlsReport(verdicts, refused, len(serials))
 
 
 @contextlib.contextmanager

@@ -4,11 +4,14 @@ Both read files when the broker starts; what cannot be read refuses the start, s
 nobody, instead is what nobody asked for.
 """
 
+from collections.abc import Callable
+
 from gantry_access import AccessFileError, AccessSettings, AccountFile, Credentials, Guard, read_credentials
 from gantry_broker.errors import AccessFilesUnusable
 from gantry_broker.ports import Clock
 from gantry_broker.server.stored_topics import topics_of
 from gantry_broker.store.message_store import MessageStore
+from gantry_remoting import Connection
 
 
 def broker_guard(settings: AccessSettings, store: MessageStore, clock: Clock) -> Guard | None:
@@ -21,6 +24,11 @@ def broker_guard(settings: AccessSettings, store: MessageStore, clock: Clock) ->
     except AccessFileError as error:
         raise AccessFilesUnusable(f"aclFile: {error}") from error
     return Guard(settings, file, now_ms=clock.wall_ms, topic_at=topics_of(store))
+
+
+def told_by(guard: Guard) -> Callable[[Connection, str], bool]:
+    """Who may be shown what is not published yet: anybody may call itself a producer of any group."""
+    return lambda connection, topic: guard.may_be_told(connection.account, connection.peer[0], topic)
 
 
 def own_credentials(settings: AccessSettings) -> Credentials | None:

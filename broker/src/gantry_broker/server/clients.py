@@ -82,14 +82,24 @@ class ClientRegistry:
             members = self.producers.setdefault(producer.group_name, {})
             before = members.get(connection)
             if before is not None and before.client_id != beat.client_id:
-                self._producers_by_id.pop(before.client_id, None)
+                self._forget_id(before.client_id, connection)
             members[connection] = new_member(connection, beat.client_id, command, now_ms)
-            self._producers_by_id[beat.client_id] = connection
+            self._take_id(beat.client_id, connection)
         changed = False
         for consumer in beat.consumer_data_set:
             member = new_member(connection, beat.client_id, command, now_ms)
             changed = self._register_consumer(consumer, member) or changed
         return changed
+
+    def _take_id(self, client_id: str, connection: Connection) -> None:
+        """Replies to this client go there from now on, unless it is another account's client that is here."""
+        known = self._producers_by_id.get(client_id)
+        if known is None or not known.is_open or known.account == connection.account:
+            self._producers_by_id[client_id] = connection
+
+    def _forget_id(self, client_id: str, connection: Connection) -> None:
+        if self._producers_by_id.get(client_id) is connection:
+            del self._producers_by_id[client_id]
 
     def _register_consumer(self, data: ConsumerData, member: Member) -> bool:
         group = self.consumers.get(data.group_name)

@@ -6,7 +6,8 @@
 Every level is a queue in which due times only grow, so only its first undelivered message needs looking at; and that
 one's unit (20 bytes of the queue) says when it is worth reading. A million messages that wait therefore cost nothing
 but their place on the disk. The unit is a hint: it was written with the delays of that day, and nothing guards it
-against rot. The record itself decides, and never early.
+against rot. The record itself decides, and never early; or `delay_sightings` does, where the wall clock was set back.
+A clock that is set forward makes whatever it passes due, as for everybody who reads it.
 
 A pass delivers one slice of every level that has something due, then the next slice of each, with a turn of the loop
 for everybody else after every slice: a level that is an hour behind costs another one a few slices' time. When nothing
@@ -22,6 +23,7 @@ from gantry_broker.errors import BrokerError
 from gantry_broker.server.core import BrokerCore
 from gantry_broker.server.delay_drafts import due_drafts
 from gantry_broker.server.delay_progress import DelayProgress
+from gantry_broker.server.delay_sightings import Sightings
 from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from gantry_wire import names
 
@@ -46,6 +48,7 @@ class DelayService:
         """How often every level was looked at until nothing was due."""
 
         self._core: Final = core
+        self._sightings: Final = Sightings()
         self._not_before: dict[int, tuple[int, int]] = {}
         """Level -> (offset, time): a record said when it is due, and its unit had said something else."""
 
@@ -75,6 +78,7 @@ class DelayService:
         while True:
             if self._core.gate.sends is not None:  # a master delivers, and nobody else
                 self._not_before.clear()  # the log may be another one when it opens again
+                self._sightings.forget()
                 await asyncio.sleep(TICK_S)
                 continue
             now_ms = self._core.clock.wall_ms()
@@ -113,7 +117,10 @@ class DelayService:
         offset = max(progress.offset(level), queue.min_offset)
         now_ms = self._core.clock.wall_ms()
         delay_ms = self._core.settings.store.delay_levels_ms[level - 1]
+        monotonic_ms = self._core.clock.monotonic_ms()
+        waited = self._sightings.see(level, queue.end, now_ms=monotonic_ms, delay_ms=delay_ms)
         count = self._worth_reading(level, queue, offset, now_ms=now_ms, delay_ms=delay_ms)
+        count = max(count, min(SLICE_MESSAGES_MAX, waited - offset))
         if not count:
             return False
         result = store.read(
@@ -124,7 +131,7 @@ class DelayService:
                 return False
             progress.advance(level, result.next_offset)
             return True
-        due = due_drafts(result.body, delay_ms=delay_ms, now_ms=now_ms, find_queue=store.queue)
+        due = due_drafts(result.body, delay_ms=delay_ms, now_ms=now_ms, waited=waited, find_queue=self._deliverable)
         if due.drafts:
             store.append(due.drafts)
             self._core.stats.put(len(due.drafts), store)
@@ -136,6 +143,11 @@ class DelayService:
             self._next_ms = min(self._next_ms, due.next_ms)
             return False
         return end > offset and (count >= SLICE_MESSAGES_MAX or end < offset + count)
+
+    def _deliverable(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, which consumers know of from now on if they did not."""
+        self._core.topics.widen(topic, queue_id)
+        return self._core.store.queue(topic, queue_id)
 
     def _worth_reading(self, level: int, queue: ConsumeQueue, offset: int, *, now_ms: int, delay_ms: int) -> int:
         """How many messages from ``offset`` on are due as far as their units say, at most a slice."""

@@ -61,8 +61,8 @@ class Due(NamedTuple):
     """When the message behind those is due, if it was looked at; None if there is none, or it is damaged."""
 
 
-def due_drafts(data: bytes, *, delay_ms: int, now_ms: int, find_queue: FindQueue) -> Due:
-    """The messages at the start of ``data``, whole records in order, whose time has come.
+def due_drafts(data: bytes, *, delay_ms: int, now_ms: int, find_queue: FindQueue, waited: int = 0) -> Due:
+    """The messages at the start of ``data``, whole records in order, whose time has come; before ``waited`` it has.
 
     A damaged one ends it; at the very start it is said, and counted as done: it is lost.
     """
@@ -78,7 +78,7 @@ def due_drafts(data: bytes, *, delay_ms: int, now_ms: int, find_queue: FindQueue
                 end = _queue_offset(data, position) + 1
             return Due(drafts, end, None)
         due_ms = store_timestamp(data, position) + delay_ms
-        if due_ms > now_ms:
+        if due_ms > now_ms and _queue_offset(data, position) >= waited:
             return Due(drafts, end, due_ms)
         draft = _draft(data, position, position + check.size, known, find_queue)
         if draft is not None:

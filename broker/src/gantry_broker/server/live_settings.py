@@ -39,7 +39,7 @@ CHANGEABLE: Final = frozenset(
         "maxTransferBytesOnMessageInMemory", "maxTransferBytesOnRequest", "flushConsumerOffsetInterval",
         "fileReservedTime", "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio",
         "diskSpaceWarningLevelRatio", "cleanResourceInterval", "slaveReadEnable", "accessMessageInMemoryMaxRatio",
-        "shutdownTimeout",
+        "shutdownTimeout", "transactionTimeOut", "transactionCheckMax", "transactionCheckInterval",
     }
 )  # fmt: skip
 """What code 25 may change. Whoever adds a key sees to it that its readers ask when they need it, or are told."""

@@ -26,6 +26,7 @@ from gantry_broker.ha.settings import AckLevel, Degrade
 from gantry_broker.ha.slave_session import SlaveFacts
 from gantry_broker.ha.slave_store import SlaveStore
 from gantry_broker.ha.store_log import StoreLog
+from gantry_broker.server.group_secret import GroupSecret
 from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.table_sync import TableSync
 from gantry_broker.settings import BrokerSettings
@@ -87,7 +88,7 @@ class Replication:
         """Nobody below it is followed."""
 
         self.follower: Follower | ClassicFollower | None = None
-        self.secret = b""
+        self.secret: Final = GroupSecret(settings.ha.secret_path, self._secret_changed)
         self.server: ReplicationServer | None = None
         self._settings: Final = settings
         self._ha: Final = ha
@@ -120,8 +121,7 @@ class Replication:
     async def start(self) -> None:
         """Listen for slaves. Raises OSError for a port that was asked for and is taken, or a secret that is missing."""
         ha, port = self._ha, self._settings.ha_listen_port
-        if ha.secret_path:
-            self.secret = (await asyncio.to_thread(_read, ha.secret_path)).strip()
+        await self.secret.start()
         self.server = ReplicationServer(
             lambda: self.facts,
             self._source,
@@ -160,6 +160,7 @@ class Replication:
         if self._ticks is not None:
             self._ticks.cancel()
             await asyncio.wait([self._ticks])
+        await self.secret.close()
         self.facts = None
         if self.server is not None:
             await self.server.close()
@@ -186,13 +187,19 @@ class Replication:
         self.facts = MasterFacts(
             cluster=settings.cluster_name, broker_name=settings.broker_name,
             file_bytes=settings.store.mapped_file_size_commit_log, epoch=epoch, grant_ms=grant_ms,
-            secret=self.secret, is_comparing=is_comparing, is_classic_counted=not (ha.acks_needed and electable),
-            electable=tuple(electable), broker_id=settings.broker_id, acks_needed=ha.acks_needed,
+            secret=self.secret.current, is_comparing=is_comparing,
+            is_classic_counted=not (ha.acks_needed and electable), electable=tuple(electable),
+            broker_id=settings.broker_id, acks_needed=ha.acks_needed,
         )  # fmt: skip
         if not is_comparing:
             self._tables.lead()
             self._judge()
             self._advanced()
+
+    def _secret_changed(self) -> None:
+        """Streams from now on need it; those that exist have proved that they knew the one before."""
+        if self.facts is not None:
+            self.facts = self.facts._replace(secret=self.secret.current)
 
     def stop_leading(self, reason: str) -> None:
         """No slave follows any more."""
@@ -404,7 +411,7 @@ class Replication:
             cluster=settings.cluster_name, broker_name=settings.broker_name, broker_id=settings.broker_id,
             store_uuid=store.identity.uuid, file_bytes=settings.store.mapped_file_size_commit_log,
             promised_epoch=self.promised_epoch, is_crash_safe=store.pool_status.is_crash_safe,
-            address=settings.address, secret=self.secret,
+            address=settings.address, secret=self.secret.current,
         )  # fmt: skip
 
     def _copied(self) -> None:
@@ -425,8 +432,3 @@ class Replication:
                 self._loop.call_later(SHOW_RETRY_S, self.show)
             else:
                 self._loop.call_soon(self.show)
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()

@@ -67,6 +67,7 @@ class SendV2Header(msgspec.Struct, kw_only=True, gc=False):
 _decode_send: Final = msgspec.json.Decoder(SendV2Header, strict=False).decode
 
 OtherFrame = Callable[[Frame, Connection], bytes | None]
+TakeSigned = Callable[[bytes, bytes, Connection], bool]
 
 
 @final
@@ -102,6 +103,9 @@ class SendPath:
 
         self._loop = loop
         self._prefix: Final = NEVER_A_PREFIX if is_guarded else SEND_V2_PREFIX
+        self.signed: TakeSigned | None = None
+        """With access control on: takes header and body of a plain send whose sender may, or leaves it to `other`."""
+
         self._hosts: dict[Connection, tuple[bytes, int]] = {}
         self._is_flush_scheduled = False
         self._runs: list[tuple[Connection, int]] = []
@@ -161,7 +165,7 @@ class SendPath:
         """
         position, end, reply_bytes = 0, len(data), 0
         total_max, body_bytes_max = self._total_max, self.body_bytes_max
-        by_topic = self._routes.by_topic
+        by_topic, signed = self._routes.by_topic, self.signed
         drafts, answers = self.drafts, self.answers
         host, host_flag = self.host_and_flag(connection)
         # Refused sends take the readable path, which says so.
@@ -220,7 +224,11 @@ class SendPath:
                             template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
                             answers.append((template, unique, request.opaque))
                             continue
-            reply = other(Frame(type_and_header >> 24, header, data[header_end:frame_end]), connection)
+            body = data[header_end:frame_end]
+            is_v2_json = type_and_header == header_bytes and header.startswith(SEND_V2_PREFIX)
+            if signed is not None and is_v2_json and signed(header, body, connection):
+                continue
+            reply = other(Frame(type_and_header >> 24, header, body), connection)
             if reply:
                 replies.append(reply)
                 reply_bytes += len(reply)

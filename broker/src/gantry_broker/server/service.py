@@ -19,7 +19,6 @@ from gantry_broker.server.core import Answer, HandlerTable
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.handlers.send import SEND_CODES, Refused, SendHandlers
 from gantry_broker.server.send_path import SendPath, store_refusal
-from gantry_broker.server.signed_sends import SignedSends
 from gantry_remoting import Connection
 from gantry_remoting.audit import audited
 from gantry_wire import Command, Frame, RequestCode, ResponseCode, WireLimits, decode_command
@@ -47,7 +46,6 @@ class BrokerService:
         disconnected: Callable[[Connection], None],
         settle: Callable[[], None] = lambda: None,
         guard: Guard | None = None,  # None: no access control
-        signed: SignedSends | None = None,
     ) -> None:
         """``settle`` has everything shown that was promised: whoever was told of a message finds it."""
         self._path = path
@@ -58,7 +56,6 @@ class BrokerService:
         self._disconnected = disconnected
         self._settle = settle
         self._guard = guard
-        self._signed = signed
         self._tasks: set[asyncio.Task[None]] = set()
         self._audited = audited(
             self._answer,
@@ -79,8 +76,6 @@ class BrokerService:
         self._disconnected(connection)
 
     def _other(self, frame: Frame, connection: Connection) -> bytes | None:
-        if self._signed is not None and self._signed.take(frame, connection):
-            return None
         command = decode_command(frame, self._limits)
         if command.is_reply:
             connection.resolve(command)
@@ -102,13 +97,19 @@ class BrokerService:
 
     def _denied(self, guard: Guard, command: Command, connection: Connection) -> Command | None:
         """The answer to a request whose sender may not ask it."""
-        if command.code not in SEND_CODES and self._gate.refusal(command.code) is not None:
-            return None  # it is answered 14, whoever asks; the guard would look into a store that may not be ours now
         try:
+            if command.code not in SEND_CODES and self._gate.refusal(command.code) is not None:
+                # It is answered 14, whoever asks; the guard would look into a store that may not be ours now.
+                guard.take_note(command, connection.peer[0])
+                return None
             denial = guard.denial(command, connection.peer[0])
         except Exception as error:  # noqa: BLE001 - the firewall between one request and everybody else
             return failure(command, error)
-        return None if denial is None else command.reply(*denial)
+        if denial is not None:
+            return command.reply(*denial)
+        if command.code == RequestCode.HEART_BEAT:
+            connection.account = guard.asked_by
+        return None
 
     def _answer(self, command: Command, connection: Connection) -> Answer:
         denied = None if self._guard is None else self._denied(self._guard, command, connection)

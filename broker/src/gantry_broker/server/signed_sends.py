@@ -12,17 +12,17 @@ the long way, since it would be signed, too. All fields together in the order of
     AccessKey  SecurityToken  a b c d e f g h i j k l m n  body
 """
 
+from hmac import compare_digest
 from typing import Final, final
 
 import msgspec
 
-from gantry_access import Guard, Permission
+from gantry_access import Guard
 from gantry_broker.server.send_path import (
     CLEARED_FLAGS,
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     NO_ANSWER,
-    SEND_V2_PREFIX,
     SendPath,
 )
 from gantry_broker.server.send_routes import (
@@ -30,16 +30,17 @@ from gantry_broker.server.send_routes import (
     UNIQUE_PREFIX,
     UNIQUE_PREFIX_BYTES,
     UNIQUE_START,
+    SendRoute,
     SendRoutes,
 )
 from gantry_remoting import Connection
-from gantry_wire import Frame
 from gantry_wire.commands.fields import Int32
 from gantry_wire.commands.send import SendMessageV2
 
 INT32_END: Final = 1 << 31
 INT64_END: Final = 1 << 63
-NUMBER_CHARACTERS_MAX: Final = 20
+NUMBER_CHARACTERS_MAX: Final = 64
+"""Of a message's four numbers together. Only numbers from 0 on as Java writes them are taken here."""
 
 
 class SignedFields(
@@ -90,35 +91,30 @@ _decode: Final = msgspec.json.Decoder(SignedHeader).decode
 class SignedSends:
     """The short way of signed sends. Owned by the event loop."""
 
-    def __init__(self, guard: Guard, path: SendPath, routes: SendRoutes, *, body_bytes_max: int) -> None:
+    def __init__(self, guard: Guard, path: SendPath, routes: SendRoutes) -> None:
         self._guard = guard
         self._path = path
         self._routes = routes
-        self._body_bytes_max = body_bytes_max
         self._is_open = not guard.is_strict
 
-    def take(self, frame: Frame, connection: Connection) -> bool:
+    def take(self, header: bytes, body: bytes, connection: Connection) -> bool:
         """Put a plain send into the pass, if it is one whose sender may. False leaves it to the readable path."""
-        header, body = frame.header, frame.body
-        if frame.serialization or not self._is_open or not header.startswith(SEND_V2_PREFIX):
-            return False
-        if self._path.refusal is not None or not 0 < len(body) <= self._body_bytes_max:
+        if not self._is_open or self._path.refusal is not None or not 0 < len(body) <= self._path.body_bytes_max:
             return False
         try:
             request = _decode(header)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
-        fields = request.fields
-        if request.flag & FLAG_RESPONSE or not self._is_permitted(fields, body):
+        route = self._routes.by_topic.get(request.fields.topic)
+        if route is None or request.flag & FLAG_RESPONSE or not self._is_permitted(request.fields, body):
             return False
-        return self._put(request, body, connection)
+        return self._put(request, route, body, connection)
 
     def _is_permitted(self, fields: SignedFields, body: bytes) -> bool:
         """Whether an account that may publish to the topic has signed this."""
-        guard = self._guard
         one = fields
-        account = guard.file.accounts.by_key.get(one.access_key)
-        if account is None or not account.topic(one.topic) & Permission.PUB:
+        account = self._guard.file.accounts.by_key.get(one.access_key)
+        if account is None or not account.may_publish(one.topic):
             return False
         # By the order of their names on the wire: AccessKey, SecurityToken, a to n.
         text = (
@@ -126,18 +122,24 @@ class SignedSends:
             f"{one.default_topic_queue_nums}{one.queue_id}{one.sys_flag}{one.born_timestamp}{one.flag}{one.properties}"
             f"{one.reconsume_times}{one.unit_mode}{one.max_reconsume_times}{one.batch}{one.broker_name}"
         )
-        return guard.is_content_signed(account, text.encode("utf-8", "replace") + body, one.signature)
+        made = account.keyed.signature(text.encode("utf-8", "replace") + body)
+        return compare_digest(made, one.signature.encode("utf-8", "replace"))
 
-    def _put(self, request: SignedHeader, body: bytes, connection: Connection) -> bool:
+    def _put(self, request: SignedHeader, route: SendRoute, body: bytes, connection: Connection) -> bool:
         """What `SendPath` does with a plain send: its conditions, its draft, its answer."""
         fields = request.fields
-        route = self._routes.by_topic.get(fields.topic)
-        text = fields.properties
-        if route is None or text[:UNIQUE_START] != UNIQUE_PREFIX or _is_special(fields):
+        text, batch, again = fields.properties, fields.batch, fields.reconsume_times
+        if text[:UNIQUE_START] != UNIQUE_PREFIX or (batch and batch != "false") or (again and again != "0"):
+            return False  # a batch, or a message that a consumer could not consume, or one with no id of its own
+        digits = f"{fields.queue_id}{fields.sys_flag}{fields.born_timestamp}{fields.flag}"
+        if not digits.isascii() or not digits.isdigit() or len(digits) > NUMBER_CHARACTERS_MAX:
             return False
-        queue_id, sys_flag = _number(fields.queue_id, INT32_END), _number(fields.sys_flag, INT32_END)
-        born_ms, flag = _number(fields.born_timestamp, INT64_END), _number(fields.flag, INT32_END)
-        if queue_id is None or sys_flag is None or born_ms is None or flag is None or queue_id >= len(route.slots):
+        try:
+            queue_id, sys_flag = int(fields.queue_id), int(fields.sys_flag)
+            born_ms, flag = int(fields.born_timestamp), int(fields.flag)
+        except ValueError:  # one of them is empty
+            return False
+        if queue_id >= len(route.slots) or sys_flag >= INT32_END or born_ms >= INT64_END or flag >= INT32_END:
             return False
         key, tail = text[UNIQUE_START:UNIQUE_END], text[UNIQUE_END:]
         unique = key.encode("utf-8", "replace")
@@ -165,16 +167,3 @@ class SignedSends:
         template = NO_ANSWER if request.flag & FLAG_ONEWAY else slot.template
         self._path.answers.append((template, unique, request.opaque))
         return True
-
-
-def _is_special(fields: SignedFields) -> bool:
-    """A batch, or a message that a consumer could not consume."""
-    return fields.batch not in ("", "false") or fields.reconsume_times not in ("", "0")
-
-
-def _number(text: str, end: int) -> int | None:
-    """A number from 0 on as Java writes it. Others, negative ones too, take the readable path."""
-    if not text.isascii() or not text.isdigit() or len(text) > NUMBER_CHARACTERS_MAX:
-        return None
-    value = int(text)
-    return value if value < end else None

@@ -83,6 +83,8 @@ class ServerFacts(NamedTuple):
     confirmed: int | None = None
     """What a slave shows; a master's store knows by itself."""
     slaves: tuple[SlaveStatus, ...] = ()
+    certificate_ends_at: float | None = None
+    """In seconds since 1970; the first one to end."""
 
 
 def version() -> str:
@@ -163,6 +165,7 @@ class StatusPublisher:
         """A snapshot of this moment."""
         moment, server, store = now(), self.server(), self.store
         done, total = self._recovery or (None, None)
+        ends_at = server.certificate_ends_at
         common = Status(
             published_boottime_ns=moment.boottime_ns,
             published_wall_ms=moment.wall_ms,
@@ -179,6 +182,7 @@ class StatusPublisher:
             parked_sends=server.parked_sends,
             last_error=self._last_error.text,
             last_error_wall_ms=self._last_error.wall_ms,
+            certificate_ends_wall_ms=None if ends_at is None else int(ends_at * 1000),
         )
         return common if store is None else self._with_store(common, store, server)
 

@@ -9,11 +9,10 @@ the start: offsets that silently began at zero would be worse than a broker that
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 import msgspec
 
-from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.server.core import BrokerCore
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.groups import GroupDocument
@@ -107,10 +106,13 @@ class StoredTables:
         return 0 if queue is None else queue.end
 
     def _load(self, name: str, kind: type[D]) -> D:
-        """What a table's file says. Raises ConfigCorrupt, also for JSON of another shape."""
-        file = self._files[name]
-        data = file.load()
-        try:
-            return kind() if data is None else msgspec.convert(data, kind, strict=False)
-        except msgspec.ValidationError as error:
-            raise ConfigCorrupt(f"{file.path} is no {kind.__name__}: {error}") from error
+        """What a table's file says, or its predecessor when it says nothing of that shape. Raises ConfigCorrupt."""
+
+        def read(document: dict[str, Any]) -> D:
+            try:
+                return msgspec.convert(document, kind, strict=False)
+            except msgspec.ValidationError as error:
+                raise ValueError(f"it is no {kind.__name__}: {error}") from error
+
+        data = self._files[name].load(read)
+        return kind() if data is None else read(data)

@@ -5,8 +5,9 @@
 
 Topics and groups go out at once, offsets once a second if they have changed, everything when a slave comes. The stamp
 is for deletions: a slave whose log is behind would make the topic again from older messages of it. And it is for delay
-progress: without the log up to there a slave lacks what was delivered, and would skip it as the next master. A slave
-writes what it takes to its own files, so that a promotion, and a start, go on from there.
+progress, and where open transactions begin: without the log up to there a slave lacks what was delivered or ended, and
+would skip it as the next master. A slave writes what it takes to its own files, so that a promotion, and a start, go on
+from there.
 """
 
 import logging
@@ -21,6 +22,7 @@ from gantry_broker.server.delay import DelayService
 from gantry_broker.server.groups import GroupDocument
 from gantry_broker.server.offsets import DelayOffsetDocument, OffsetDocument
 from gantry_broker.server.persist import without_nulls
+from gantry_broker.server.transactions.progress import TransactionProgress
 from gantry_wire.commands.admin import TopicConfigTable
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class TableSync:
 
         self._core: Final = core
         self._delay: Final = delay
+        self._transactions: Final = TransactionProgress(core.offsets)
         self._changed: set[str] = set()
         self._offsets_edition = -1
         self._is_taking = False
@@ -109,7 +112,9 @@ class TableSync:
         elif name == "subscriptionGroup":
             core.groups.take(msgspec.json.decode(data, type=GroupDocument, strict=False))
         elif name == "consumerOffset":
-            core.offsets.load(msgspec.json.decode(data, type=OffsetDocument, strict=False))
+            offsets = msgspec.json.decode(data, type=OffsetDocument, strict=False)
+            self._transactions.hear(offsets, end)
+            core.offsets.load(offsets)
             core.offsets.is_dirty = True
         elif name == "delayOffset":
             self._delay.progress.hear(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
@@ -119,16 +124,19 @@ class TableSync:
     def begin_copying(self) -> None:
         """A master is followed from now on; its tables come with its log."""
         self._delay.progress.begin_copying()
+        self._transactions.begin_copying()
 
     def lead(self) -> None:
         """This broker is the master now."""
         self._delay.progress.lead()
+        self._transactions.lead(self._core.store.wrote)
 
     def settle(self, wrote: int, confirmed: int) -> None:
         """The log has got so far: topics that were deleted by then go, and what was delivered by then counts."""
         self._is_taking = True
         try:
             self._delay.progress.reach(min(wrote, confirmed))
+            self._transactions.reach(min(wrote, confirmed))
         finally:
             self._is_taking = False
         if not self._doomed:

@@ -9,10 +9,14 @@ without its key never touches its store, and looked at until it stops.
 """
 
 import ssl
+from dataclasses import replace
 from typing import Final, final
 
 from gantry_broker.settings import BrokerSettings
 from gantry_remoting import CertificateSource, PeerContexts, peer_contexts
+
+_CLIENT: Final = ("tlsClientTrustCertPath", "tlsClientCertPath", "tlsClientKeyPath")
+_REPLICATION: Final = ("haTlsCertPath", "haTlsKeyPath", "haTlsTrustCertPath")
 
 
 @final
@@ -22,7 +26,7 @@ class BrokerTls:
     def __init__(self, settings: BrokerSettings) -> None:
         server, client = settings.listener_tls, settings.name_server_tls
         self.clients: Final = None if server is None else server.source("clients")
-        self.name_servers: Final = None if client is None else client.source("name servers")
+        self.name_servers: Final = None if client is None else replace(client, names=_CLIENT).source("name servers")
         self.replication: Final = _replication(settings)
 
     @property
@@ -68,5 +72,6 @@ def _replication(settings: BrokerSettings) -> CertificateSource[PeerContexts] | 
     certificate, key, authority = ha.tls_certificate, ha.tls_key, ha.tls_authority
     paths = [path for path in (certificate, key, authority) if path]
     return CertificateSource(
-        "brokers", paths, lambda: peer_contexts(certificate, key, authority or None), certificate=certificate
-    )
+        "brokers", paths, lambda: peer_contexts(certificate, key, authority or None), certificate=certificate,
+        names=dict(zip(_REPLICATION, paths, strict=False)),
+    )  # fmt: skip

@@ -131,6 +131,15 @@ class TopicTable:
             self.put(config)
         return config
 
+    def widen(self, topic: str, queue_id: int) -> None:
+        """Have the topic, with this queue readable: the broker puts a message there that was promised before.
+
+        A crash may have lost the topic's entry, and made a new one from fewer queues than producers were told of.
+        """
+        config = self.ensure(topic, queue_id + 1)
+        if config.read_queue_nums <= queue_id < QUEUES_MAX:
+            self.put(msgspec.structs.replace(config, read_queue_nums=queue_id + 1))
+
     def from_template(self, topic: str, template: str, queues: int) -> TopicConfig | None:
         """What an unknown topic would become under auto-creation; None when the template does not allow it."""
         if template == names.AUTO_CREATE_TOPIC and not self.is_auto_creating:

@@ -12,6 +12,7 @@ worse. Shapes are RocketMQ's, and so are its bare integer keys when reading; wri
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final, final
 
 from gantry_broker.errors import ConfigCorrupt
@@ -20,6 +21,8 @@ from gantry_broker.store.file_queue import make_durable_directory
 from gantry_wire import fastjson
 
 log = logging.getLogger(__name__)
+
+Check = Callable[[dict[str, Any]], object]
 
 
 @final
@@ -33,12 +36,15 @@ class ConfigFile:
         self.backup_path: Final = f"{self.path}.bak"
         self._good: bytes | None = None
 
-    def load(self) -> dict[str, Any] | None:
-        """What the file says, or None if there has never been one. Raises ``ConfigCorrupt``."""
-        current, current_fault = self._read(self.path)
+    def load(self, check: Check = lambda document: None) -> dict[str, Any] | None:
+        """What the file says, or None if there has never been one. Raises ``ConfigCorrupt``.
+
+        ``check`` raises ValueError for a document that is not of the wanted shape.
+        """
+        current, current_fault = self._read(self.path, check)
         if current is not None:
             return current
-        backup, backup_fault = self._read(self.backup_path)
+        backup, backup_fault = self._read(self.backup_path, check)
         if backup is not None:
             log.warning(
                 "a settings file is not usable, its predecessor is used",
@@ -49,7 +55,7 @@ class ConfigFile:
             return None
         raise ConfigCorrupt(f"{self.path}: {current_fault or 'missing'}; its .bak: {backup_fault or 'missing'}")
 
-    def _read(self, path: str) -> tuple[dict[str, Any] | None, str | None]:
+    def _read(self, path: str, check: Check) -> tuple[dict[str, Any] | None, str | None]:
         """(the document, None), or (None, why it cannot be used), or (None, None) if there is no file."""
         if not self._disk.exists(path):
             return None, None
@@ -60,6 +66,10 @@ class ConfigFile:
             return None, f"it is not JSON: {exc}"
         if not isinstance(document, dict):
             return None, "it is not a JSON object"
+        try:
+            check(document)
+        except ValueError as exc:
+            return None, str(exc)
         self._good = data
         return document, None
 

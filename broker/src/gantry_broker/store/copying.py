@@ -3,9 +3,10 @@
     master's stream --append--> log (buffer or file) --dispatch, up to `confirmed`--> queues, index, consumers
 
 Bytes are believed only after every record in them was checked, and only at the very end of the log: what cannot be is
-``CopyRefused``, and nothing of it was written. Queues are built by reading the log again, as a start does it, because
-what is confirmed comes behind what is copied, at the master's pace: nothing waits in memory for it but where each piece
-ends. A piece is dispatched whole, so that the recovery point always stands between two records.
+``CopyRefused``, and nothing of it was written. What is confirmed comes behind what is copied, at the master's pace. If
+it comes soon, as nearly always, queues are built from what the check has seen; else by reading the log again, as at a
+start: what waits in memory is bounded. A piece is dispatched whole, so that the recovery point is always between two
+records.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import itemgetter
 from typing import Final, NamedTuple, final
 
 from gantry_broker.errors import LogReadOnly, StoreFull
@@ -26,12 +28,18 @@ from gantry_broker.store.record_dispatch import record_facts
 from gantry_broker.store.record_taker import RecordTaker
 from gantry_broker.store.recovery import Seals
 from gantry_wire.message import RecordFault, check_record
-from gantry_wire.plain_records import plain_records
+from gantry_wire.plain_records import PlainRecord, plain_records
 
 PIECE_BYTES: Final = 256 << 10
 """Of what the log has already, when copying begins."""
 DISPATCH_BYTES_MAX: Final = 4 << 20
 """In one call, so that the loop is not held up by a slave that catches up."""
+KEPT_RECORDS_MAX: Final = 4096
+"""That were seen by the check and are kept until they are confirmed, of all pieces."""
+
+
+_TIMESTAMP: Final = itemgetter(5)
+"""Of a plain record."""
 
 
 class CopyRefused(Exception):
@@ -46,6 +54,9 @@ class Piece(NamedTuple):
     """Where the last record begins; -1 if there is only a blank."""
 
     timestamp_ms: int
+
+    records: list[PlainRecord] | None = None
+    """All of them, as the check has seen them; None if it is not so simple, or too many wait."""
 
 
 @final
@@ -70,7 +81,9 @@ class LogCopier:
         self._queues: Final = queues
         self._taker: Final = taker
         self._delay_levels_ms: Final = delay_levels_ms
-        self._pieces: deque[Piece] = deque()
+        self.pieces: Final[deque[Piece]] = deque()
+        """What is copied and not shown yet."""
+        self._kept = 0
 
     # -- into the log --------------------------------------------------------------------------------------------------
 
@@ -97,27 +110,34 @@ class LogCopier:
         log.advance(piece.end)
         if position > log.preallocate_at:
             log.preallocate()
-        self._pieces.append(piece)
+        if self._kept + len(piece.records or ()) > KEPT_RECORDS_MAX:
+            piece = piece._replace(records=None)
+        self._kept += len(piece.records or ())
+        self.pieces.append(piece)
         return piece.end
 
     def _check(self, view: memoryview, offset: int) -> Piece:
         """Look at every record. Raises ``CopyRefused``."""
         position, end, tail, newest_ms = 0, len(view), -1, self._log.last_timestamp_ms
         file_size = self._log.file_size
+        records: list[PlainRecord] = []
+        is_plain = True
         while position < end:
             place = offset + position
             is_sealed, sealed_end = self.seals(place)
             file_end = place - place % file_size + file_size
             stop = min(end, min(sealed_end, file_end) - offset)
-            for physical, size, _, _, _, timestamp_ms, _ in plain_records(
-                view, position, stop, offset, is_sealed=is_sealed
-            ):
-                tail, position = physical, physical - offset + size
-                newest_ms = max(newest_ms, timestamp_ms)
+            run = list(plain_records(view, position, stop, offset, is_sealed=is_sealed))
+            if run:
+                tail = run[-1][0]
+                position = tail - offset + run[-1][1]
+                newest_ms = max(newest_ms, max(map(_TIMESTAMP, run)))
+                records = records + run if records else run
             if position >= stop:
                 if offset + position > file_end:
                     raise CopyRefused(f"the record at {tail} reaches over the end of its file")
                 continue
+            is_plain = False
             place = offset + position
             check = check_record(view, position, physical_offset=place, is_sealed=is_sealed)
             if check.fault is RecordFault.BLANK and place + check.size == file_end:
@@ -129,7 +149,7 @@ class LogCopier:
             facts = record_facts(view, position, check.size, self._delay_levels_ms)
             newest_ms = max(newest_ms, facts.store_timestamp_ms)
             tail, position = place, position + check.size
-        return Piece(offset + end, tail, newest_ms)
+        return Piece(offset + end, tail, newest_ms, records if is_plain else None)
 
     def _spans(self, data: bytes) -> tuple[list[Span], MappedFile, int]:
         """Which bytes go where, and the file and the position behind the last of them."""
@@ -153,16 +173,22 @@ class LogCopier:
 
         On a disk without room for a queue's entries that is so, too, and the next call tries again.
         """
-        dispatcher, pieces = self._dispatcher, self._pieces
+        dispatcher, pieces = self._dispatcher, self.pieces
         start = end = dispatcher.dispatched
         _, tail, timestamp_ms = dispatcher.tail
+        records: list[PlainRecord] | None = []
         while pieces and pieces[0].end <= confirmed and end - start < DISPATCH_BYTES_MAX:
             piece = pieces.popleft()
             end, timestamp_ms = piece.end, piece.timestamp_ms
             tail = piece.tail if piece.tail >= 0 else tail
+            self._kept -= len(piece.records or ())
+            if piece.records is None or records is None:
+                records = None
+            else:
+                records = records + piece.records if records else piece.records
         if end > start:
             try:
-                self._take(start, end, tail, timestamp_ms)
+                self._take(start, end, tail, timestamp_ms, records)
             except StoreFull:
                 pieces.appendleft(Piece(end, tail, timestamp_ms))
                 dispatcher.is_behind = True
@@ -170,10 +196,23 @@ class LogCopier:
             dispatcher.is_behind = False
         return not pieces or pieces[0].end > confirmed
 
-    def _take(self, start: int, end: int, tail: int, timestamp_ms: int) -> None:
+    def _take(self, start: int, end: int, tail: int, timestamp_ms: int, records: list[PlainRecord] | None) -> None:
+        """Let the queues have all of it, which is ``records`` if these are known."""
         dispatcher, taker = self._dispatcher, self._taker
         assert dispatcher.is_held, "or recovery points believe that queues end where they end now"
         taker.touched = set()
+        if records:
+            taker.found_plain(records, start)
+        else:
+            self._read(start, end)
+        dispatcher.tail, dispatcher.dispatched = (end, tail, timestamp_ms), end
+        touched, taker.touched = taker.touched, None
+        if touched:
+            for listener in dispatcher.listeners:
+                listener(touched)
+
+    def _read(self, start: int, end: int) -> None:
+        taker = self._taker
         for place, view, stop in self._extents(start, end):
             position, base = place, place
             while position < stop:
@@ -187,11 +226,6 @@ class LogCopier:
                     taker.found(view, position - base, position, check.size)
                 assert check.size > 0, "it was checked before it was appended"
                 position += check.size
-        dispatcher.tail, dispatcher.dispatched = (end, tail, timestamp_ms), end
-        touched, taker.touched = taker.touched, None
-        if touched:
-            for listener in dispatcher.listeners:
-                listener(touched)
 
     def _extents(self, start: int, end: int) -> Iterator[tuple[int, memoryview, int]]:
         """(begin, bytes from there on, end) of the parts of ``[start, end)`` that lie in one piece of memory."""
@@ -233,12 +267,13 @@ class LogCopier:
                         facts = record_facts(view, position - place, check.size, self._delay_levels_ms)
                         tail, newest_ms = position, max(newest_ms, facts.store_timestamp_ms)
                     position += check.size
-                self._pieces.append(Piece(position, tail, newest_ms))
+                self.pieces.append(Piece(position, tail, newest_ms))
 
     def hand_over(self) -> None:
         """This store becomes a master: what it has not shown yet is held by the dispatcher, its numbers are taken."""
-        while self._pieces:
-            self._hold(self._pieces.popleft())
+        while self.pieces:
+            self._hold(self.pieces.popleft())
+        self._kept = 0
 
     def _hold(self, piece: Piece) -> None:
         units: list[HeldUnit] = []

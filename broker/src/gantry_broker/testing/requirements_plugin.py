@@ -21,11 +21,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from xdist.workermanage import WorkerController
 
 REQUIRE_VARIABLE = "GANTRY_REQUIRE"
 PROBE_TIMEOUT_S = 10
@@ -49,9 +50,12 @@ class Need:
         return f"needs_{self.name}"
 
 
-@dataclass
+@dataclass(eq=False)
 class Account:
-    """What was not run: per need, the reason and how many tests. Owned by the session's only thread."""
+    """What was not run: per need, the reason and how many tests.
+
+    Where several processes run the tests, each of them asks its own probes, and the one that has their reports counts.
+    """
 
     promised: frozenset[str]
     is_slow_wanted: bool
@@ -66,10 +70,16 @@ class Account:
             self.answers[need.name] = need.probe()
         return self.answers[need.name]
 
-    def count(self, name: str, reason: str, remedy: str) -> None:
-        """One more test did not run."""
-        row = (name, reason, remedy)
-        self.not_run[row] = self.not_run.get(row, 0) + 1
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """One test more has ended, or did not run."""
+        if report.when == "teardown":
+            self.finished += 1
+        if report.when != "setup" or not report.skipped:
+            return
+        for name, row in report.user_properties:
+            if name == NOT_RUN:
+                key: tuple[str, str, str] = tuple(row)  # type: ignore[assignment,arg-type]
+                self.not_run[key] = self.not_run.get(key, 0) + 1
 
 
 def missing_commands(*names: str) -> str | None:
@@ -174,6 +184,11 @@ def probe_browser() -> str | None:
     return None if any(shutil.which(name) for name in names) else "no chromium, google-chrome or firefox on PATH"
 
 
+def probe_openssl() -> str | None:
+    """The command, which can do what a well-behaved client never does."""
+    return missing_commands("openssl")
+
+
 def probe_buildah() -> str | None:
     """buildah, to build images without a daemon."""
     return missing_commands("buildah")
@@ -191,12 +206,15 @@ NEEDS: dict[str, Need] = {
         Need("spark", probe_spark, "scripts/setup spark, and apt-get install openjdk-17-jre-headless"),
         Need("cluster", probe_cluster, "point KUBECONFIG at a cluster; `kind create cluster` makes one"),
         Need("browser", probe_browser, "apt-get install chromium"),
+        Need("openssl", probe_openssl, "apt-get install openssl"),
         Need("buildah", probe_buildah, "apt-get install buildah"),
     )
 }
 
 ACCOUNT = pytest.StashKey[Account]()
 SKIP_PREFIX = "not run here: "
+NOT_RUN = "not run here"
+"""The property of a report that says what was missing."""
 
 
 def parse_promises(text: str) -> frozenset[str]:
@@ -221,7 +239,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{need.marker}: skipped, and counted, without it ({need.remedy})")
     config.addinivalue_line("markers", "slow: takes minutes; runs only with --slow")
     promised = parse_promises(os.environ.get(REQUIRE_VARIABLE, ""))
-    config.stash[ACCOUNT] = Account(promised, bool(config.getoption("--slow")))
+    account = config.stash[ACCOUNT] = Account(promised, bool(config.getoption("--slow")))
+    config.pluginmanager.register(account, "gantry-account")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -229,7 +248,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before any fixture: skip, or fail where the need was promised."""
     account = item.config.stash[ACCOUNT]
     if item.get_closest_marker("slow") is not None and not account.is_slow_wanted:
-        account.count("slow", "takes minutes", "run pytest with --slow")
+        item.user_properties.append((NOT_RUN, ["slow", "takes minutes", "run pytest with --slow"]))
         pytest.skip(f"{SKIP_PREFIX}slow; run pytest with --slow")
     needs = [need for need in NEEDS.values() if item.get_closest_marker(need.marker) is not None]
     missing = [(need, reason) for need in needs if (reason := account.missing(need)) is not None]
@@ -238,7 +257,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(f"{REQUIRE_VARIABLE} promises {need.name}, but {reason} (remedy: {need.remedy})", pytrace=False)
     if missing:
         need, reason = missing[0]
-        account.count(need.name, reason, need.remedy)
+        item.user_properties.append((NOT_RUN, [need.name, reason, need.remedy]))
         pytest.skip(f"{SKIP_PREFIX}needs {need.name}, {reason} (remedy: {need.remedy})")
 
 
@@ -258,12 +277,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     session.config.stash[ACCOUNT].selected = len(session.items)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """How many of them it came to."""
-    result = yield
-    item.config.stash[ACCOUNT].finished += 1
-    return result
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: WorkerController, ids: Sequence[str]) -> None:
+    """The same where others run them: each finds all."""
+    node.config.stash[ACCOUNT].selected = len(ids)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:

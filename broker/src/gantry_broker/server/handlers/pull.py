@@ -12,7 +12,7 @@ from gantry_broker.server.send_path import store_refusal
 from gantry_broker.server.topics import PERM_READ
 from gantry_broker.store.reader import ReadResult, ReadStatus
 from gantry_remoting import Connection
-from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 from gantry_wire.filters import EXPRESSION_TAG, TagFilter, parse_tag_filter
@@ -172,7 +172,7 @@ class PullHandlers:
         config = core.topics.find(pull.topic)
         if config is None:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{pull.topic[:300]}] not exist, apply first please!")
-        if not config.perm & PERM_READ:
+        if not config.perm & PERM_READ or pull.topic in names.UNSHOWN_TOPICS:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden")
         if not 0 <= pull.queue_id < config.read_queue_nums:
             raise Refused(

@@ -19,7 +19,7 @@ from typing import Final, final
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.send import Refused, index_keys
 from gantry_remoting import Connection
-from gantry_wire import Command, RequestCode, ResponseCode, decode_record
+from gantry_wire import Command, RequestCode, ResponseCode, decode_record, names
 from gantry_wire.commands.pull import QueryMessage, QueryMessageResult, ViewMessage
 from gantry_wire.message import StoredMessage
 
@@ -79,9 +79,10 @@ class QueryHandlers:
                 yield data
 
     def _shown(self, offset: int) -> bytes | None:
-        """The record at `offset`, if consumers may see it."""
+        """The record at `offset`, if consumers may see it; they may see no half message, whoever knows its place."""
         store = self._core.store
-        return store.message_at(offset) if 0 <= offset < store.dispatched else None
+        data = store.message_at(offset) if 0 <= offset < store.dispatched else None
+        return None if data is None or decode_record(data).topic in names.UNSHOWN_TOPICS else data
 
     def view(self, command: Command, connection: Connection) -> Command:
         view = ViewMessage.read(command.ext)

@@ -334,9 +334,10 @@ def clean(properties: dict[str, str]) -> dict[str, str]:
 
 
 def refuse_unsupported(properties: dict[str, str]) -> None:
+    """RocketMQ without its timer wheel says the same with code 1, which clients try thrice, and bury the text."""
     if any(name in properties for name in TIMER_PROPERTIES):
         raise Refused(
-            ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled; use one of the delay levels instead"
+            ResponseCode.MESSAGE_ILLEGAL, "accurate timer message is not enabled; use one of the delay levels instead"
         )
 
 

@@ -85,9 +85,12 @@ class SendBackHandler:
         if record is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {back.offset}")
         try:
-            return decode_record(record)
+            message = decode_record(record)
         except RemoteProtocolError as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the message at {back.offset} is damaged: {error}") from error
+        if message.topic in names.UNSHOWN_TOPICS:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {back.offset}")
+        return message
 
     def _outgoing(self, back: SendBack, group: SubscriptionGroupConfig, original: StoredMessage) -> Outgoing:
         """Where the message goes now, and with which properties."""

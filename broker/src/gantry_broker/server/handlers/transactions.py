@@ -38,10 +38,12 @@ class TransactionHandlers:
         return command.reply(*refusal) if refusal is not None else self._end(asked, command, connection)
 
     def _end(self, asked: EndTransaction, command: Command, connection: Connection) -> Command | None:
+        """The answer waits until the end is as safe as messages are, also that of an end which was said before."""
         ended = self._transactions.end(asked)
         if ended is None:
             return None
         reply = command.reply(ended.code, ended.remark)
-        if command.is_oneway or not ended.is_new or self._sends.park(reply.encode(), connection) is not None:
+        is_done = ended.code is ResponseCode.SUCCESS and not command.is_oneway
+        if not is_done or self._sends.park(reply.encode(), connection) is not None:
             return reply
         return None

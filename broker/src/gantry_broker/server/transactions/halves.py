@@ -4,8 +4,9 @@
     op queue     "h1,"  "h2,"  "h0,"            h1 and h0 have ended, h2 has gone on as h2'
                  => open: h3, h2'               and nothing before h3 has to be read again after a restart
 
-Both queues are read in their order, and reading a part again changes nothing. A half message that was stored again names
-the first of its kind, so that the older ones are not open any more even if the op message behind them was torn off.
+Both queues are read in their order, and reading a part again changes nothing. A half message that was stored again
+names the first of its kind, so that the older ones are not open any more even if the op message behind them was torn
+off. A half message may end while its next place was not read yet: then that place has ended, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Final, final
 UNKNOWN: Final = -1
 """The physical offset of a place that was not read, because nothing of interest lies before it."""
 
+OUTCOMES_MAX: Final = 4096
+"""So many ends are known without a look into the index, which comes a moment later than they."""
+
 
 @dataclass(slots=True)
 class Half:
@@ -26,7 +30,9 @@ class Half:
     queue_offset: int
     physical: int
     group: str
-    born_ms: int
+    open_since_ms: int
+    """When it was stored first."""
+
     first_check_ms: int
     """When its producer may be asked for the first time."""
 
@@ -42,6 +48,19 @@ class Half:
 
     aliases: dict[int, int] = field(default_factory=dict)
     """Its older places: queue offset and physical offset."""
+
+    successor: int | None = None
+    """Its next place, while nobody has read that yet."""
+
+    @property
+    def places(self) -> dict[int, int]:
+        """All places by which somebody may name it."""
+        return {**self.aliases, self.queue_offset: self.physical}
+
+
+def newest_places(half: Half) -> list[int]:
+    """Where it is now, and where it will be as soon as that is read: what has to be said to be over."""
+    return [half.queue_offset] if half.successor is None else [half.queue_offset, half.successor]
 
 
 @final
@@ -61,6 +80,12 @@ class OpenHalves:
         self._ended: set[int] = set()
         """Those that ended here, and whose op messages were not read yet."""
 
+        self._ended_unread: set[int] = set()
+        """Those whose op messages were read before they were."""
+
+        self._outcomes: Final[dict[int, str]] = {}
+        """How the last ones ended here, by all their places."""
+
         self._order: Final[deque[int]] = deque()
         self._ops: Final[deque[tuple[int, int]]] = deque()
         """(offset of an op message, the last half message that it is about)."""
@@ -79,22 +104,28 @@ class OpenHalves:
         """The next half message."""
         assert half.queue_offset >= self.half_offset, (half, self.half_offset)
         self.half_offset = half.queue_offset + 1
+        self._order.append(half.queue_offset)
+        if half.queue_offset in self._ended or half.queue_offset in self._ended_unread:
+            self._ended_unread.discard(half.queue_offset)
+            return  # it has ended before it was read, perhaps under its older place
         origin = half.origin if half.origin >= 0 else half.queue_offset
         older = self._open.pop(self._by_origin.get(origin, -1), None)
         if older is not None:
-            half.aliases = {**older.aliases, older.queue_offset: older.physical}
+            half.aliases = older.places
+            half.is_restored = half.is_restored or older.is_restored
         elif origin != half.queue_offset:
             half.aliases = {origin: UNKNOWN}
         self._aliases.update(dict.fromkeys(half.aliases, half.queue_offset))
         self._by_origin[origin] = half.queue_offset
         half.origin = origin
         self._open[half.queue_offset] = half
-        self._order.append(half.queue_offset)
         heapq.heappush(self._due, (half.first_check_ms, half.queue_offset))
 
     def passed(self, half_offset: int) -> None:
         """There is nothing before this offset that could be read."""
         self.half_offset = max(self.half_offset, half_offset)
+        if self._ended_unread:
+            self._ended_unread = {offset for offset in self._ended_unread if offset >= self.half_offset}
 
     def done(self, op_offset: int, half_offsets: list[int]) -> None:
         """The next op message: these have ended."""
@@ -103,7 +134,11 @@ class OpenHalves:
             self._ops.append((op_offset, max(half_offsets)))
         for offset in half_offsets:
             self._ended.discard(offset)
-            self._close(offset)
+            if offset >= self.half_offset:
+                self._ended_unread.add(offset)
+            half = self._open.get(offset)
+            if half is not None and half.successor is None:  # otherwise it goes on, and its successor takes over
+                self._close(offset)
 
     # -- what happens here ---------------------------------------------------------------------------------------------
 
@@ -111,14 +146,18 @@ class OpenHalves:
         """The open transaction that is or was there."""
         return self._open.get(self._aliases.get(half_offset, half_offset))
 
-    def ended(self, half: Half) -> None:
+    def ended(self, half: Half, outcome: str) -> None:
         """It was ended just now; the op message that says so comes later."""
-        self._ended.add(half.queue_offset)
+        self._ended.update(newest_places(half))
+        outcomes = self._outcomes
+        outcomes.update(dict.fromkeys([*half.places, *newest_places(half)], outcome))
+        while len(outcomes) > OUTCOMES_MAX:
+            del outcomes[next(iter(outcomes))]
         self._close(half.queue_offset)
 
-    def was_ended(self, half_offset: int) -> bool:
-        """Whether it was ended a moment ago."""
-        return self._aliases.get(half_offset, half_offset) in self._ended
+    def outcome(self, half_offset: int) -> str | None:
+        """How it was ended here, if that was not long ago."""
+        return self._outcomes.get(half_offset)
 
     def next_due(self, now_ms: int) -> Half | None:
         """One whose producer is to be asked now. It does not come again before ``ask_again``, or its renewal."""

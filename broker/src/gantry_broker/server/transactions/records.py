@@ -1,8 +1,8 @@
 """The messages that transactions are made of: half, op, committed, stored again, given up, and the question about one.
 
-    half       RMQ_SYS_TRANS_HALF_TOPIC, where it belongs in REAL_TOPIC and REAL_QID, and no transaction bits: it has a queue
+    half       RMQ_SYS_TRANS_HALF_TOPIC, where it belongs in REAL_TOPIC and REAL_QID, and no transaction bits
     op         RMQ_SYS_TRANS_OP_HALF_TOPIC, tag "d", its body the queue offsets of half messages, each with a comma
-    committed  the half message in its own topic, with the transaction bits of a commit and the place of the half message
+    committed  the half message in its own topic, with the bits of a commit and the place of the half message
 
 This is RocketMQ's form of them, so that either may open the other's store. What it has not got is why a half message
 has ended: an op message of ours says so in a property of its own, and is found by the offset that it is about.
@@ -33,6 +33,9 @@ from gantry_wire.message import (
 
 OP_TAG: Final = "d"
 OUTCOME: Final = "GANTRY_OUTCOME"
+OPEN_SINCE: Final = "GANTRY_OPEN_SINCE"
+"""When a half message was stored first, on one that was stored again."""
+
 IMMUNITY_SECONDS_MAX: Final = 10 * 365 * 86_400
 
 
@@ -43,6 +46,9 @@ class Outcome(StrEnum):
     ROLLED_BACK = "rolled-back"
     GIVEN_UP = "given-up"
     STORED_AGAIN = "stored-again"
+
+
+ENDINGS: Final = {outcome.value: outcome for outcome in Outcome if outcome is not Outcome.STORED_AGAIN}
 
 
 def immunity_ms(properties: dict[str, str]) -> int | None:
@@ -59,18 +65,32 @@ def half_of(message: StoredMessage, patience_ms: int, asked_every_ms: int) -> Ha
     """What is kept of a half message while it is open."""
     properties = message.properties
     own_ms, checks = immunity_ms(properties), _count(properties.get(keys.TRANSACTION_CHECK_TIMES, ""))
-    first_ms = message.born_timestamp_ms + (patience_ms if own_ms is None else own_ms)
-    origin = properties.get(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
+    open_since_ms = _open_since_ms(message, checks)
+    first_ms = open_since_ms + (patience_ms if own_ms is None else own_ms)
     return Half(
         queue_offset=message.queue_offset,
         physical=message.physical_offset,
         group=properties.get(keys.PRODUCER_GROUP, ""),
-        born_ms=message.born_timestamp_ms,
+        open_since_ms=open_since_ms,
         first_check_ms=max(first_ms, message.store_timestamp_ms + asked_every_ms) if checks else first_ms,
         immunity_ms=own_ms,
         checks=checks,
-        origin=_count(origin) if origin else -1,
+        origin=origin_of(message),
     )
+
+
+def _open_since_ms(message: StoredMessage, checks: int) -> int:
+    """By brokers' clocks where possible: that of a producer may be days ahead or behind."""
+    if not checks:
+        return message.store_timestamp_ms
+    own = _count(message.properties.get(OPEN_SINCE, ""))
+    return own or min(message.born_timestamp_ms, message.store_timestamp_ms)
+
+
+def origin_of(message: StoredMessage) -> int:
+    """Where in the queue of half messages this one was stored first."""
+    text = message.properties.get(keys.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
+    return _count(text) if text else message.queue_offset
 
 
 def ended_by(message: StoredMessage) -> list[int]:
@@ -80,15 +100,24 @@ def ended_by(message: StoredMessage) -> list[int]:
     return [int(part) for part in message.body.decode("ascii").split(",") if part]
 
 
-def op_draft(queue: ConsumeQueue, half: Half, outcome: Outcome, host: bytes, now_ms: int) -> Draft:
-    """That a half message has ended, and how."""
-    text = str(half.queue_offset)
-    properties = {keys.TAGS: OP_TAG, keys.KEYS: text, OUTCOME: outcome.value}
+def op_draft(queue: ConsumeQueue, half: Half, ended: list[int], outcome: Outcome, *, host: bytes, now_ms: int) -> Draft:
+    """That these places of a half message are over, and why. It is found by them, and by where its producer sent it."""
+    found_by = tuple(str(offset) for offset in sorted({half.origin, *ended}))
+    properties = {keys.TAGS: OP_TAG, keys.KEYS: keys.KEY_SEPARATOR.join(found_by), OUTCOME: outcome.value}
     return Draft(
-        queue=queue, body=f"{text},".encode(), properties=keys.encode_properties(properties),
-        sys_flag=FLAG_BORN_HOST_V6 if len(host) == 20 else 0, flag=0, born_timestamp_ms=now_ms, born_host=host,
-        reconsume_times=0, prepared_offset=0, tags_code=tags_code(OP_TAG), delay_ms=0, keys=(text,),
+        queue=queue, body="".join(f"{offset}," for offset in ended).encode(),
+        properties=keys.encode_properties(properties), sys_flag=FLAG_BORN_HOST_V6 if len(host) == 20 else 0, flag=0,
+        born_timestamp_ms=now_ms, born_host=host, reconsume_times=0, prepared_offset=0, tags_code=tags_code(OP_TAG),
+        delay_ms=0, keys=found_by,
     )  # fmt: skip
+
+
+def outcome_in(message: StoredMessage, half_offset: int) -> Outcome | None:
+    """What an op message says about how the transaction of this half message has ended; None if it does not."""
+    text = message.properties.get(OUTCOME, "")
+    found_by = message.properties.get(keys.KEYS, "").split(keys.KEY_SEPARATOR)
+    is_about = message.topic == names.OP_HALF_TOPIC and str(half_offset) in found_by
+    return ENDINGS.get(text) if is_about else None
 
 
 def copy_draft(
@@ -106,10 +135,9 @@ def copy_draft(
 
 
 def committed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
-    """The half message, whole. It keeps all properties, as in RocketMQ."""
-    return copy_draft(
-        message, queue, message.properties, bits=TRANSACTION_COMMIT, prepared_offset=message.physical_offset
-    )
+    """The half message, whole. It keeps all properties, as in RocketMQ, but for one of ours."""
+    properties = {name: value for name, value in message.properties.items() if name != OPEN_SINCE}
+    return copy_draft(message, queue, properties, bits=TRANSACTION_COMMIT, prepared_offset=message.physical_offset)
 
 
 def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Draft:
@@ -118,6 +146,7 @@ def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Dr
         **message.properties,
         keys.TRANSACTION_CHECK_TIMES: str(half.checks + 1),
         keys.TRANSACTION_PREPARED_QUEUE_OFFSET: str(half.origin),
+        OPEN_SINCE: str(half.open_since_ms),
     }
     return copy_draft(message, queue, properties)
 

@@ -1,15 +1,37 @@
 package dev.gantry.interop;
 
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** The few places where the 4.9.8 client wants to be spoken to differently. */
 final class Dialect {
     static final String VERSION = "4.9.8";
 
+    /** Whether a request that waits waits for its answer; the 5.3.3 client stops waiting when the question is sent. */
+    static final boolean WAITS_FOR_ANSWERS = true;
+    static final String REFUSED = "refused:";
+
+    /** Something to ask a broker for, and what it says. */
+    @FunctionalInterface
+    interface Asked {
+        String answer() throws Exception;
+    }
+
     private Dialect() {
+    }
+
+    static RPCHook hook(String accessKey, String secretKey) {
+        return new AclClientRPCHook(new SessionCredentials(accessKey, secretKey));
     }
 
     static void createTopic(DefaultMQProducer producer, String topic, int queues) throws MQClientException {
@@ -18,5 +40,20 @@ final class Dialect {
 
     static void broadcast(DefaultMQPushConsumer consumer) {
         consumer.setMessageModel(MessageModel.BROADCASTING);
+    }
+
+    /** A request as it goes over the wire, for what this client has no words for. */
+    static String invoke(DefaultMQProducer producer, MessageQueue queue, int code, Map<String, String> fields)
+        throws Exception {
+        MQClientInstance inside = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        RemotingCommand request = RemotingCommand.createRequestCommand(code, null);
+        request.setExtFields(new HashMap<>(fields));
+        return Refusals.words(inside.getMQClientAPIImpl().getRemotingClient()
+            .invokeSync(inside.findBrokerAddressInPublish(queue.getBrokerName()), request, 3_000));
+    }
+
+    /** This client knows nothing that is newer. */
+    static Map<String, Asked> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
+        return Map.of();
     }
 }

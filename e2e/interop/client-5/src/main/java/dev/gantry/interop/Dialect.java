@@ -1,16 +1,44 @@
 package dev.gantry.interop;
 
+import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PopCallback;
+import org.apache.rocketmq.client.consumer.PopResult;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.common.producer.RecallMessageHandle.HandleV1;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** The few places where the 5.3.3 client wants to be spoken to differently. */
 final class Dialect {
     static final String VERSION = "5.3.3";
 
+    /** Whether a request that waits waits for its answer; the 5.3.3 client stops waiting when the question is sent. */
+    static final boolean WAITS_FOR_ANSWERS = false;
+    static final String REFUSED = "refused:";
+
+    /** Something to ask a broker for, and what it says. */
+    @FunctionalInterface
+    interface Asked {
+        String answer() throws Exception;
+    }
+
     private Dialect() {
+    }
+
+    static RPCHook hook(String accessKey, String secretKey) {
+        return new AclClientRPCHook(new SessionCredentials(accessKey, secretKey));
     }
 
     static void createTopic(DefaultMQProducer producer, String topic, int queues) throws MQClientException {
@@ -19,5 +47,61 @@ final class Dialect {
 
     static void broadcast(DefaultMQPushConsumer consumer) {
         consumer.setMessageModel(MessageModel.BROADCASTING);
+    }
+
+    /** A request as it goes over the wire, for what this client has no words for. */
+    static String invoke(DefaultMQProducer producer, MessageQueue queue, int code, Map<String, String> fields)
+        throws Exception {
+        MQClientInstance inside = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        RemotingCommand request = RemotingCommand.createRequestCommand(code, null);
+        request.setExtFields(new HashMap<>(fields));
+        return Refusals.words(inside.getMQClientAPIImpl().getRemotingClient()
+            .invokeSync(inside.findBrokerAddressInPublish(queue.getBrokerName()), request, 3_000));
+    }
+
+    /** What only clients from 5.0 on ask for, in their own words. */
+    static Map<String, Asked> newRequests(DefaultMQProducer producer, MessageQueue queue, String group) {
+        String topic = queue.getTopic();
+        return Map.of(
+            "pop", () -> pop(producer, queue, group),
+            "recall", () -> producer.recallMessage(topic, HandleV1.buildHandle(topic, queue.getBrokerName(),
+                String.valueOf(System.currentTimeMillis() + 60_000), "7F00000100002A139A55000000000000")),
+            "delay of milliseconds", () -> {
+                Message message = new Message(topic, new byte[] {1});
+                message.setDelayTimeMs(61_001);
+                return producer.send(message).toString();
+            },
+            "delivery at a time", () -> {
+                Message message = new Message(topic, new byte[] {1});
+                message.setDeliverTimeMs(System.currentTimeMillis() + 61_001);
+                return producer.send(message).toString();
+            });
+    }
+
+    private static String pop(DefaultMQProducer producer, MessageQueue queue, String group) throws Exception {
+        MQClientInstance inside = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        PopMessageRequestHeader header = new PopMessageRequestHeader();
+        header.setTopic(queue.getTopic());
+        header.setConsumerGroup(group);
+        header.setQueueId(queue.getQueueId());
+        header.setMaxMsgNums(1);
+        header.setInvisibleTime(10_000);
+        header.setPollTime(1_000);
+        header.setBornTime(System.currentTimeMillis());
+        header.setInitMode(0);
+        CompletableFuture<String> said = new CompletableFuture<>();
+        String address = inside.findBrokerAddressInPublish(queue.getBrokerName());
+        inside.getMQClientAPIImpl().popMessageAsync(queue.getBrokerName(), address, header, 3_000, new PopCallback() {
+            @Override
+            public void onSuccess(PopResult result) {
+                said.complete(result.toString());
+            }
+
+            @Override
+            public void onException(Throwable failure) {
+                said.complete(REFUSED + " " + failure.getMessage());
+            }
+        });
+        return said.get(10, TimeUnit.SECONDS);
     }
 }

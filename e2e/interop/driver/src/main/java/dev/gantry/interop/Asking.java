@@ -1,6 +1,9 @@
 package dev.gantry.interop;
 
 import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -11,10 +14,12 @@ import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Request and reply: a consumer answers every message, and the answer reaches the producer that asked, by way of the
- * broker. Half of the requests wait for their answers, the others are called back.
+ * broker. Half of the requests wait for their answers where the client can, the others are called back. Those choose
+ * their queue by a selector: of the client's ways to be called back, the others call back before there is an answer.
  */
 final class Asking {
     private static final long REQUEST_MILLIS = 20_000;
@@ -51,16 +56,19 @@ final class Asking {
         Answers answers = new Answers(sent);
         Senders.finish(Senders.startEach(sent, number -> {
             Message question = content.make(number);
-            if (number % 2 == 0) {
+            if (Dialect.WAITS_FOR_ANSWERS && number % 2 == 0) {
                 answers.take(number, question, asking.request(question, REQUEST_MILLIS));
             } else {
-                asking.request(question, answers.callback(number, question), REQUEST_MILLIS);
+                asking.request(question, Asking::choose, number, answers.callback(number, question), REQUEST_MILLIS);
             }
         }));
         stage.await(() -> answers.all() == sent.count, answers::all);
 
         stage.outcome.sent = sent.count;
         stage.outcome.failed = sent.failed.get();
+        if (sent.firstFailure.get() != null) {
+            stage.outcome.detail("first_failure", sent.firstFailure.get());
+        }
         stage.outcome.received = received.distinct.get();
         stage.outcome.altered = received.altered.get();
         stage.outcome.detail("answers", answers.right.get());
@@ -79,14 +87,26 @@ final class Asking {
     /** To a topic that nobody reads. */
     private static boolean timesOut(DefaultMQProducer asking, Stage stage) throws Exception {
         String silent = stage.topic + "_silent";
-        Dialect.createTopic(asking, silent, 1);
+        stage.createTopic(asking, silent, 1);
         long start = System.nanoTime();
-        try {
-            asking.request(new Message(silent, "anybody?".getBytes()), HOPELESS_MILLIS);
-            return false;
-        } catch (RequestTimeoutException expected) {
-            return (System.nanoTime() - start) / 1_000_000 >= HOPELESS_MILLIS - 50;
-        }
+        CompletableFuture<Throwable> end = new CompletableFuture<>();
+        asking.request(new Message(silent, "anybody?".getBytes()), Asking::choose, 0, new RequestCallback() {
+            @Override
+            public void onSuccess(Message answer) {
+                end.complete(null);
+            }
+
+            @Override
+            public void onException(Throwable failure) {
+                end.complete(failure);
+            }
+        }, HOPELESS_MILLIS);
+        boolean isTimeout = end.get(REQUEST_MILLIS, TimeUnit.MILLISECONDS) instanceof RequestTimeoutException;
+        return isTimeout && (System.nanoTime() - start) / 1_000_000 >= HOPELESS_MILLIS - 50;
+    }
+
+    private static MessageQueue choose(List<MessageQueue> queues, Message message, Object number) {
+        return queues.get((Integer) number % queues.size());
     }
 
     /** What came back. */

@@ -31,7 +31,17 @@ public final class Driver {
         SCENARIOS.put("transactions", Transactions::play);
         SCENARIOS.put("request", Asking::request);
         SCENARIOS.put("trace", Tracing::trace);
+        SCENARIOS.put("queries", Queries::play);
+        SCENARIOS.put("refusals", Refusals::play);
+        SCENARIOS.put("depth", Depth::play);
         SCENARIOS.put("failover", Failover::play);
+        SCENARIOS.put("change", Configuring::change);
+        SCENARIOS.put("changed", Configuring::changed);
+        SCENARIOS.put("delays", Delays::play);
+        SCENARIOS.put("locks-sender", Locks::send);
+        SCENARIOS.put("locks-consumer", Locks::consume);
+        SCENARIOS.put("acl", Access::denials);
+        SCENARIOS.put("strict", Access::strict);
     }
 
     private Driver() {
@@ -57,7 +67,7 @@ public final class Driver {
 
     private static Map<String, Object> play(Options options, String name) {
         long start = System.nanoTime();
-        Stage stage = new Stage(options, name);
+        Stage stage = new Stage(options, name.split("-")[0]);
         try (stage) {
             SCENARIOS.get(name).play(stage);
         } catch (Exception failure) {

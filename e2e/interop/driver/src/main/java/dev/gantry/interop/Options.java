@@ -23,10 +23,17 @@ record Options(
     int pollMillis,
     boolean isMixed,
     String directory,
+    String gantry,
+    String accessKey,
+    String secretKey,
+    String adminKey,
+    String adminSecret,
+    boolean isNameServerGuarded,
     String run) {
 
     private static final Set<String> KNOWN = Set.of("namesrv", "count", "retry-count", "seed", "threads", "queues",
-        "window", "body-bytes", "levels", "delay-slack-ms", "patience-ms", "poll-ms", "mixed", "directory", "run");
+        "window", "body-bytes", "levels", "delay-slack-ms", "patience-ms", "poll-ms", "mixed", "directory", "gantry",
+        "access-key", "secret-key", "admin-key", "admin-secret", "guarded-names", "run");
 
     static final String DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h";
 
@@ -64,6 +71,12 @@ record Options(
             number(flags, "poll-ms", 0),
             number(flags, "mixed", 0) > 0,
             flags.getOrDefault("directory", "."),
+            flags.getOrDefault("gantry", ""),
+            flags.getOrDefault("access-key", ""),
+            flags.getOrDefault("secret-key", ""),
+            flags.getOrDefault("admin-key", ""),
+            flags.getOrDefault("admin-secret", ""),
+            number(flags, "guarded-names", 0) > 0,
             flags.getOrDefault("run", Long.toString(System.currentTimeMillis(), 36)));
     }
 

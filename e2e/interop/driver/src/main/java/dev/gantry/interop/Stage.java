@@ -9,11 +9,14 @@ import java.util.function.IntFunction;
 import java.util.function.LongSupplier;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * What a scenario is played on: a topic and group nobody used before, and clients that are shut down at its end.
@@ -54,17 +57,35 @@ final class Stage implements AutoCloseable {
         return content(options.bodyBytes(), false, number -> "plain");
     }
 
-    private String instance() {
-        return scenario + "-" + options.run() + "-" + instances++;
+    String instance() {
+        return scenario + "-" + options.run() + "-" + ProcessHandle.current().pid() + "-" + instances++;
+    }
+
+    /** What signs for the account of this run; null without one. */
+    RPCHook hook() {
+        return options.accessKey().isEmpty() ? null : Dialect.hook(options.accessKey(), options.secretKey());
+    }
+
+    /** What signs for whoever may make topics. */
+    RPCHook adminHook() {
+        return options.adminKey().isEmpty() ? hook() : Dialect.hook(options.adminKey(), options.adminSecret());
+    }
+
+    void atEnd(Runnable closing) {
+        closings.push(closing);
     }
 
     DefaultMQProducer producer() throws MQClientException {
-        return started(new DefaultMQProducer("producers_of_" + group));
+        return producer(hook());
+    }
+
+    DefaultMQProducer producer(RPCHook hook) throws MQClientException {
+        return started(new DefaultMQProducer("producers_of_" + group, hook));
     }
 
     /** A producer that tells the trace topic what it sends. */
     DefaultMQProducer tracedProducer() throws MQClientException {
-        return started(new DefaultMQProducer("producers_of_" + group, true, null));
+        return started(new DefaultMQProducer("producers_of_" + group, hook(), true, null));
     }
 
     private DefaultMQProducer started(DefaultMQProducer producer) throws MQClientException {
@@ -72,13 +93,16 @@ final class Stage implements AutoCloseable {
         producer.setInstanceName(instance());
         producer.setClientIP("127.0.0.1");
         producer.setSendMsgTimeout(10_000);
+        if (options.pollMillis() > 0) {
+            producer.setPollNameServerInterval(options.pollMillis());
+        }
         producer.start();
         closings.push(producer::shutdown);
         return producer;
     }
 
     TransactionMQProducer transactional(TransactionListener listener) throws MQClientException {
-        TransactionMQProducer producer = new TransactionMQProducer("transactions_of_" + group);
+        TransactionMQProducer producer = new TransactionMQProducer("transactions_of_" + group, hook());
         producer.setNamesrvAddr(options.nameServer());
         producer.setInstanceName(instance());
         producer.setClientIP("127.0.0.1");
@@ -89,18 +113,34 @@ final class Stage implements AutoCloseable {
         return producer;
     }
 
+    /** What mqadmin is made of. */
+    DefaultMQAdminExt admin() throws MQClientException {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(10_000);
+        admin.setNamesrvAddr(options.nameServer());
+        admin.setInstanceName(instance());
+        admin.setClientIP("127.0.0.1");
+        admin.start();
+        closings.push(admin::shutdown);
+        return admin;
+    }
+
     void createTopic(DefaultMQProducer producer, int queues) throws MQClientException {
-        Dialect.createTopic(producer, topic, queues);
+        createTopic(producer, topic, queues);
+    }
+
+    /** Makes a topic: as the administrator, where there is one. */
+    void createTopic(DefaultMQProducer producer, String topic, int queues) throws MQClientException {
+        Dialect.createTopic(options.adminKey().isEmpty() ? producer : producer(adminHook()), topic, queues);
     }
 
     /** A push consumer that reads from the first message on; the caller subscribes, listens and starts it. */
     DefaultMQPushConsumer pushConsumer(String group) {
-        return prepared(new DefaultMQPushConsumer(group));
+        return prepared(new DefaultMQPushConsumer(group, hook(), new AllocateMessageQueueAveragely()));
     }
 
     /** A push consumer that tells the trace topic what it consumes. */
     DefaultMQPushConsumer tracedConsumer(String group) {
-        return prepared(new DefaultMQPushConsumer(group, true, null));
+        return prepared(new DefaultMQPushConsumer(group, hook(), new AllocateMessageQueueAveragely(), true, null));
     }
 
     private DefaultMQPushConsumer prepared(DefaultMQPushConsumer consumer) {
@@ -120,7 +160,7 @@ final class Stage implements AutoCloseable {
     }
 
     DefaultLitePullConsumer liteConsumer(String group) {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group, hook());
         consumer.setNamesrvAddr(options.nameServer());
         consumer.setInstanceName(instance());
         consumer.setClientIP("127.0.0.1");

@@ -1,0 +1,193 @@
+"""The log as transactions see it: what is open is read from it, and what becomes of that is added to it.
+
+This broker reads the two queues as a consumer would, up to their ends whenever somebody ends a transaction, and after a
+start or a promotion from where the last reading was of interest. Nothing is acted on before everything from before this
+broker was the master is read: what looks open there may have been ended by another one.
+
+What is appended together is in the log together but for one case: the log may have been torn between the two.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import replace
+from typing import Final, final
+
+from gantry_broker.server.core import BrokerCore
+from gantry_broker.server.transactions import records
+from gantry_broker.server.transactions.halves import Half, OpenHalves, newest_places
+from gantry_broker.server.transactions.records import Outcome
+from gantry_broker.store.draft import Draft
+from gantry_wire import names
+from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
+from gantry_wire.message import StoredMessage, decode_record
+
+log = logging.getLogger(__name__)
+
+SLICE_MESSAGES_MAX: Final = 64
+SLICE_BYTES_MAX: Final = 1 << 20
+
+
+@final
+class TransactionJournal:
+    """Owned by the event loop."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core: Final = core
+        self.halves = OpenHalves()
+        self._epoch = -1
+        """The epoch that ``halves`` is of."""
+
+        self._begin = 0
+        """Where the log ended when this broker became the master."""
+
+        self._is_level = False
+        """Whether the queues were read to their ends since then."""
+
+        self._unflushed: Final[deque[tuple[int, int, int]]] = deque()
+        """(end in the log, half, op): where a restart may begin once that much is on the disk."""
+
+    def __repr__(self) -> str:
+        return f"<TransactionJournal {self.halves!r} epoch={self._epoch}>"
+
+    @property
+    def is_master(self) -> bool:
+        """Whether the log is ours to add to."""
+        gate = self._core.gate
+        return gate.sends is None and not gate.is_still
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything from before this broker was the master is read, and may be acted on."""
+        self._follow_epoch()
+        return self._is_level and self._core.store.dispatched >= self._begin
+
+    def knows(self, half_offset: int) -> bool:
+        """Whether it is known what is open, and whether that half message is: reads what is new, if it is not much."""
+        if not self.is_master or not self.read_on() or not self.is_ready:
+            return False
+        queue = self._core.store.find_queue(names.HALF_TOPIC, 0)
+        return queue is None or not queue.readable_end <= half_offset < queue.end
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def read_on(self) -> bool:
+        """Read a slice of what is new. True when there is nothing more."""
+        self._follow_epoch()
+        is_all_there = self._core.store.dispatched >= self._begin  # before it is read: it grows meanwhile
+        if not self._read_halves() or not self._read_ops():
+            return False
+        self._is_level = self._is_level or is_all_there
+        return True
+
+    def _follow_epoch(self) -> None:
+        """After a promotion the log may be another one: begin anew."""
+        epoch = self._core.store.identity.epoch
+        if epoch == self._epoch:
+            return
+        offsets = self._core.offsets
+        half = offsets.find(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0) or 0
+        op = offsets.find(names.TRANSACTION_GROUP, names.OP_HALF_TOPIC, 0) or 0
+        self.halves, self._epoch, self._is_level = OpenHalves(half, op), epoch, False
+        self._begin = self._core.store.wrote
+        self._unflushed.clear()
+
+    def _read_halves(self) -> bool:
+        settings, halves = self._core.settings, self.halves
+        messages, next_offset, is_end = self._read(names.HALF_TOPIC, halves.half_offset)
+        for message in messages:
+            half = records.half_of(message, settings.transaction_timeout_ms, settings.transaction_check_interval_ms)
+            half.is_restored = not self._is_level
+            halves.found(half)
+        halves.passed(next_offset)
+        return is_end
+
+    def _read_ops(self) -> bool:
+        halves = self.halves
+        messages, next_offset, is_end = self._read(names.OP_HALF_TOPIC, halves.op_offset)
+        for message in messages:
+            try:
+                ended = records.ended_by(message)
+            except ValueError as error:
+                log.error("an op message cannot be read", extra={"offset": message.queue_offset, "reason": str(error)})
+                ended = []
+            halves.done(message.queue_offset, ended)
+        halves.op_offset = max(halves.op_offset, next_offset)
+        return is_end
+
+    def _read(self, topic: str, offset: int) -> tuple[list[StoredMessage], int, bool]:
+        """Messages of a queue from ``offset`` on, where to read next, and whether that is its end."""
+        queue = self._core.store.find_queue(topic, 0)
+        if queue is None:
+            return [], offset, True
+        offset = max(offset, queue.min_offset)
+        if offset >= queue.readable_end:
+            return [], offset, True
+        result = self._core.store.read(
+            topic, 0, offset, count_max=SLICE_MESSAGES_MAX, bytes_max=SLICE_BYTES_MAX, accept=None
+        )
+        messages: list[StoredMessage] = []
+        position = 0
+        try:
+            while position < len(result.body):
+                messages.append(decode_record(result.body, position))
+                position += messages[-1].size
+            next_offset = max(result.next_offset, offset + 1)
+        except RemoteProtocolError as error:
+            log.error("a message of a transaction is damaged", extra={"topic": topic, "reason": str(error)})
+            next_offset = messages[-1].queue_offset + 1 if messages else offset + 1
+        return messages, next_offset, next_offset >= queue.readable_end
+
+    def message(self, half: Half) -> StoredMessage | None:
+        """The half message itself; None if its file has expired, or is damaged."""
+        message = self.half_at(half.physical)
+        return message if message is not None and message.queue_offset == half.queue_offset else None
+
+    def half_at(self, physical_offset: int) -> StoredMessage | None:
+        """The half message that begins at this place of the log; None if none does."""
+        record = self._core.store.message_at(physical_offset) if physical_offset >= 0 else None
+        message = None if record is None else decode_record(record)
+        return message if message is not None and message.topic == names.HALF_TOPIC else None
+
+    # -- adding --------------------------------------------------------------------------------------------------------
+
+    def end(self, half: Half, outcome: Outcome, drafts: list[Draft]) -> None:
+        """Store what it comes to, and that it is over, in one piece. Raises what the store raises."""
+        core = self._core
+        core.store.append_contiguous([*drafts, self._op(half, newest_places(half), outcome)])
+        core.stats.put(len(drafts), core.store)
+        self.halves.ended(half, outcome)
+
+    def renew(self, half: Half, message: StoredMessage) -> StoredMessage | None:
+        """Store it again, counted; None if its properties have no room for that. Raises what the store raises."""
+        store = self._core.store
+        try:
+            draft = records.renewed_draft(message, store.queue(names.HALF_TOPIC, 0), half)
+        except LocalProtocolError:
+            return None
+        op = self._op(half, [half.queue_offset], Outcome.STORED_AGAIN)
+        physical_offsets, queue_offsets = store.append_contiguous([draft, op])
+        half.successor = queue_offsets[0]
+        return replace(
+            message, physical_offset=physical_offsets[0], queue_offset=queue_offsets[0],
+            properties_bytes=draft.properties,
+        )  # fmt: skip
+
+    def _op(self, half: Half, ended: list[int], outcome: Outcome) -> Draft:
+        core = self._core
+        queue = core.store.queue(names.OP_HALF_TOPIC, 0)
+        return records.op_draft(queue, half, ended, outcome, host=core.store_host, now_ms=core.clock.wall_ms())
+
+    # -- where to begin after a restart --------------------------------------------------------------------------------
+
+    def note(self) -> None:
+        """Keep where reading has to begin: never beyond what a power loss leaves of the log."""
+        store, halves, offsets = self._core.store, self.halves, self._core.offsets
+        low = (halves.half_low, halves.op_low)
+        if not self._unflushed or self._unflushed[-1][1:] != low:
+            self._unflushed.append((store.wrote, *low))
+        while self._unflushed and self._unflushed[0][0] <= store.flushed:
+            _, half, op = self._unflushed.popleft()
+            offsets.commit(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0, half)
+            offsets.commit(names.TRANSACTION_GROUP, names.OP_HALF_TOPIC, 0, op)

@@ -1,0 +1,74 @@
+"""A file of accounts where Kubernetes mounts it, and what may lie in its place."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gantry_access import Credentials, signer
+from gantry_access.account_file import AccountFile
+from gantry_access.settings import AccessMode
+from gantry_broker.testing.accounts import ACCOUNTS, ADMIN, write_accounts
+from gantry_nameserver.server import NameServer
+from gantry_nameserver.settings import NameServerSettings
+from gantry_remoting import Channel
+from gantry_wire import Command, RequestCode, ResponseCode
+
+
+async def answer(server: NameServer, credentials: Credentials) -> int:
+    channel = await Channel.connect(f"127.0.0.1:{server.port}", sign=signer(credentials))
+    try:
+        return (await channel.request(Command(code=RequestCode.GET_NAMESRV_CONFIG), 30_000)).code
+    finally:
+        await channel.close()
+
+
+async def test_a_name_server_follows_a_mounted_file_of_accounts(tmp_path: Path) -> None:
+    """The link `..data` is turned as a whole: from then on the old secret is nobody's, and the new one serves."""
+    changed = Credentials(ADMIN.access_key, "another-secret")
+    for name, text in (("one", ACCOUNTS), ("two", ACCOUNTS.replace("admin-secret", "another-secret"))):
+        (tmp_path / name).mkdir()
+        write_accounts(tmp_path / name / "plain_acl.yml", text)
+    (tmp_path / "..data").symlink_to("one")
+    (tmp_path / "mounted.yml").symlink_to("..data/plain_acl.yml")
+    settings = NameServerSettings(
+        bind_address="127.0.0.1", listen_port=0, acl_enable=True, acl_file=str(tmp_path / "mounted.yml")
+    )
+    server = NameServer(settings, tmp_path / "ns")
+    await server.start()
+    assert await answer(server, ADMIN) == 0 and await answer(server, changed) == ResponseCode.NO_PERMISSION
+
+    (tmp_path / "..data_tmp").symlink_to("two")
+    (tmp_path / "..data_tmp").replace(tmp_path / "..data")
+
+    for _ in range(600):
+        if await answer(server, changed) == 0:
+            break
+        await asyncio.sleep(0.05)
+    assert await answer(server, changed) == 0
+    assert await answer(server, ADMIN) == ResponseCode.NO_PERMISSION
+    await server.close()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda path: path.mkdir(), os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.touch()],
+    ids=["a directory", "a pipe", "an endless device", "empty"],
+)
+async def test_what_is_no_file_of_accounts_changes_nothing(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    """Nobody waits for a pipe, nobody fills the memory, and nobody is let in or shut out."""
+    path = tmp_path / "plain_acl.yml"
+    write_accounts(path, ACCOUNTS)
+    file = AccountFile(str(path), AccessMode.V1)
+    file.load()
+    before = file.accounts
+    path.unlink()
+    spoil(path)
+
+    async with asyncio.timeout(30):
+        await file.refresh()
+
+    assert file.fault is not None and str(path) in file.fault
+    assert file.accounts is before

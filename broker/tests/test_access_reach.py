@@ -1,0 +1,320 @@
+"""S6 of the catalogue, for whoever has an account and wants more: double readings, made-up records, questions.
+
+Each promise has its twin, in which the one thing that guards is taken away and the attack succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import struct
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantry_access import Credentials, SignatureKind, signer
+from gantry_broker.app import Broker
+from gantry_broker.server import stored_topics
+from gantry_broker.testing.accounts import (
+    ADMIN,
+    BILLING,
+    ORDERS,
+    fill,
+    guarded_broker,
+    raw_dialogue,
+    signed_dialogue,
+    state,
+)
+from gantry_broker.testing.local import (
+    TOPIC,
+    UNIQUE_ID,
+    Dialogue,
+    RawPeer,
+    dialogue,
+    properties_text,
+    pull_ext,
+    send_ext,
+    wait_until,
+)
+from gantry_wire import Command, RequestCode, ResponseCode, decode_command
+from gantry_wire.fastjson import dumps
+from gantry_wire.frame import Serialization
+from gantry_wire.message import decode_record, encode_record
+from gantry_wire.signatures import sign_v1
+
+DENIED = ResponseCode.NO_PERMISSION
+SECRET = b"for accounts of billing only"
+SOON: dict[str, Any] = {"transactionTimeOut": "100", "transactionCheckInterval": "200"}
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """A guarded broker that has the topics of both accounts, with a message in each."""
+    async with guarded_broker(tmp_path) as one:
+        await fill(one)
+        yield one
+
+
+# ------- one frame, two readings
+
+
+async def say(broker: Broker, header: str, body: bytes = b"") -> Command:
+    """A header as it is written here, whatever it repeats."""
+    peer = await RawPeer.open(broker.port)
+    try:
+        data = header.encode()
+        await peer.say(struct.pack(">ii", 4 + len(data) + len(body), len(data)) + data + body)
+        return decode_command(await peer.frame())
+    finally:
+        await peer.close()
+
+
+@pytest.mark.parametrize("topics", [("Billing", TOPIC), (TOPIC, "Billing")], ids=["own last", "foreign last"])
+@pytest.mark.parametrize("code", [10, 310, 320])
+async def test_a_field_that_comes_twice_is_one_field(broker: Broker, code: int, topics: tuple[str, str]) -> None:
+    """S6: guard and handler read the same of two values: what is not denied is stored where it was permitted."""
+    name = "topic" if code == 10 else "b"
+    signed = sign_v1(send_ext(code, topic=topics[1], **({"batch": "true"} if code == 320 else {})), b"twice", ORDERS)
+    fields = ", ".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in signed.items() if key != name)
+    both = ", ".join(f'"{name}": "{topic}"' for topic in topics)
+    before = broker.core.store.wrote
+
+    reply = await say(broker, f'{{"code":{code},"opaque":7,"extFields":{{{both}, {fields}}}}}', b"twice")
+
+    assert (reply.code == DENIED) == (topics[1] == "Billing"), reply.remark
+    record = broker.core.store.message_at(before)
+    assert (None if record is None else decode_record(record).topic) in (None, TOPIC)
+    assert (record is not None) == (code != 320 and topics[1] == TOPIC)
+
+
+async def test_a_code_that_comes_twice_is_one_code(broker: Broker) -> None:
+    """S6: v1 does not sign the code; whichever of two is meant, none of them is an administrator's."""
+    before = state(broker)
+    ext = sign_v1({"topic": "New", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
+                   "perm": "6", "topicFilterType": "SINGLE_TAG"}, b"", ORDERS)  # fmt: skip
+
+    for codes in ('"code":310,"code":17', '"code":17,"code":310'):
+        reply = await say(broker, f'{{{codes},"opaque":7,"extFields":{json.dumps(ext)}}}')
+        assert reply.code in (DENIED, ResponseCode.SYSTEM_ERROR)
+
+    assert state(broker) == before
+
+
+@pytest.mark.parametrize("topic", [TOPIC, "Billing"])
+@pytest.mark.parametrize("credentials", [ORDERS, None], ids=["signed", "unsigned"])
+async def test_a_binary_header_is_judged_like_a_json_one(
+    broker: Broker, topic: str, credentials: Credentials | None
+) -> None:
+    """S6: the serialization decides nothing, for sends and for pulls."""
+    expected = 0 if credentials is not None and topic == TOPIC else DENIED
+    peer = await RawPeer.open(broker.port)
+    sign = signer(credentials)
+    for command in (
+        Command(code=310, ext=send_ext(310, topic=topic), body=b"x"),
+        Command(code=11, ext=pull_ext(0, topic=topic)),
+    ):
+        if sign is not None:
+            sign(command)
+        await peer.say(command.encode(Serialization.ROCKETMQ))
+        assert decode_command(await peer.frame()).code == expected
+    await peer.close()
+
+
+@pytest.mark.parametrize("topic", ["", "ТopicTest", "TopicTest\u200b", "TopicTest\0", " TopicTest", "topictest"])
+async def test_a_name_that_only_looks_like_ones_own_is_another(broker: Broker, topic: str) -> None:
+    """S6: names are compared as they are; an empty one is missing. Nothing is stored, whatever the code."""
+    before = state(broker)
+
+    async with signed_dialogue(broker, ORDERS) as client:
+        for code in (10, 310, 320):
+            assert (await client.send(code=code, topic=topic)).code in (DENIED, ResponseCode.SYSTEM_ERROR)
+        assert (await client.ask(11, pull_ext(0, topic=topic))).code in (DENIED, ResponseCode.SYSTEM_ERROR)
+
+    assert state(broker) == before
+
+
+# ------- records that are made up
+
+
+async def lay_a_trap(client: Dialogue, broker: Broker) -> int:
+    """A message whose body begins a record: its properties are the 32 KiB that are stored behind it. Where it is."""
+    await client.send_ok(b"where am I")
+    end = broker.core.store.wrote
+    pattern = decode_record(broker.core.store.message_at(first_of(broker)) or b"")
+    prelude = record_start(pattern.size, len(pattern.body), len(pattern.properties_bytes))
+    made_up = dataclasses.replace(
+        pattern, physical_offset=end + prelude, properties_bytes=b"x" * 32_760, body=b"", body_crc=0
+    )
+    head = encode_record(made_up)[: -len(made_up.properties_bytes)]
+    await client.send_ok(head)
+    return end + prelude
+
+
+def first_of(broker: Broker) -> int:
+    queue = broker.core.store.find_queue(TOPIC, 0)
+    unit = None if queue is None else queue.unit(0)
+    assert unit is not None
+    return unit[0]
+
+
+def record_start(size: int, body: int, properties: int) -> int:
+    """Where a record's body begins: behind everything but body, topic and properties."""
+    return size - body - properties - 2 - len(TOPIC) - 1
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["in its queue", "twin"])
+async def test_no_record_that_was_made_up_shows_what_lies_behind_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+) -> None:
+    """S6: a sender may write anything into its body, also the beginning of a record that goes on over others' messages.
+
+    Without the look into the queue, the twin, such a record is whole by all its lengths and checksums.
+    """
+    if not is_guarded:
+        monkeypatch.setattr(stored_topics, "is_in_its_queue", lambda store, message, offset: True)
+    async with signed_dialogue(broker, ORDERS) as client, signed_dialogue(broker, ADMIN) as admin:
+        offset = await lay_a_trap(client, broker)
+        for _ in range(400):
+            await admin.send_ok(SECRET, topic="Billing")
+        reply = await client.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
+
+    assert (SECRET in reply.body) is not is_guarded
+    assert reply.code == (DENIED if is_guarded else 0), reply.remark
+
+
+# ------- transactions
+
+
+async def prepare(client: Dialogue, topic: str, body: bytes) -> dict[str, str]:
+    """A half message of the group "producers"."""
+    text = properties_text(UNIQ_KEY=UNIQUE_ID, TRAN_MSG="true", PGROUP="producers")
+    now = str(int(time.time() * 1000))
+    return await client.send_ok(body, topic=topic, properties=text, bornTimestamp=now, sysFlag="4")
+
+
+def end_ext(half: dict[str, str], **fields: str) -> dict[str, str]:
+    return {
+        "producerGroup": "producers",
+        "tranStateTableOffset": half["queueOffset"],
+        "commitLogOffset": str(int(half["msgId"][16:], 16)),
+        "commitOrRollback": "8",
+        "fromTransactionCheck": "false",
+        **fields,
+    }
+
+
+async def test_nobody_sends_to_the_topics_of_open_transactions(broker: Broker) -> None:
+    """S6: half messages are sends to their own topic; where they wait nobody sends, nor does an administrator."""
+    before = state(broker)
+    for credentials in (ORDERS, ADMIN):
+        async with signed_dialogue(broker, credentials) as client:
+            for topic in ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"):
+                for code in (10, 310, 320):
+                    assert (await client.send(code=code, topic=topic)).code == DENIED
+    assert state(broker) == before
+
+
+@pytest.mark.parametrize("how", ["8", "12"], ids=["commit", "roll back"])
+async def test_nobody_ends_anothers_transaction(broker: Broker, how: str) -> None:
+    """S6: neither by the half's own place nor by that of a message of one's own; its producer still can."""
+    async with signed_dialogue(broker, ORDERS) as client, signed_dialogue(broker, ADMIN) as admin:
+        own = await prepare(client, TOPIC, b"own")
+        half = await prepare(admin, "Billing", b"of another")
+        before = state(broker)
+        assert (await client.ask(37, end_ext(half, commitOrRollback=how))).code == DENIED
+        mine = str(int(own["msgId"][16:], 16))
+        crossed = await client.ask(37, end_ext(half, commitOrRollback=how, commitLogOffset=mine))
+        assert crossed.code == ResponseCode.SYSTEM_ERROR and "offset wrong" in (crossed.remark or "")
+        assert state(broker) == before and broker.transactions.open_count == 2
+        assert (await admin.ask(37, end_ext(half, commitOrRollback=how))).code == 0
+        asked = await client.ask(37, end_ext(half, commitOrRollback=how, commitLogOffset=mine))
+        assert asked.code == ResponseCode.SYSTEM_ERROR  # nor is it told how that one has ended
+        assert (await client.ask(37, end_ext(own, commitOrRollback=how))).code == 0
+
+
+async def test_without_the_guard_anybody_ends_it(tmp_path: Path) -> None:
+    """S6's twin."""
+    async with guarded_broker(tmp_path, aclEnable="false") as one, dialogue(one) as client:
+        half = await prepare(client, "Billing", b"of another")
+        assert (await client.ask(37, end_ext(half))).code == 0
+
+
+def beat(client_id: str = "c") -> bytes:
+    return dumps({"clientID": client_id, "producerDataSet": [{"groupName": "producers"}], "consumerDataSet": []})
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
+async def test_only_who_may_publish_is_asked_about_a_transaction(tmp_path: Path, is_guarded: bool) -> None:
+    """S6: anybody may call itself a producer of any group, and a question holds the whole message."""
+    on: dict[str, Any] = {"aclEnable": "true" if is_guarded else "false"}
+    async with (
+        guarded_broker(tmp_path, **on, **SOON) as one,
+        signed_dialogue(one, BILLING) as stranger,
+        signed_dialogue(one, ORDERS) as producer,
+        signed_dialogue(one, ADMIN) as admin,
+    ):
+        await admin.send_ok()
+        assert (await stranger.ask(34, body=beat("s"))).code == 0
+        await prepare(producer, TOPIC, SECRET)
+        if is_guarded:
+            assert (await producer.ask(34, body=beat("p"))).code == 0
+            await wait_until(lambda: producer.was_told(39) > 1)
+        else:
+            await wait_until(lambda: stranger.was_told(39) > 0)
+
+        assert (stranger.was_told(39) > 0) is not is_guarded
+
+
+# ------- replies
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
+async def test_nobody_takes_the_replies_of_another_account(tmp_path: Path, is_guarded: bool) -> None:
+    """S6: replies go to a client's id, which anybody may claim; while its owner is there it is the owner's."""
+    on: dict[str, Any] = {"aclEnable": "true" if is_guarded else "false"}
+    async with (
+        guarded_broker(tmp_path, **on) as one,
+        signed_dialogue(one, BILLING) as stranger,
+        signed_dialogue(one, ORDERS) as requester,
+        signed_dialogue(one, ORDERS) as again,
+    ):
+        assert (await requester.ask(34, body=beat("requester"))).code == 0
+        owner = one.core.clients.producer("requester")
+        for client_id in ("requester", "another", "requester"):
+            assert (await stranger.ask(34, body=beat(client_id))).code == 0
+        assert (one.core.clients.producer("requester") is owner) is is_guarded
+        if is_guarded:
+            assert (await again.ask(34, body=beat("requester"))).code == 0
+            assert one.core.clients.producer("requester") not in (owner, None)
+
+
+# ------- who it was
+
+
+async def test_strictly_signed_administration_works_where_v1_is_refused(tmp_path: Path) -> None:
+    """S6: in the strict mode an administrator who signs as v1 is nobody; the same order, signed strictly, is done."""
+    async with guarded_broker(tmp_path, aclMode="STRICT") as one:
+        body = dumps({"groupName": "New"})
+        async with signed_dialogue(one, ADMIN) as weak:
+            assert (await weak.ask(200, body=body)).code == DENIED
+        assert "New" not in one.core.groups.all
+        async with signed_dialogue(one, ADMIN, SignatureKind.STRICT) as strong:
+            assert (await strong.ask(200, body=body)).code == 0
+        assert "New" in one.core.groups.all
+
+
+async def test_a_signature_is_of_one_request_however_many_come_at_once(broker: Broker) -> None:
+    """S6: requests of several accounts that arrive together on connections of their own are not mixed up."""
+    async with (
+        signed_dialogue(broker, ORDERS) as orders,
+        signed_dialogue(broker, ADMIN) as admin,
+        raw_dialogue(broker, None) as nobody,
+    ):
+        asked = [one.ask(200, body=dumps({"groupName": "New"})) for one in (orders, admin, nobody) * 5]
+        codes = [reply.code for reply in await asyncio.gather(*asked)]
+
+    assert codes == [DENIED, 0, DENIED] * 5

@@ -1,0 +1,83 @@
+"""Brokers of another authority: as a slave one gets nothing, as a master one is believed nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import trustme
+
+from gantry_broker.app import Broker
+from gantry_broker.testing.certificates import Party
+from gantry_broker.testing.local import dialogue, running_broker, wait_until
+
+SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
+
+
+def parties(tmp_path: Path, *, is_guarded: bool) -> tuple[Party, Party]:
+    """An honest broker, and a stranger that takes anybody's certificate; without the guard the honest one does, too."""
+    ours, theirs = trustme.CA(), trustme.CA()
+    honest, stranger = Party(tmp_path / "honest", ours), Party(tmp_path / "stranger", theirs)
+    stranger.trust(ours, theirs)
+    if not is_guarded:
+        honest.trust(ours, theirs)
+    return honest, stranger
+
+
+def written(broker: Broker) -> dict[str, str]:
+    """What a peer could have changed: the log, the tables, the epochs, the role; by content."""
+    root = Path(broker.settings.store_path)
+    parts = ("commitlog", "config", "epochs.json", "role.json", "identity.json")
+    files = [file for part in parts for file in [root / part, *(root / part).rglob("*")] if file.is_file()]
+    return {str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+async def tried(slave: Broker) -> None:
+    """Wait until this one has been turned away."""
+    await wait_until(lambda: getattr(slave.replication.follower, "trouble", None) is not None)
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
+async def test_a_strange_slave_gets_nothing(tmp_path: Path, is_guarded: bool) -> None:
+    """It knows the group's name and asks as a slave does: no stream, no byte, no ack that counts, nothing written."""
+    honest, stranger = parties(tmp_path, is_guarded=is_guarded)
+    async with running_broker(
+        tmp_path / "master", disk=None, clock=None, brokerRole="ASYNC_MASTER", **honest.replication()
+    ) as master:  # fmt: skip
+        async with dialogue(master) as peer:
+            assert (await peer.send(b"a secret")).code == 0
+        await wait_until(lambda: master.store.flushed == master.store.wrote)
+        before = written(master)
+        async with running_broker(
+            tmp_path / "slave", disk=None, clock=None, haMasterAddress=master.settings.ha_address, **SLAVE,
+            **stranger.replication(),
+        ) as slave:  # fmt: skip
+            if is_guarded:
+                await tried(slave)
+                assert slave.store.wrote == 0 and len(master.replication.acks) == 0
+                assert before["commitlog/00000000000000000000"] and written(master) == before
+            else:
+                await wait_until(lambda: slave.store.wrote == master.store.wrote)
+
+
+@pytest.mark.parametrize("is_guarded", [True, False], ids=["guarded", "twin"])
+async def test_a_strange_master_is_believed_nothing(tmp_path: Path, is_guarded: bool) -> None:
+    """Its messages, tables and epochs do not get into the store of a slave that was led to it."""
+    honest, stranger = parties(tmp_path, is_guarded=is_guarded)
+    async with running_broker(
+        tmp_path / "rogue", disk=None, clock=None, brokerRole="ASYNC_MASTER", **stranger.replication()
+    ) as rogue:  # fmt: skip
+        async with dialogue(rogue) as peer:
+            assert (await peer.send(b"a lie")).code == 0
+        async with running_broker(
+            tmp_path / "slave", disk=None, clock=None, haMasterAddress=rogue.settings.ha_address, **SLAVE,
+            **honest.replication(),
+        ) as slave:  # fmt: skip
+            if is_guarded:
+                before = written(slave)
+                await tried(slave)
+                assert slave.store.wrote == 0 and slave.replication.promised_epoch == 0
+                assert before and written(slave) == before
+            else:
+                await wait_until(lambda: slave.store.wrote == rogue.store.wrote)

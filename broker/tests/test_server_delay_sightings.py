@@ -1,0 +1,233 @@
+"""Delays while the clock is set, disks are full, topics vanish and files rot: nothing early, nothing lost."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.errors import ConfigCorrupt, StoreFull
+from gantry_broker.server import delay
+from gantry_broker.server.delay_drafts import due_drafts
+from gantry_broker.server.delay_sightings import SIGHTINGS, Sightings
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.local import (
+    TOPIC,
+    UNIQUE_ID,
+    Dialogue,
+    dialogue,
+    properties_text,
+    running_broker,
+    wait_until,
+)
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+HOUR_MS = 3_600_000
+
+
+class Blind:
+    """Sightings that see nothing: the twin of each test of a clock."""
+
+    def see(self, level: int, end: int, *, now_ms: int, delay_ms: int) -> int:
+        return 0
+
+    def forget(self) -> None:
+        """There is nothing."""
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
+    async with running_broker(tmp_path, clock=clock) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+async def send(client: Dialogue, body: bytes, level: int, **more: str) -> None:
+    await client.send_ok(body, queueId="3", properties=properties_text(UNIQ_KEY=UNIQUE_ID, DELAY=str(level)), **more)
+
+
+def end(broker: Broker, topic: str = TOPIC, queue_id: int = 3) -> int:
+    queue = broker.core.store.find_queue(topic, queue_id)
+    return 0 if queue is None else queue.readable_end
+
+
+async def looked_at(broker: Broker) -> None:
+    rounds = broker.delay.rounds
+    await wait_until(lambda: broker.delay.rounds >= rounds + 2)
+
+
+def spoil(root: Path, pattern: str, text: str) -> int:
+    """Overwrite files; how many."""
+    found = list(root.rglob(pattern))
+    for path in found:
+        path.write_text(text)
+    return len(found)
+
+
+def test_nothing_has_waited_that_was_not_seen_one_delay_ago() -> None:
+    """What is seen at one moment has waited one delay later, to the millisecond; what came after it has not."""
+    seen = Sightings()
+    assert seen.see(1, 5, now_ms=0, delay_ms=1_000) == 0
+    assert seen.see(1, 9, now_ms=500, delay_ms=1_000) == 0
+    assert seen.see(1, 9, now_ms=999, delay_ms=1_000) == 0
+    assert seen.see(1, 9, now_ms=1_000, delay_ms=1_000) == 5
+    assert seen.see(1, 9, now_ms=1_499, delay_ms=1_000) == 5
+    assert seen.see(1, 9, now_ms=1_500, delay_ms=1_000) == 9
+    assert seen.see(2, 7, now_ms=1_500, delay_ms=1_000) == 0, "another level"
+
+
+def test_sightings_are_few_and_no_message_is_forgotten() -> None:
+    """However often a level grows, it is remembered a few times; a message is late by that grain at most."""
+    seen = Sightings()
+    delay_ms = 1_600
+    for now_ms in range(5_000):
+        waited = seen.see(1, now_ms + 1, now_ms=now_ms, delay_ms=delay_ms)
+        assert max(0, now_ms - delay_ms - delay_ms // SIGHTINGS) <= waited <= max(0, now_ms - delay_ms + 1)
+    assert len(seen._seen[1]) <= SIGHTINGS + 1
+
+
+def test_a_queue_that_was_cut_has_to_be_seen_again() -> None:
+    """What stands at an offset after a cut is another message, which has not waited."""
+    seen = Sightings()
+    seen.see(1, 9, now_ms=0, delay_ms=1_000)
+    assert seen.see(1, 9, now_ms=1_000, delay_ms=1_000) == 9
+
+    assert seen.see(1, 4, now_ms=1_001, delay_ms=1_000) == 0
+    assert seen.see(1, 4, now_ms=2_001, delay_ms=1_000) == 4
+    seen.forget()
+    assert seen.see(1, 4, now_ms=9_000, delay_ms=1_000) == 0
+
+
+async def put_after_the_clock_was_set_back(broker: Broker, clock: FakeClock, client: Dialogue) -> None:
+    """A message of level 3, ten seconds, that was stored while the clock was an hour behind the log."""
+    await client.send_ok(b"now", queueId="0")
+    clock.jump_wall(-HOUR_MS)
+    await send(client, b"later", 3)
+    await looked_at(broker)
+
+
+async def test_a_clock_that_is_set_back_does_not_hold_up_what_is_delayed(
+    broker: Broker, clock: FakeClock, client: Dialogue
+) -> None:
+    """Its delay is what a message waits for, not the hour that the clock lost; and nothing comes before that."""
+    await put_after_the_clock_was_set_back(broker, clock, client)
+
+    clock.advance(9_999)
+    await looked_at(broker)
+    assert end(broker) == 0
+
+    clock.advance(1)
+    await wait_until(lambda: end(broker) == 1)
+
+
+async def test_without_sightings_it_would_wait_for_the_hour(
+    broker: Broker, clock: FakeClock, client: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: what the records say alone."""
+    monkeypatch.setattr(broker.delay, "_sightings", Blind())
+    await put_after_the_clock_was_set_back(broker, clock, client)
+
+    clock.advance(10_000)
+    await looked_at(broker)
+    assert end(broker) == 0
+
+    clock.advance(HOUR_MS)
+    await wait_until(lambda: end(broker) == 1)
+
+
+async def test_a_clock_that_goes_back_and_forth_delivers_once(
+    broker: Broker, clock: FakeClock, client: Dialogue
+) -> None:
+    """Every message once, in order, whichever proof comes first."""
+    for number in range(40):
+        await send(client, b"%d" % number, 2)
+        clock.jump_wall((-1) ** number * 7_000)
+        clock.advance(400)
+        await looked_at(broker)
+    clock.advance(20_000)
+    await wait_until(lambda: broker.delay.progress.offset(2) == 40)
+
+    bodies: list[bytes] = []
+    while len(bodies) < 40:
+        bodies += [message.body for message in await client.read(len(bodies), queueId="3", maxMsgNums="32")]
+    assert bodies == [b"%d" % number for number in range(40)]
+
+
+async def test_a_topic_that_was_deleted_meanwhile_holds_up_nobody(
+    broker: Broker, clock: FakeClock, client: Dialogue
+) -> None:
+    """Its message is kept where it belonged, and can be read when the topic is there again; others come in time."""
+    await send(client, b"gone", 1, topic="Gone")
+    await send(client, b"here", 1)
+    assert (await client.ask(215, {"topic": "Gone"})).code == 0
+
+    clock.advance(1_000)
+    await wait_until(lambda: end(broker) == 1)
+
+    assert broker.delay.progress.offset(1) == 2
+    assert "Gone" not in broker.core.topics
+    await client.send_ok(b"again", topic="Gone", queueId="3")
+    assert [message.body for message in await client.read(0, topic="Gone", queueId="3")] == [b"gone", b"again"]
+
+
+async def test_a_level_whose_store_refuses_does_not_stop_the_others(
+    broker: Broker, clock: FakeClock, client: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one level meets is asked again a second later, and the task goes on for the rest."""
+    await send(client, b"one", 1)
+    await send(client, b"two", 2)
+
+    def refuse(data: bytes, *, delay_ms: int, **more: object) -> object:
+        if delay_ms == 1_000:
+            raise StoreFull("no")
+        return due_drafts(data, delay_ms=delay_ms, **more)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(delay, "due_drafts", refuse)
+        clock.advance(5_000)
+        await wait_until(lambda: broker.delay.progress.offset(2) == 1)
+        assert broker.delay.progress.offset(1) == 0
+
+    await wait_until(lambda: broker.delay.progress.offset(1) == 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"offsetTable": {"1": "far"}}', "[]", ""], ids=["cut", "shape", "list", "empty"]
+)
+async def test_progress_that_rots_is_taken_from_its_predecessor(tmp_path: Path, clock: FakeClock, text: str) -> None:
+    """The file's .bak is older: what it does not know of is delivered again, and nothing is skipped."""
+    async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
+        for number in (b"1", b"2"):
+            await send(client, number, 1)
+            clock.advance(1_000)
+            await wait_until(lambda number=number: end(broker) == int(number))  # type: ignore[misc]
+            await broker.core.persistence.round()
+    assert spoil(tmp_path, "delayOffset.json", text) == 1
+
+    async with running_broker(tmp_path, clock=clock) as broker:
+        assert broker.delay.progress.offset(1) < 2
+        await wait_until(lambda: broker.delay.progress.offset(1) == 2)
+        assert 2 < end(broker) <= 4
+
+
+async def test_a_broker_that_cannot_know_its_progress_does_not_start(tmp_path: Path, clock: FakeClock) -> None:
+    """The file is damaged, and its predecessor too, or not there: said, instead of beginning anew or skipping."""
+    async with running_broker(tmp_path, clock=clock) as broker, dialogue(broker) as client:
+        await send(client, b"1", 1)
+        clock.advance(1_000)
+        await wait_until(lambda: end(broker) == 1)
+    assert spoil(tmp_path, "delayOffset.json*", "{") >= 1
+
+    with pytest.raises(ConfigCorrupt, match="delayOffset"):
+        async with running_broker(tmp_path, clock=clock):
+            pass

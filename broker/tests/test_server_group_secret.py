@@ -1,0 +1,173 @@
+"""The secret of a replication group: it may change while everybody runs, and an empty one lets nobody in."""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.server import group_secret
+from gantry_broker.server.group_secret import GroupSecret
+from gantry_broker.server.replication import Replication
+from gantry_broker.testing.local import dialogue, running_broker, wait_until
+
+SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
+
+
+@pytest.fixture(autouse=True)
+def fast_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_secret, "LOOK_INTERVAL_S", 0.01)
+
+
+def broker_at(path: Path, **conf: str) -> AbstractAsyncContextManager[Broker]:
+    return running_broker(path, disk=None, clock=None, **conf)
+
+
+class Mount:
+    """A Secret as Kubernetes mounts it: the name leads through `..data`, which is turned as a whole."""
+
+    def __init__(self, folder: Path, secret: str) -> None:
+        self.folder, self._count = folder, 0
+        folder.mkdir()
+        self.path = folder / "secret"
+        self.path.symlink_to("..data/secret")
+        self.turn(secret)
+
+    def turn(self, secret: str) -> None:
+        self._count += 1
+        version = self.folder / f"..{self._count}"
+        version.mkdir()
+        (version / "secret").write_text(secret + "\n")
+        (self.folder / "..data_tmp").symlink_to(version.name)
+        (self.folder / "..data_tmp").replace(self.folder / "..data")
+
+
+@asynccontextmanager
+async def pair(tmp_path: Path, of_master: Mount, of_slave: Mount) -> AsyncIterator[tuple[Broker, Broker]]:
+    """A master that waits for its slave, and the slave."""
+    async with broker_at(
+        tmp_path / "master", brokerRole="SYNC_MASTER", haSecretPath=str(of_master.path)
+    ) as master:  # fmt: skip
+        address = master.settings.ha_address
+        async with broker_at(
+            tmp_path / "slave", haMasterAddress=address, haSecretPath=str(of_slave.path), **SLAVE
+        ) as slave:
+            await wait_until(lambda: len(master.replication.acks) == 1)
+            yield master, slave
+
+
+async def send(master: Broker) -> int:
+    async with dialogue(master) as peer:
+        return (await peer.send(b"a")).code
+
+
+def again(master: Broker) -> None:
+    assert master.replication.server is not None
+    master.replication.server.disconnect("to see it come again")
+
+
+async def test_a_swapped_secret_is_noticed_by_both_sides(tmp_path: Path) -> None:
+    """The stream that exists goes on; a new one needs the new secret on both sides, and comes by itself."""
+    of_master, of_slave = Mount(tmp_path / "m", "one"), Mount(tmp_path / "s", "one")
+    async with pair(tmp_path, of_master, of_slave) as (master, slave):
+        assert await send(master) == 0
+
+        of_master.turn("two")
+        await wait_until(lambda: master.replication.secret.current == b"two")
+        assert len(master.replication.acks) == 1 and await send(master) == 0
+
+        again(master)
+        await wait_until(lambda: "secret" in str(getattr(slave.replication.follower, "trouble", "")))
+        assert len(master.replication.acks) == 0
+
+        of_slave.turn("two")
+        await wait_until(lambda: len(master.replication.acks) == 1)
+        assert await send(master) == 0
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "twin"])
+async def test_the_old_secret_opens_nothing_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    """Who has only the old one is turned away; a master that was not told of the change would let it in."""
+    if not is_told:
+        monkeypatch.setattr(Replication, "_secret_changed", lambda self: None)
+    of_master, of_slave = Mount(tmp_path / "m", "one"), Mount(tmp_path / "s", "one")
+    async with pair(tmp_path, of_master, of_slave) as (master, slave):
+        of_master.turn("two")
+        await wait_until(lambda: master.replication.secret.current == b"two")
+        first = slave.replication.follower
+        again(master)
+        await wait_until(lambda: len(master.replication.acks) == 0)
+
+        if is_told:
+            await wait_until(lambda: "secret" in str(getattr(slave.replication.follower, "trouble", "")))
+            assert len(master.replication.acks) == 0
+        else:
+            await wait_until(lambda: len(master.replication.acks) == 1)
+        assert slave.replication.follower is first
+
+
+def _empty(path: Path) -> None:
+    path.write_text(" \n")
+
+
+def _directory(path: Path) -> None:
+    path.mkdir()
+
+
+def _large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(5 * 1024**3)
+
+
+UNUSABLE: dict[str, Callable[[Path], None]] = {
+    "empty": _empty, "missing": lambda path: None, "directory": _directory, "5 GiB": _large,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", UNUSABLE.values(), ids=UNUSABLE.keys())
+async def test_a_secret_that_is_none_is_never_used(
+    tmp_path: Path, spoil: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It stops a start, and changes nothing later; both name the setting, once, and never a secret."""
+    path = tmp_path / "secret"
+    spoil(path)
+    with pytest.raises(OSError, match=f"haSecretPath={path}"):
+        async with broker_at(tmp_path / "store", haSecretPath=str(path)):
+            pass
+
+    good = tmp_path / "good"
+    good.write_text("well-kept")
+    (tmp_path / "link").symlink_to(good)
+    secret = GroupSecret(str(tmp_path / "link"))
+    await secret.start()
+    await secret.close()
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to(path)
+    caplog.clear()
+    for _ in range(4):
+        await secret.look()
+
+    assert secret.current == b"well-kept"
+    [line] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert f"haSecretPath={tmp_path / 'link'}" in line.__dict__["reason"]
+    assert "well-kept" not in str(line.__dict__) + repr(secret)
+
+
+async def test_a_secret_counts_when_it_was_seen_twice(tmp_path: Path) -> None:
+    """Half of a file that is being written is nobody's secret."""
+    path = tmp_path / "secret"
+    path.write_text("one")
+    changes: list[bytes] = []
+    secret = GroupSecret(str(path), lambda: changes.append(secret.current))
+    await secret.start()
+    await secret.close()
+
+    for text in ("tw", "two", "two", "two"):
+        path.write_text(text)
+        await secret.look()
+
+    assert changes == [b"two"]

@@ -1,0 +1,161 @@
+package dev.gantry.interop;
+
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.Random;
+import java.util.concurrent.Callable;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/**
+ * Settings that the admin client changes while broker and name server run, as {@code mqadmin updateBrokerConfig} and
+ * {@code updateNamesrvConfig} do.
+ *
+ * <p>It is played in two parts, {@code change} and {@code changed}; whoever runs them starts the servers again in between.
+ */
+final class Configuring {
+    private static final String SIZE = "maxMessageSize";
+    private static final String SIZE_CHANGED = "100000";
+    private static final String TOPICS = "enableAllTopicList";
+    /** Of a broker, and none of anybody. */
+    private static final List<String> FORBIDDEN = List.of("storePathRootDir", "aclFile", "noSuchSetting");
+    private static final String PATH_OF_NAME_SERVER = "kvConfigPath";
+    private static final int SMALL_BYTES = 1_000;
+    private static final int LARGE_BYTES = 300_000;
+    private static final int NO_PERMISSION = 16;
+    private static final int MESSAGE_ILLEGAL = 13;
+
+    private final Stage stage;
+    private final DefaultMQAdminExt admin;
+    private final DefaultMQProducer producer;
+    private final List<String> nameServers;
+    private final String broker;
+    private int sent;
+
+    private Configuring(Stage stage) throws Exception {
+        this.stage = stage;
+        this.admin = stage.admin();
+        this.producer = stage.producer();
+        this.producer.setRetryTimesWhenSendFailed(0);
+        this.nameServers = List.of(stage.options.nameServer());
+        this.broker = admin.examineBrokerClusterInfo().getBrokerAddrTable().values().iterator().next()
+            .getBrokerAddrs().get(0L);
+    }
+
+    /** A change holds at once; what may not change is refused by its name, and then nothing else changes either. */
+    static void change(Stage stage) throws Exception {
+        Configuring play = new Configuring(stage);
+        play.promise(play.refusal(LARGE_BYTES) == 0, "a large message is taken before");
+        play.admin.updateBrokerConfig(play.broker, properties(SIZE, SIZE_CHANGED));
+        play.theChangeHolds();
+        play.forbiddenKeysAreRefused();
+        play.admin.updateNameServerConfig(properties(TOPICS, "false"), play.nameServers);
+        play.nameServerIsChanged();
+        play.nameServerRefuses();
+        stage.outcome.sent = play.sent;
+    }
+
+    /** After the servers were started again: it still holds, and can be taken back. */
+    static void changed(Stage stage) throws Exception {
+        Configuring play = new Configuring(stage);
+        play.theChangeHolds();
+        play.nameServerIsChanged();
+        play.admin.updateBrokerConfig(play.broker, properties(SIZE, ""));
+        play.promise(play.refusal(LARGE_BYTES) == 0, "a large message is taken when the change was taken back");
+        play.admin.updateNameServerConfig(properties(TOPICS, "true"), play.nameServers);
+        play.promise(!play.admin.fetchAllTopicList().getTopicList().isEmpty(), "topics are listed again");
+        stage.outcome.sent = play.sent;
+    }
+
+    private void theChangeHolds() throws Exception {
+        String shown = admin.getBrokerConfig(broker).getProperty(SIZE);
+        promise(SIZE_CHANGED.equals(shown), "getBrokerConfig shows what was changed, not " + shown);
+        int code = refusal(LARGE_BYTES);
+        promise(code == MESSAGE_ILLEGAL, "a large message is refused with 13, not " + code);
+        promise(refusal(SMALL_BYTES) == 0, "a small message is taken");
+    }
+
+    private void forbiddenKeysAreRefused() throws Exception {
+        Properties before = admin.getBrokerConfig(broker);
+        for (String key : FORBIDDEN) {
+            Refusal refusal = refused(() -> {
+                admin.updateBrokerConfig(broker, properties(SIZE, "50000", key, "/elsewhere"));
+                return null;
+            });
+            promise(refusal.code == NO_PERMISSION && refusal.text.contains(key), key + " is refused: " + refusal);
+        }
+        Refusal refusal = refused(() -> {
+            admin.updateBrokerConfig(broker, properties(SIZE, "lots"));
+            return null;
+        });
+        promise(refusal.code != 0 && refusal.text.contains(SIZE), "a value that is none is refused: " + refusal);
+        promise(before.equals(admin.getBrokerConfig(broker)), "a refused request changes nothing");
+    }
+
+    private void nameServerIsChanged() throws Exception {
+        String shown = nameServer().getProperty(TOPICS);
+        promise("false".equals(shown), "getNamesrvConfig shows what was changed, not " + shown);
+        promise(refused(admin::fetchAllTopicList).code != 0, "the name server lists no topics any more");
+    }
+
+    private void nameServerRefuses() throws Exception {
+        Properties before = nameServer();
+        Refusal refusal = refused(() -> {
+            Properties both = properties(TOPICS, "true", PATH_OF_NAME_SERVER, "/elsewhere");
+            admin.updateNameServerConfig(both, nameServers);
+            return null;
+        });
+        promise(refusal.code == NO_PERMISSION && refusal.text.contains(PATH_OF_NAME_SERVER),
+            PATH_OF_NAME_SERVER + " is refused: " + refusal);
+        promise(before.equals(nameServer()), "a refused request changes nothing at the name server");
+    }
+
+    private Properties nameServer() throws Exception {
+        Map<String, Properties> all = admin.getNameServerConfig(nameServers);
+        return all.values().iterator().next();
+    }
+
+    /** Sends so many bytes that cannot be compressed; 0, or the code of the refusal. */
+    private int refusal(int bytes) throws Exception {
+        byte[] body = new byte[bytes];
+        new Random(bytes).nextBytes(body);
+        Refusal refusal = refused(() -> {
+            SendResult result = producer.send(new Message(stage.topic, body));
+            sent++;
+            return result;
+        });
+        return refusal.code;
+    }
+
+    private void promise(boolean kept, String promise) {
+        stage.outcome.promise(kept, promise);
+    }
+
+    private static Properties properties(String... pairs) {
+        Properties properties = new Properties();
+        for (int index = 0; index < pairs.length; index += 2) {
+            properties.setProperty(pairs[index], pairs[index + 1]);
+        }
+        return properties;
+    }
+
+    private static Refusal refused(Callable<?> asking) throws Exception {
+        try {
+            asking.call();
+            return new Refusal(0, "");
+        } catch (MQBrokerException refused) {
+            return new Refusal(refused.getResponseCode(), String.valueOf(refused.getErrorMessage()));
+        } catch (MQClientException refused) {
+            return new Refusal(refused.getResponseCode(), String.valueOf(refused.getErrorMessage()));
+        }
+    }
+
+    /** What a server answered instead of doing it; code 0: it did it. */
+    private record Refusal(int code, String text) {
+    }
+}

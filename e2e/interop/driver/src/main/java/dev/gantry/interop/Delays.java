@@ -1,0 +1,115 @@
+package dev.gantry.interop;
+
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * Delayed messages and failed deliveries, while brokers die: a producer and a consumer that are never restarted. A
+ * delivery fails as long as the broker says that the message has failed fewer times than its number is to fail. Nothing
+ * is judged here.
+ *
+ * <pre>
+ * put NUMBER LEVEL BEGAN ENDED              the broker answered 0; level 0 is no delay
+ * unsure NUMBER WHY                         any other end of an attempt
+ * got NUMBER TIMES RETRY AT OFFSET TAKEN    delivered after so many failures; whether by way of the retry topic, and taken
+ * </pre>
+ */
+final class Delays {
+    private static final int LEVELS = 5;
+    private static final int PAUSE_MILLIS = 20;
+    private static final int RECONSUME_TIMES_MAX = 16;
+
+    private final Stage stage;
+    private final Content content;
+    private final Ledger ledger;
+    private final Orders orders;
+    private final AtomicInteger next = new AtomicInteger();
+    private final AtomicInteger put = new AtomicInteger();
+
+    private Delays(Stage stage, Ledger ledger, Orders orders) {
+        this.stage = stage;
+        this.content = stage.content();
+        this.ledger = ledger;
+        this.orders = orders;
+    }
+
+    /** Every other message is delayed, by every level in turn. */
+    static int levelOf(int number) {
+        return number % 2 == 0 ? 0 : 1 + number / 2 % LEVELS;
+    }
+
+    /** Three messages of seven fail, once to three times. */
+    static int failuresOf(int number) {
+        return Math.max(0, number % 7 - 3);
+    }
+
+    static void play(Stage stage) throws Exception {
+        Path directory = Path.of(stage.options.directory());
+        try (Ledger ledger = new Ledger(directory.resolve("ledger.txt")); Orders orders = new Orders(directory)) {
+            new Delays(stage, ledger, orders).run();
+        }
+    }
+
+    private void run() throws Exception {
+        DefaultMQProducer producer = stage.producer();
+        stage.createTopic(producer, stage.options.queues());
+        DefaultMQPushConsumer consumer = stage.pushConsumer(stage.group);
+        consumer.setPollNameServerInterval(stage.options.pollMillis());
+        consumer.setMaxReconsumeTimes(RECONSUME_TIMES_MAX);
+        consumer.setConsumeMessageBatchMaxSize(1);
+        consumer.subscribe(stage.topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
+            take(messages.get(0)) ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS : ConsumeConcurrentlyStatus.RECONSUME_LATER);
+        consumer.start();
+        List<Thread> threads = new ArrayList<>();
+        for (int number = 0; number < stage.options.threads(); number++) {
+            Thread thread = new Thread(() -> send(producer), "sender-" + number);
+            thread.start();
+            threads.add(thread);
+        }
+        Senders.finish(threads);
+        ledger.write("sent", next.get());
+        orders.awaitEnd();
+        stage.outcome.sent = put.get();
+    }
+
+    private void send(DefaultMQProducer producer) {
+        while (orders.maySend()) {
+            int number = next.getAndIncrement();
+            Message message = content.make(number);
+            message.setDelayTimeLevel(levelOf(number));
+            long began = Ledger.now();
+            try {
+                SendResult result = producer.send(message);
+                if (result.getSendStatus() == SendStatus.SEND_OK) {
+                    put.incrementAndGet();
+                    ledger.write("put", number, levelOf(number), began, Ledger.now());
+                } else {
+                    ledger.write("unsure", number, result.getSendStatus());
+                }
+            } catch (Exception refused) {
+                ledger.write("unsure", number, refused.getClass().getSimpleName());
+            }
+            Orders.sleep(PAUSE_MILLIS);
+        }
+    }
+
+    private boolean take(MessageExt message) {
+        int number = content.verify(message, Integer.MAX_VALUE);
+        boolean isTaken = number < 0 || message.getReconsumeTimes() >= failuresOf(number);
+        int retry = message.getProperty("RETRY_TOPIC") == null ? 0 : 1;
+        ledger.write("got", number, message.getReconsumeTimes(), retry, Ledger.now(), message.getCommitLogOffset(),
+            isTaken ? 1 : 0);
+        return isTaken;
+    }
+}

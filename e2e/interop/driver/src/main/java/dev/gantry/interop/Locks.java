@@ -1,0 +1,99 @@
+package dev.gantry.interop;
+
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * Ordered consumption by several processes, of which some die, while brokers do. One process sends, one thread for each
+ * queue; the others consume in order. Each writes a ledger of its own, and nothing is judged here.
+ *
+ * <pre>
+ * ok NUMBER QUEUE OFFSET                  the broker answered 0
+ * taken NUMBER QUEUE OFFSET BEGAN ENDED   the listener had it from BEGAN to ENDED
+ * </pre>
+ */
+final class Locks {
+    private static final int SEND_PAUSE_MILLIS = 10;
+    private static final int CONSUME_MILLIS = 2;
+
+    private Locks() {
+    }
+
+    private static Ledger ledger(Stage stage, String name) throws Exception {
+        return new Ledger(Path.of(stage.options.directory()).resolve(name + "-" + ProcessHandle.current().pid() + ".txt"));
+    }
+
+    static void send(Stage stage) throws Exception {
+        DefaultMQProducer producer = stage.producer();
+        stage.createTopic(producer, stage.options.queues());
+        List<MessageQueue> queues = producer.fetchPublishMessageQueues(stage.topic);
+        try (Ledger ledger = ledger(stage, "sent"); Orders orders = new Orders(Path.of(stage.options.directory()))) {
+            List<Thread> threads = new ArrayList<>();
+            for (MessageQueue queue : queues) {
+                Thread thread = new Thread(() -> pour(stage, producer, queue, queues.size(), ledger, orders));
+                thread.start();
+                threads.add(thread);
+            }
+            Senders.finish(threads);
+            ledger.write("sent", 0);
+            orders.awaitEnd();
+        }
+    }
+
+    /** The numbers of a queue are its own, and only grow; one whose send failed is not used again. */
+    private static void pour(
+        Stage stage, DefaultMQProducer producer, MessageQueue queue, int step, Ledger ledger, Orders orders) {
+        Content content = stage.content();
+        for (int number = queue.getQueueId(); orders.maySend(); number += step) {
+            try {
+                SendResult result = producer.send(content.make(number), queue);
+                if (result.getSendStatus() == SendStatus.SEND_OK) {
+                    ledger.write("ok", number, queue.getQueueId(), result.getQueueOffset());
+                }
+            } catch (Exception refused) {
+                Orders.sleep(SEND_PAUSE_MILLIS * 5);
+            }
+            Orders.sleep(SEND_PAUSE_MILLIS);
+        }
+    }
+
+    static void consume(Stage stage) throws Exception {
+        Content content = stage.content();
+        try (Ledger ledger = ledger(stage, "taken"); Orders orders = new Orders(Path.of(stage.options.directory()))) {
+            DefaultMQPushConsumer consumer = stage.pushConsumer(stage.group);
+            consumer.setPollNameServerInterval(stage.options.pollMillis());
+            consumer.setConsumeMessageBatchMaxSize(1);
+            consumer.subscribe(stage.topic, "*");
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                for (MessageExt message : messages) {
+                    long began = Ledger.now();
+                    sleep();
+                    ledger.write("taken", content.verify(message, Integer.MAX_VALUE), message.getQueueId(),
+                        message.getQueueOffset(), began, Ledger.now());
+                }
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+            consumer.start();
+            orders.awaitEnd();
+        }
+    }
+
+    /** A client that is shut down interrupts its listeners; what they have is theirs all the same. */
+    private static void sleep() {
+        try {
+            TimeUnit.MILLISECONDS.sleep(CONSUME_MILLIS);
+        } catch (InterruptedException ending) {
+            Thread.currentThread().interrupt();
+        }
+    }
+}

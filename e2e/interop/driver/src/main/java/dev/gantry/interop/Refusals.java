@@ -1,0 +1,72 @@
+package dev.gantry.interop;
+
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.protocol.RemotingCommand;
+
+/**
+ * What this broker does not do: popping, timers for any moment, recalling. Whoever asks for it is told so at once, in
+ * words, and nothing of it is stored: a message that is taken and comes at another time than was asked would be worse.
+ */
+final class Refusals {
+    private static final long AT_ONCE_MILLIS = 5_000;
+    private static final List<Integer> CODES = List.of(200050, 200051, 200052, 200053, 200054, 200055, 200151, 370);
+    private static final List<String> TIMERS = List.of("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC");
+
+    private Refusals() {
+    }
+
+    static void play(Stage stage) throws Exception {
+        DefaultMQProducer producer = stage.producer();
+        stage.createTopic(producer, stage.options.queues());
+        List<MessageQueue> queues = producer.fetchPublishMessageQueues(stage.topic);
+        producer.send(new Message(stage.topic, new byte[] {1}));
+        for (int code : CODES) {
+            Map<String, String> fields = Map.of("topic", stage.topic, "consumerGroup", stage.group);
+            refused(stage, "request " + code, () -> Dialect.invoke(producer, queues.get(0), code, fields));
+        }
+        for (String timer : TIMERS) {
+            String when = timer.equals("TIMER_DELIVER_MS") ? String.valueOf(System.currentTimeMillis() + 60_000) : "60";
+            refused(stage, timer, () -> {
+                Message message = new Message(stage.topic, new byte[] {1});
+                MessageAccessor.putProperty(message, timer, when);
+                return producer.send(message).toString();
+            });
+        }
+        Dialect.newRequests(producer, queues.get(0), stage.group).forEach((what, asked) -> refused(stage, what, asked));
+        long stored = 0;
+        for (MessageQueue queue : queues) {
+            stored += producer.maxOffset(queue);
+        }
+        stage.outcome.promise(stored == 1, "nothing that is refused is stored (" + (stored - 1) + " messages are)");
+        producer.send(new Message(stage.topic, new byte[] {1}));
+    }
+
+    private static void refused(Stage stage, String what, Dialect.Asked asked) {
+        long start = System.nanoTime();
+        String said;
+        boolean isRefused;
+        try {
+            said = asked.answer();
+            isRefused = said.startsWith(Dialect.REFUSED);
+        } catch (Exception refusal) {
+            said = String.valueOf(refusal.getMessage());
+            isRefused = !said.contains("imeout");
+        }
+        long millis = (System.nanoTime() - start) / 1_000_000;
+        stage.outcome.detail(what, said.lines().findFirst().orElse(""));
+        stage.outcome.promise(isRefused, what + " is refused (" + said + ")");
+        stage.outcome.promise(said.contains("this broker") || said.contains("delay levels instead"),
+            what + " is refused in words that help (" + said + ")");
+        stage.outcome.promise(millis < AT_ONCE_MILLIS, what + " is refused at once (after " + millis + " ms)");
+    }
+
+    /** What a refusal says, of a broker's answer that is no success. */
+    static String words(RemotingCommand answer) {
+        return (answer.getCode() == 0 ? "done" : Dialect.REFUSED) + " CODE: " + answer.getCode() + " " + answer.getRemark();
+    }
+}

@@ -1,0 +1,217 @@
+"""Delays, retries and ordered consumption while brokers die: who is killed when, and the clients that live through it.
+
+    restart   one broker: begin -> load -> kill -9 -> start -> load -> stop -> begin again -> load -> end
+    failover  three members, code 0 needs one slave: load -> kill -9 the master -> gantry ha promote -> load -> end
+
+`delays` has one producer and one consumer in one process that is never restarted. `locks` has three processes: one
+sends, two consume in order, and one of those is killed before anything happens to a broker. What they write down is
+judged by `flows_judge`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, final
+
+from gantry_interop import drivers, java, peers
+from gantry_interop.broker_group import BrokerGroup
+from gantry_interop.errors import DeadlineExceeded, InteropError
+from gantry_interop.flows_judge import DELAY_SECONDS, DelayLedger, FlowLedger, LockLedger
+from gantry_interop.processes import Child, Nursery, wait_until
+
+RUN = "f"
+QUEUES = 4
+POLL_MS = 1_000
+LEVELS = " ".join(f"{seconds}s" for seconds in DELAY_SECONDS)
+READY_SECONDS_MAX = 120.0
+QUIET_SECONDS_MAX = 150.0
+"""A queue lock rests for a minute after a crash, and clients notice a new route or member within seconds."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is played."""
+
+    story: Literal["delays", "locks"]
+    event: Literal["restart", "failover"]
+    client: str
+    load_seconds: float = 8.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.story} through a {self.event}"
+
+
+PLANS = tuple(
+    Plan(story, event, client)
+    for story in ("delays", "locks")
+    for event in ("restart", "failover")
+    for client in java.CLIENT_MODULES
+)
+
+
+@dataclass
+class FlowReport:
+    """What came of it."""
+
+    plan: Plan
+    broken: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> bool:
+        return not self.broken
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def line(self) -> str:
+        counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in self.counts.items())
+        return f"{self.plan.client}  {self.plan.name}: {'kept' if self.kept else 'BROKEN'}, {counts}"
+
+
+@final
+class _OneBroker:
+    """A broker that is killed, and stopped in order, and started again on its store."""
+
+    def __init__(self, nursery: Nursery, directory: Path) -> None:
+        self._nursery = nursery
+        self._layout = peers.Layout(directory / "peer", settings={"messageDelayLevel": LEVELS})
+        self._peer = peers.start("gantry", nursery, self._layout)
+        self._broker = self._peer.broker
+        self.address = self._peer.address
+        self.events: tuple[Callable[[], None], ...] = (self._crash, self._stop)
+
+    def _crash(self) -> None:
+        self._broker.kill()
+        self._broker = peers.start_broker("gantry", self._nursery, self._layout)
+
+    def _stop(self) -> None:
+        self._broker.stop(peers.ORDERLY_SECONDS_MAX)
+        self._broker = peers.start_broker("gantry", self._nursery, self._layout)
+
+    def stop(self) -> None:
+        self._broker.stop(peers.ORDERLY_SECONDS_MAX)
+        self._peer.name_server.stop()
+
+
+@final
+class _ThreeBrokers:
+    """A group in which code 0 needs a slave: nothing that was acknowledged may be missing, whoever dies."""
+
+    def __init__(self, nursery: Nursery, directory: Path) -> None:
+        settings = {"brokerRole": "SYNC_MASTER", "messageDelayLevel": LEVELS}
+        self._group = BrokerGroup(nursery, directory, 3, settings)
+        self._group.start()
+        self._group.begin(1)
+        self.address = self._group.address
+        self.events: tuple[Callable[[], None], ...] = (self._fail_over,)
+
+    def _fail_over(self) -> None:
+        old = self._group[1]
+        self._group.kill(old)
+        moved = self._group.promote()
+        self._group.start_member(old)
+        self._group.follow(old, self._group[moved["number"]], moved["epoch"])
+
+    def stop(self) -> None:
+        self._group.stop()
+
+
+@final
+class _Play:
+    """One plan. Used once."""
+
+    def __init__(self, plan: Plan, nursery: Nursery, directory: Path) -> None:
+        self._plan = plan
+        self._nursery = nursery
+        self._directory = directory
+        self._orders = directory / "orders"
+        self._orders.mkdir(parents=True)
+        self._brokers = (_OneBroker if plan.event == "restart" else _ThreeBrokers)(nursery, directory)
+        self._ledger: FlowLedger = (DelayLedger if plan.story == "delays" else LockLedger)(self._orders)
+        self._report = FlowReport(plan)
+
+    def run(self) -> FlowReport:
+        """Raises ``InteropError`` if it cannot be played; what the brokers did wrong is in the report."""
+        names = ["delays"] if self._plan.story == "delays" else ["locks-sender", "locks-consumer", "locks-consumer"]
+        clients = [self._client(name) for name in names]
+        wait_until("the first deliveries", lambda: self._ledger.read().deliveries > 0, READY_SECONDS_MAX, clients[0])
+        time.sleep(self._plan.load_seconds)
+        if self._plan.story == "locks":
+            self._kill_a_consumer(clients)
+        for event in self._brokers.events:
+            before = self._ledger.read().deliveries
+            event()
+            wait_until(
+                "deliveries afterwards",
+                lambda seen=before: self._ledger.read().deliveries > seen,  # type: ignore[misc]
+                QUIET_SECONDS_MAX,
+            )
+            time.sleep(self._plan.load_seconds)
+        (self._orders / "stop").touch()
+        wait_until("the end of the senders", lambda: self._ledger.read().is_sent, READY_SECONDS_MAX, clients[0])
+        self._settle()
+        (self._orders / "end").touch()
+        for client in clients:
+            client.stop()
+        self._report.broken += self._ledger.read().broken()
+        self._report.counts = self._ledger.counts()
+        self._brokers.stop()
+        return self._report
+
+    def _client(self, scenario: str) -> Child:
+        home = self._directory / "home"
+        order = drivers.Order(
+            name_server=self._brokers.address, count=0, retry_count=0, seed=1, levels=LEVELS, run=RUN,
+            extra=("--directory", str(self._orders), "--queues", str(QUEUES), "--poll-ms", str(POLL_MS)),
+        )  # fmt: skip
+        program = java.Program(java.CLIENT_MODULES[self._plan.client], "dev.gantry.interop.Driver", heap_mib=256)
+        return self._nursery.start(scenario, program.command(home, order.arguments([scenario])), java.environment(home))
+
+    def _kill_a_consumer(self, clients: list[Child]) -> None:
+        """Once both consume: the other has its queues soon, but not before its locks have expired or been given up."""
+        ledger = LockLedger(self._orders)
+        wait_until("both consumers at work", lambda: len(ledger.read().consumers()) == 2, READY_SECONDS_MAX)
+        victim = clients.pop()
+        victim.kill()
+        left = str(clients[-1].process.pid)
+        wait_until(
+            "the other consumer having every queue",
+            lambda: ledger.read().queues_since_last_of_others(left) == QUEUES,
+            QUIET_SECONDS_MAX,
+        )
+
+    def _settle(self) -> None:
+        """Until everything has come, and the last retry; or nothing more comes for a while."""
+        deadline = time.monotonic() + QUIET_SECONDS_MAX
+        while not self._ledger.read().is_complete() and time.monotonic() < deadline:
+            time.sleep(0.5)
+
+
+def play(plan: Plan, nursery: Nursery, directory: Path) -> FlowReport:
+    """Play one in a directory of its own; what could not be played is a broken promise."""
+    try:
+        return _Play(plan, nursery, directory).run()
+    except (InteropError, DeadlineExceeded) as error:
+        return FlowReport(plan, broken=[f"it is played to its end: {error}"])
+
+
+def play_all(
+    clients: Collection[str], stories: Collection[str], directory: Path, tell: Callable[[FlowReport], None]
+) -> list[FlowReport]:
+    """All of these; logs and ledgers stay, stores do not."""
+    reports: list[FlowReport] = []
+    chosen = [plan for plan in PLANS if plan.client in clients and plan.story in stories]
+    for number, plan in enumerate(chosen):
+        place = directory / str(number)
+        with Nursery(place / "logs") as nursery:
+            reports.append(play(plan, nursery, place))
+        tell(reports[-1])
+        for store in (*place.glob("store-*"), place / "peer" / "store"):
+            shutil.rmtree(store, ignore_errors=True)
+    return reports

@@ -1,0 +1,63 @@
+"""A small slice of the Java clients with accounts and without; the whole is `e2e/interop/run.py acl`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gantry_interop import acl, drivers, java, peers
+from gantry_interop.processes import Nursery
+
+COUNT = 200
+RETRY_COUNT = 12
+SCENARIOS = ("sync", "transactions")
+DENIED_WITH_16 = ("no account sends", "wrong secret pulls", "sends to a foreign topic", "makes a topic")
+
+
+def verdict(scenario: str, *, is_kept: bool = True) -> drivers.Verdict:
+    return drivers.Verdict("5.3.3", scenario, kept=is_kept)
+
+
+def test_the_report_sees_what_is_wrong() -> None:
+    """Every single promise that is broken breaks the whole; one that nobody tried is not kept."""
+    good, bad = verdict("sync"), verdict("acl", is_kept=False)
+    assert acl.AclReport([good], [verdict("acl")]).kept
+    assert not acl.AclReport([good], [bad]).kept
+    assert not acl.AclReport([verdict("sync", is_kept=False)], [verdict("acl")]).kept
+    assert not acl.AclReport([good], []).kept
+    assert not acl.AclReport([], [verdict("acl")]).kept
+
+
+@pytest.mark.needs_java
+@pytest.mark.parametrize("client", java.CLIENT_MODULES)
+def test_java_clients_do_what_they_may(client: str, tmp_path: Path) -> None:
+    """As a named account; impostors, trespassers and weak signatures get an exception, and nothing is stored."""
+    java.build()
+    order = drivers.Order("", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "acl", scenario_seconds_max=90.0)
+
+    with Nursery(tmp_path / "logs") as nursery:
+        found = acl.play(nursery, [client], order, tmp_path, scenarios=SCENARIOS)
+
+    assert [(one.scenario, one.broken) for one in found.verdicts] == [(name, []) for name in SCENARIOS]
+    assert [(one.scenario, one.broken) for one in found.denials] == [("acl", []), ("acl", []), ("strict", [])]
+    behind_open_names = found.denials[1].details
+    assert all(" 16: " in behind_open_names[what] for what in DENIED_WITH_16), behind_open_names
+
+
+@pytest.mark.needs_java
+def test_without_the_guard_every_denial_is_missed(tmp_path: Path) -> None:
+    """The twin: against a broker that asks nobody the scenario finds what is not denied, and what is stored."""
+    java.build()
+    order = drivers.Order("", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "twin", scenario_seconds_max=120.0)
+    layout = peers.Layout(tmp_path / "peer")
+    guarded = acl.Guarded(layout, acl.Account.new("named"), acl.Account.new("admin"), is_name_server_guarded=False)
+
+    with Nursery(tmp_path / "logs") as nursery:
+        peer = peers.start("gantry", nursery, layout)
+        guarded.write_accounts([order.run], ["5.3.3"])
+        [found] = drivers.play(nursery, "5.3.3", acl.DENIALS, guarded.order(order), tmp_path / "home")
+        peer.stop()
+
+    assert not found.kept
+    assert "nothing that is denied is stored" in found.broken
+    assert "wrong secret sends: denied" in found.broken and "makes a topic: denied" in found.broken

@@ -1,0 +1,58 @@
+"""Settings that Java's admin client changes; the judge of the audit log, and the whole with both clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gantry_interop import drivers, java, live_config, peers
+from gantry_interop.processes import Nursery
+
+
+def line(server: str, outcome: int, *keys: str) -> dict[str, Any]:
+    return {"server": server, "code": live_config.CODES[server], "outcome": outcome, "on": {"keys": list(keys)}}
+
+
+def whole() -> list[dict[str, Any]]:
+    """What one client leaves when everything is right."""
+    lines = []
+    for server, forbidden in live_config.FORBIDDEN.items():
+        lines += [line(server, 0, "allowed"), line(server, 0, "allowed")]
+        lines += [line(server, live_config.NO_PERMISSION, "allowed", key) for key in forbidden]
+    return lines
+
+
+def test_each_line_of_the_audit_is_missed() -> None:
+    """Whichever line is not there, or there twice, a promise is broken; and so it is when a value is told."""
+    assert live_config.broken_promises(whole()) == []
+    for number in range(len(whole())):
+        missing, twice = whole(), whole()
+        twice.append(missing.pop(number))
+        assert live_config.broken_promises(missing) and live_config.broken_promises(twice), number
+    told = whole()
+    told[0]["on"]["value"] = "/elsewhere"
+    assert live_config.broken_promises(told) == ["no line tells a value, such as /elsewhere"]
+
+
+def test_the_report_sees_what_is_wrong() -> None:
+    """A client that was not played keeps nothing, nor does a broken promise on either side."""
+    kept, broken = (drivers.Verdict("5.3.3", "change", kept=is_kept) for is_kept in (True, False))
+    assert live_config.ConfigReport([kept], 1, []).kept
+    assert not live_config.ConfigReport([], 1, []).kept
+    assert not live_config.ConfigReport([kept, broken], 1, []).kept
+    assert not live_config.ConfigReport([kept], 1, ["a promise"]).kept
+
+
+@pytest.mark.needs_java
+@pytest.mark.parametrize("client", java.CLIENT_MODULES)
+def test_java_changes_settings_that_outlive_a_restart(client: str, tmp_path: Path) -> None:
+    """An allowed key holds at once and after a restart; a forbidden one is refused by name; the audit has it all."""
+    java.build()
+    order = drivers.Order("", 0, 0, 7, peers.SHORT_DELAY_LEVELS, "config-slice", scenario_seconds_max=60.0)
+
+    with Nursery(tmp_path / "logs") as nursery:
+        found = live_config.play(nursery, [client], order, tmp_path)
+
+    assert [one.broken for one in found.verdicts] == [[], []]
+    assert found.broken == [] and found.kept

@@ -1,0 +1,87 @@
+"""The judge of delays, retries and queue locks: each lie in a ledger breaks exactly the promise about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gantry_interop.flows_judge import DelayLedger, LockLedger
+
+SECOND = 1_000_000
+NUMBER = 11
+"""Is delayed by level 1, one second, and fails once: 11 % 7 - 3."""
+
+STORY = [
+    f"put {NUMBER} 1 0 10",
+    f"got {NUMBER} 0 0 {SECOND} 100 0",
+    f"got {NUMBER} 1 1 {4 * SECOND} 200 1",
+    "put 0 0 5 9",
+    "got 0 0 0 20 50 1",
+    "unsure 2 MQClientException",
+    "sent 12",
+]
+
+
+def delays(folder: Path, lines: list[str]) -> DelayLedger:
+    (folder / "ledger.txt").write_text("\n".join(lines) + "\n")
+    return DelayLedger(folder).read()
+
+
+def test_a_true_story_of_delays_breaks_nothing(tmp_path: Path) -> None:
+    """Delayed, failed, come back, taken; what comes twice is counted and no fault."""
+    ledger = delays(tmp_path, [*STORY, f"got {NUMBER} 1 1 {5 * SECOND} 200 1"])
+
+    assert (ledger.broken(), ledger.is_complete(), ledger.is_sent) == ([], True, True)
+    assert (ledger.counts()["twice"], ledger.counts()["unsure"], ledger.counts()["retries"]) == (1, 1, 2)
+
+
+LIES = {
+    "lost": (STORY[:2] + STORY[3:], "is taken in the end"),
+    "early": ([STORY[0], f"got {NUMBER} 0 0 {SECOND - 1} 100 0", *STORY[2:]], "before its time"),
+    "hasty": ([*STORY[:2], f"got {NUMBER} 1 1 {4 * SECOND - 1} 200 1", *STORY[3:]], "no retry comes before its time"),
+    "anew": ([*STORY, f"got {NUMBER} 0 1 {9 * SECOND} 300 0"], "count anew"),
+    "leap": ([*STORY, f"got 13 2 1 {9 * SECOND} 300 0"], "failed once more"),
+    "beyond": ([*STORY, f"got {NUMBER} 2 1 {9 * SECOND} 300 1"], "not failed again"),
+    "strange": ([*STORY, f"got -1 0 0 {9 * SECOND} 300 1"], "was sent"),
+}
+
+
+@pytest.mark.parametrize(("lines", "promise"), LIES.values(), ids=LIES)
+def test_each_lie_about_delays_is_seen(tmp_path: Path, lines: list[str], promise: str) -> None:
+    """One promise is broken, the one that it is about."""
+    [said] = delays(tmp_path, lines).broken()
+    assert promise in said
+
+
+def locks(folder: Path, *, first: list[str], second: list[str]) -> LockLedger:
+    (folder / "sent-1.txt").write_text("ok 0 0 0\nok 4 0 1\nok 8 0 2\nsent 0\n")
+    (folder / "taken-2.txt").write_text("".join(f"{line}\n" for line in first))
+    (folder / "taken-3.txt").write_text("".join(f"{line}\n" for line in second))
+    return LockLedger(folder).read()
+
+
+FIRST = ["taken 0 0 0 10 12", "taken 4 0 1 12 14"]
+
+
+def test_a_true_story_of_locks_breaks_nothing(tmp_path: Path) -> None:
+    """The second begins where the first had committed: one message comes twice, in order."""
+    ledger = locks(tmp_path, first=FIRST, second=["taken 4 0 1 50 52", "taken 8 0 2 52 54"])
+
+    assert (ledger.broken(), ledger.is_complete(), ledger.consumers()) == ([], True, {"2", "3"})
+    assert (ledger.counts()["twice"], ledger.queues_since_last_of_others("3")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("second", "promise"),
+    [
+        (["taken 4 0 1 50 52"], "is consumed"),
+        (["taken 12 0 3 50 52", "taken 8 0 2 52 54"], "none is skipped"),
+        (["taken 3 0 2 50 52", "taken 8 0 2 52 54"], "as they were sent"),
+        (["taken 8 0 2 13 15"], "one consumer at a time"),
+    ],
+    ids=["lost", "skipped", "disordered", "shared"],
+)
+def test_each_lie_about_locks_is_seen(tmp_path: Path, second: list[str], promise: str) -> None:
+    """One promise is broken, the one that it is about."""
+    [said] = locks(tmp_path, first=FIRST, second=second).broken()
+    assert promise in said

@@ -1,0 +1,95 @@
+"""Open transactions go along when a store changes hands, between Apache's broker and ours, in either direction."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from gantry_interop import java, peers
+from gantry_interop.processes import Nursery
+
+from gantry_client import (
+    ConsumerSettings,
+    Decision,
+    Message,
+    PollConsumer,
+    ProducerSettings,
+    ReceivedMessage,
+    StartFrom,
+    TransactionProducer,
+)
+
+pytestmark = pytest.mark.needs_java
+
+TOPIC = "Transactions"
+GROUP = "payments"
+PATIENT = ProducerSettings(send_timeout_ms=20_000)
+COMMITTED = (b"0", b"1", b"3", b"5")
+"""Two of them by the first broker, and two by the second, which has to ask."""
+
+SMALL = {"mappedFileSizeCommitLog": str(16 << 20)}
+LATER = {"transactionTimeOut": "60000", "transactionCheckInterval": "60000"}
+"""Nobody is asked by the first broker; Apache's would store half messages again that have ended a moment ago."""
+
+ASKING = {"transactionTimeOut": "1000", "transactionCheckInterval": "6000"}
+"""Longer than the three seconds for which Apache's broker keeps to itself what has ended: else it asks again."""
+
+QUIET_S = 10.0
+
+
+async def leave_some_open(address: str) -> None:
+    """Six transactions, of which three end."""
+    async with TransactionProducer(address, GROUP, settings=PATIENT) as producer:
+        halves = [await producer.begin(Message(TOPIC, b"%d" % number)) for number in range(6)]
+        for half in halves[:2]:
+            await producer.commit(half)
+        await producer.roll_back(halves[2])
+
+
+async def finish(address: str) -> tuple[list[bytes], set[bytes]]:
+    """What is delivered in the end, and what the broker has asked about."""
+    asked: set[bytes] = set()
+
+    async def check(message: ReceivedMessage) -> Decision:
+        asked.add(message.body)
+        return Decision.COMMIT if message.body in COMMITTED else Decision.ROLL_BACK
+
+    settings = ConsumerSettings(start_from=StartFrom.FIRST)
+    found: list[bytes] = []
+    loop = asyncio.get_running_loop()
+    async with (
+        TransactionProducer(address, GROUP, check, settings=PATIENT),
+        PollConsumer(address, "readers", topics=TOPIC, settings=settings) as consumer,
+    ):
+        async with asyncio.timeout(120):
+            while not set(COMMITTED) <= set(found) or b"4" not in asked:
+                found += [message.body for message in await consumer.poll(timeout_ms=500)]
+        end = loop.time() + QUIET_S
+        while loop.time() < end:
+            found += [message.body for message in await consumer.poll(timeout_ms=500)]
+    return found, asked
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "end"),
+    [("apache", "gantry", "stop"), ("gantry", "apache", "stop"), ("apache", "gantry", "crash")],
+    ids=["from Apache", "to Apache", "from Apache that was killed"],
+)
+def test_open_transactions_go_along_with_the_store(first: str, second: str, end: str, tmp_path: Path) -> None:
+    """What has ended is not repeated, what is open is asked about, and what is rolled back is never delivered."""
+    java.build()
+    layout = peers.Layout(tmp_path / "peer", settings=SMALL)
+    with Nursery(tmp_path / "logs") as nursery:
+        writer = peers.start(first, nursery, replace(layout, settings=SMALL | LATER))
+        asyncio.run(leave_some_open(writer.address))
+        getattr(writer, end)()
+        reader = peers.start(second, nursery, replace(layout, settings=SMALL | ASKING))
+        found, asked = asyncio.run(finish(reader.address))
+        reader.stop()
+
+    assert sorted(found) == sorted(COMMITTED)
+    assert {b"3", b"4", b"5"} <= asked
+    if end == "stop":
+        assert asked == {b"3", b"4", b"5"}
