@@ -77,6 +77,8 @@ def test_orders_move_the_role_and_leave_a_line_each(tmp_path: Path) -> None:
             fenced = sidecar.post("/v1/role/fence", {"epoch": epoch + 1}, token=TOKEN)
             again = sidecar.post("/v1/role/fence", {"epoch": epoch + 1}, token=TOKEN)
             late = sidecar.post("/v1/role/promote", {"epoch": epoch}, token=TOKEN)
+            wait_for(lambda: len(audit_lines(sidecar.child.log)) == 5, "every line is written")
+            wait_for(lambda: broker.child.log.count('"what":"fence"') == 2, "the broker's own lines, too")
             lines = audit_lines(sidecar.child.log)
             told = broker.child.log
 
