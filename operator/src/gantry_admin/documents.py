@@ -13,9 +13,9 @@ Offset = Annotated[int, Field(ge=0, description="In the whole log, in bytes.")]
 
 
 class Document(BaseModel):
-    """Root of all answers."""
+    """Root of all answers. A peer of a younger version may say more; that is ignored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class ProblemDocument(BaseModel):
@@ -160,6 +160,9 @@ class StatusDocument(Document):
     queues: int | None
     recovery_done_bytes: int | None
     recovery_total_bytes: int | None
+    certificate_ends_wall_ms: int | None = Field(
+        default=None, description="When the first of the broker's TLS certificates ends."
+    )
     last_error: str | None
     last_error_wall_ms: int | None
     said: RoleDocument | None = Field(

@@ -132,6 +132,11 @@ def stock(status: Status) -> Iterator[Metric]:
                 status.is_crash_safe)  # fmt: skip
     yield labelled("gantry_disk_bytes", "Of the disk that the log lies on.", "state",
                    (("total", status.disk_total_bytes), ("used", status.disk_used_bytes)))  # fmt: skip
+    ends_ms = status.certificate_ends_wall_ms
+    ends_s = None if ends_ms is None else ends_ms / 1000
+    yield gauge(
+        "gantry_certificate_ends_timestamp_seconds", "When the first TLS certificate of the broker ends.", ends_s
+    )
     yield gauge("gantry_sends_refused", "Whether sends are refused now.", status.is_refusing_sends)
     yield gauge("gantry_parked_sends", "Sends that wait for the disk or a slave.", status.parked_sends)
     yield gauge("gantry_connections", "Clients that are connected.", status.connections)

@@ -184,6 +184,7 @@ class Sidecar:
             queues=status and status.queues,
             recovery_done_bytes=status and status.recovery_done_bytes,
             recovery_total_bytes=status and status.recovery_total_bytes,
+            certificate_ends_wall_ms=status and status.certificate_ends_wall_ms,
             last_error=status and (status.last_error or None),
             last_error_wall_ms=status and status.last_error_wall_ms,
             said=None if word.status is None else role_document(word.status),
