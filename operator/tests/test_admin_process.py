@@ -117,6 +117,19 @@ def test_an_order_to_a_broker_that_stands_still_is_refused_and_not_waited_for(tm
         assert sidecar.get("/v1/role", token="0123456789-0123456789").json()["promised_epoch"] == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_stops_the_sidecar_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """Exit code 0, without a traceback, also while somebody listens to events; no broker is needed for that."""
+    with sidecar_beside(tmp_path) as sidecar, httpx.stream("GET", f"{sidecar.url}/v1/events", timeout=30) as stream:
+        next(stream.iter_lines())
+        sidecar.child.send(number)
+        sidecar.child.process.wait(30)
+
+        assert sidecar.child.process.returncode == 0
+        wait_for(lambda: "stopped" in sidecar.child.log, "it says so")
+        assert "Traceback" not in sidecar.child.log
+
+
 def test_the_broker_does_not_notice_that_its_sidecar_is_killed(tmp_path: Path) -> None:
     """kill -9 of the sidecar in the middle of everything: every send is acknowledged, and a new sidecar takes over."""
     with broker_beside(tmp_path) as broker:

@@ -6,8 +6,12 @@ printed that says that it is ready, so that a port that was left to the system i
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import uvicorn
@@ -26,6 +30,7 @@ CONNECTIONS_MAX: Final = 512
 KEEP_ALIVE_S: Final = 30
 GRACE_S: Final = 2
 BACKLOG: Final = 128
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def bind(address: Address, option: str) -> socket.socket:
@@ -78,11 +83,26 @@ async def serve(settings: SidecarSettings, recent: RecentLines | None = None) ->
 
 
 class Announcing(uvicorn.Server):
-    """Says on standard output where it listens, once it does."""
+    """Says on standard output where it listens, once it does, and ends in an orderly way when a signal comes.
+
+    The server's own way is to raise the signal again when it has stopped, which would end the process before what lies
+    around it has ended.
+    """
 
     def __init__(self, config: uvicorn.Config, main: socket.socket, fast: socket.socket) -> None:
         super().__init__(config)
         self._names = tuple(Address(host=one.getsockname()[0], port=one.getsockname()[1]) for one in (main, fast))
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
