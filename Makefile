@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-transactions image image-test clean
+.PHONY: help setup up down test check format lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions image image-test clean
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ bench-delay: ## Measure delays: memory with a million pending messages, and how 
 
 bench-acl: ## Measure what access control costs a send: CPU per message with and without it.
 	@scripts/bench-acl $(BENCH_ACL)
+
+bench-sidecar: ## Measure the sidecar: ranges of the log beside `cp`, sends beside a reader, the cost of a scrape.
+	@scripts/bench-sidecar $(BENCH_SIDECAR)
 
 bench-transactions: ## Measure transactions: 100 in flight beside none, 10,000 and 100,000 that are open.
 	@scripts/bench-transactions $(BENCH_TRANSACTIONS)

@@ -4,10 +4,13 @@ from dataclasses import dataclass
 from typing import final
 
 from gantry_client.calls import document_of
+from gantry_client.documents import ConsumerOffsetTable, GroupTable, QueueOffsets, TopicStats
 from gantry_client.errors import Unavailable
 from gantry_client.routes import MASTER_ID
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode
+from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig, TopicConfigTable, TopicName
+from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.nameserver import BrokerName, KeyValueTable
 
 
@@ -68,6 +71,32 @@ class Brokers:
         return {
             name.strip(): value.strip() for name, separator, value in lines if separator and not name.startswith("#")
         }
+
+    # ------- tables of one broker, for which no name server is asked
+
+    async def topic_table(self, address: str) -> dict[str, TopicConfig]:
+        """Every topic that the broker has, its own included."""
+        self._session.require_open()
+        reply = await self._session.calls.demand(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        return document_of(reply, TopicConfigTable, address).topic_config_table
+
+    async def group_table(self, address: str) -> dict[str, SubscriptionGroupConfig]:
+        """Every consumer group that the broker has."""
+        self._session.require_open()
+        reply = await self._session.calls.demand(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        return document_of(reply, GroupTable, address).subscription_group_table
+
+    async def offset_table(self, address: str) -> dict[str, dict[int, int]]:
+        """How far every group is: `topic@group` -> queue -> the next offset to consume."""
+        self._session.require_open()
+        reply = await self._session.calls.demand(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        return dict(document_of(reply, ConsumerOffsetTable, address).offset_table)
+
+    async def queue_table(self, address: str, topic: str) -> dict[MessageQueue, QueueOffsets]:
+        """The ends of the queues that the broker has of `topic`."""
+        self._session.require_open()
+        reply = await self._session.calls.demand(address, RequestCode.GET_TOPIC_STATS_INFO, TopicName(topic=topic))
+        return document_of(reply, TopicStats, address).offset_table
 
     async def forbid_writes(self, broker_name: str) -> None:
         """Have every name server take the broker's queues out of what producers see, until `allow_writes`."""

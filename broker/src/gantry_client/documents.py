@@ -49,6 +49,12 @@ class GroupTable(Document):
     subscription_group_table: dict[str, SubscriptionGroupConfig] = msgspec.field(default_factory=dict)
 
 
+class ConsumerOffsetTable(Document):
+    """The reply to code 43: `topic@group` -> queue -> the next offset to consume."""
+
+    offset_table: dict[str, dict[int, Int64]] = msgspec.field(default_factory=dict)
+
+
 class GroupListing(Document):
     """The reply to code 300."""
 

@@ -57,6 +57,8 @@ ROWS: Final = {
     "S5": "bombs, batches that lie",
     "S6": "access control: who is nobody, and who wants more than is theirs",
     "S7": "configuration, by whoever may not and by whoever may",
+    "S8": "the sidecar: callers without credentials, names and bodies that are traps",
+    "S9": "secrets: not in logs, metrics, settings, status, bundles",
 }
 TESTS: Final = Path(__file__).resolve().parents[1]
 _NAMES: Final = re.compile(r"((?:[KDRS]\d+)(?:(?:, | and )[KDRS]\d+)*)('s twin)?\b")

@@ -1,0 +1,242 @@
+"""`make bench-sidecar`: what reading the log through the sidecar costs, beside `cp`, and what being scraped costs.
+
+In one run, on one log that lies warm in the page cache:
+
+- `cp` of the log's files to tmpfs, the limit of this machine;
+- the same bytes as ranges of 8 MiB over one connection each, from the `sendfile` port, and from the main one;
+- sends' p99 while a range read runs at full speed (no rate), at the default rate, and without any reader;
+- CPU of the sidecar while it is scraped every 5 s, against while it is not.
+
+Goals are the issue's: ranges at 60% of `cp`, p99 within 1.2x, a scrape below 1% of a core. The figures are medians of
+the repetitions, which take turns, so that whatever else the machine does falls on all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import click
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "operator/tests")]
+
+from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for  # noqa: E402
+
+from gantry_broker.testing.local import Dialogue  # noqa: E402
+
+RANGE_BYTES: Final = 8 << 20
+FAST_GOAL: Final = 0.6
+P99_GOAL: Final = 1.2
+SCRAPE_GOAL: Final = 0.01
+SCRAPE_INTERVAL_S: Final = 5.0
+READER_NICENESS: Final = 10
+FREE: Final = ("--log-rate", "0", "--log-nice", "0")
+POLITE: Final = ("--log-rate", "0")
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+def fill(broker: BrokerChild, size: int) -> int:
+    """Messages until the log has ``size`` bytes; where it ends."""
+
+    async def send() -> None:
+        dialogue = await Dialogue.open(broker.address)
+        body = os.urandom(1 << 20)
+        for _ in range(size // len(body) + 1):
+            await dialogue.send_ok(body)
+        await dialogue.close()
+
+    asyncio.run(send())
+    return broker.end
+
+
+def copy_rate(store: Path, size: int) -> float:
+    """Bytes a second of `cp` of the files that hold the first ``size`` bytes, to tmpfs."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as target:
+        began = time.perf_counter()
+        done = 0
+        for path in sorted((store / "commitlog").iterdir()):
+            if done >= size:
+                break
+            subprocess.run(["cp", str(path), target], check=True)
+            done += path.stat().st_size
+        return done / (time.perf_counter() - began)
+
+
+def range_rate(address: str, size: int) -> float:
+    """Bytes a second of ranges of 8 MiB into one buffer, by a client that does nothing else."""
+    host, _, port = address.rpartition(":")
+    buffer = bytearray(RANGE_BYTES + (1 << 16))
+    with socket.create_connection((host, int(port))) as connection:
+        began = time.perf_counter()
+        for start in range(0, size - RANGE_BYTES + 1, RANGE_BYTES):
+            wanted = f"Range: bytes={start}-{start + RANGE_BYTES - 1}"
+            connection.sendall(f"GET /v1/log/bytes HTTP/1.1\r\nHost: localhost\r\n{wanted}\r\n\r\n".encode())
+            receive(connection, buffer)
+        return (size // RANGE_BYTES * RANGE_BYTES) / (time.perf_counter() - began)
+
+
+def receive(connection: socket.socket, buffer: bytearray) -> None:
+    """One answer of 8 MiB. The head comes first, alone or with the beginning of the body."""
+    view, got = memoryview(buffer), 0
+    end = -1
+    while end < 0:
+        got += connection.recv_into(view[got:])
+        end = buffer.find(b"\r\n\r\n", 0, got)
+    if not buffer.startswith(b"HTTP/1.1 206"):
+        raise SystemExit(f"refused: {bytes(buffer[:200])!r}")
+    left = RANGE_BYTES - (got - end - 4)
+    while left:
+        left -= connection.recv_into(view[: min(left, RANGE_BYTES)])
+
+
+def latency_p99_ms(broker: BrokerChild, count: int) -> float:
+    """Of sends one after the other."""
+
+    async def send() -> list[float]:
+        dialogue = await Dialogue.open(broker.address)
+        took = []
+        for _ in range(count):
+            began = time.perf_counter()
+            await dialogue.send_ok(b"x" * 1024)
+            took.append((time.perf_counter() - began) * 1000)
+        await dialogue.close()
+        return took
+
+    return statistics.quantiles(asyncio.run(send()), n=100)[98]
+
+
+@contextmanager
+def reading(address: str | None, size: int) -> Iterator[None]:
+    """A process reads range after range meanwhile.
+
+    It stands for another machine, so it steps back behind everything that belongs to this one.
+    """
+    if address is None:
+        yield
+        return
+
+    def run() -> None:
+        os.nice(READER_NICENESS)
+        while True:
+            range_rate(address, size)
+
+    process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def cpu_s(pid: int) -> float:
+    """What a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def scrape_share(sidecar: SidecarChild, seconds: float) -> tuple[float, float]:
+    """Parts of a core: idle, and scraped every 5 s."""
+    pid = sidecar.child.process.pid
+    shares = []
+    for is_scraped in (False, True):
+        used, began = cpu_s(pid), time.monotonic()
+        while time.monotonic() - began < seconds:
+            if is_scraped:
+                sidecar.get("/metrics", Accept="application/openmetrics-text;version=1.0.0")
+            time.sleep(SCRAPE_INTERVAL_S)
+        shares.append((cpu_s(pid) - used) / (time.monotonic() - began))
+    return shares[0], shares[1]
+
+
+def medians(works: dict[str, Callable[[], float]], repetitions: int) -> dict[str, float]:
+    """Of each, measured in turns."""
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repetitions):
+        for name, work in works.items():
+            found[name].append(work())
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+@click.command()
+@click.option("--log-mib", default=512, show_default=True, help="How long the log is.")
+@click.option("--repetitions", default=5, show_default=True, help="Of each measurement, in turns.")
+@click.option("--sends", default=2_000, show_default=True, help="In each latency measurement.")
+@click.option("--scrape-s", default=60.0, show_default=True, help="How long to watch the sidecar's CPU, twice.")
+def main(log_mib: int, repetitions: int, sends: int, scrape_s: float) -> None:
+    """Measure the sidecar; the exit code says nothing about goals, the text does."""
+    folder = Path(tempfile.mkdtemp(prefix="gantry-bench-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        store = folder / "store"
+        conf = {"mappedFileSizeCommitLog": str(64 << 20)}
+        with broker_beside(store, **conf) as broker, sidecar_beside(store, "--open-reads", *FREE) as free:
+            size = fill(broker, log_mib << 20)
+            wait_for(lambda: free.get("/v1/log").json()["end"] >= size, "all of it is published")
+            size = size // RANGE_BYTES * RANGE_BYTES
+            report_rates(store, free, size, repetitions)
+            with (
+                sidecar_beside(store, "--open-reads") as limited,
+                sidecar_beside(store, "--open-reads", *POLITE) as polite,
+            ):
+                report_latencies(broker, limited.fast, polite.fast, size, repetitions, sends)
+            idle, scraped = scrape_share(free, scrape_s)
+            print(f"CPU of the sidecar, idle               {idle:8.2%} of a core")
+            print(
+                f"CPU of being scraped every 5 s         {scraped - idle:8.2%} of a core, goal below {SCRAPE_GOAL:.0%}"
+            )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def report_rates(store: Path, free: SidecarChild, size: int, repetitions: int) -> None:
+    """Of `cp`, and of both ports."""
+    copy_rate(store, size)  # the page cache is warm from here on
+    rates = medians(
+        {
+            "cp": lambda: copy_rate(store, size),
+            "sendfile": lambda: range_rate(free.fast, size),
+            "main": lambda: range_rate(free.address, size),
+        },
+        repetitions,
+    )
+    print(f"cp of the log to tmpfs, warm           {rates['cp'] / 2**20:8.0f} MiB/s")
+    for name in ("sendfile", "main"):
+        goal = f", goal {FAST_GOAL:.0%}" if name == "sendfile" else ""
+        text = f"ranges of 8 MiB, {name} port"
+        print(f"{text:38} {rates[name] / 2**20:8.0f} MiB/s, {rates[name] / rates['cp']:.0%} of cp{goal}")
+
+
+def report_latencies(broker: BrokerChild, limited: str, polite: str, size: int, repetitions: int, sends: int) -> None:
+    """Of sends, beside readers of the `sendfile` ports at the two addresses."""
+
+    def beside(address: str | None) -> Callable[[], float]:
+        def measure() -> float:
+            with reading(address, size):
+                return latency_p99_ms(broker, sends)
+
+        return measure
+
+    works = {"alone": beside(None), "default rate": beside(limited), "full speed": beside(polite)}
+    found = medians(works, repetitions)
+    for name, value in found.items():
+        ratio = value / found["alone"]
+        print(f"p99 of sends, reader: {name:16} {value:8.3f} ms, {ratio:.2f}x, goal {P99_GOAL}x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,282 @@
+"""S8 and S9: whoever reaches the sidecar's ports without the right to, and where secrets must not be."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+from admin_scene import (
+    READ_TOKEN,
+    TOKEN,
+    BrokerChild,
+    SidecarChild,
+    broker_beside,
+    sidecar_beside,
+    token_files,
+    wait_for,
+)
+
+from gantry_admin.__main__ import main, parser, settings_of
+
+LOOKS = ("/v1/status", "/v1/group", "/v1/topics", "/v1/groups", "/v1/role", "/metrics", "/v1/events?limit=1",
+         "/v1/durability/wait?offset=0", "/v1/log", "/v1/log/bytes", "/v1/log/checksum?offset=0&length=1",
+         "/v1/log/queues/TopicTest/0", "/v1/bundle")  # fmt: skip
+ORDERS = ("promise", "promote", "demote", "fence", "drain", "flush")
+BODY = {"epoch": 9}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
+    """A sidecar that other machines may reach, with tokens."""
+    store = tmp_path_factory.mktemp("store")
+    tokens = token_files(tmp_path_factory.mktemp("tokens"))
+    with broker_beside(store) as broker:
+        broker.send(5)
+        options = ["--listen", "0.0.0.0:0", "--log-listen", "0.0.0.0:0", *tokens]
+        with sidecar_beside(store, *options) as sidecar:
+            sidecar.url = sidecar.url.replace("0.0.0.0", "127.0.0.1")
+            sidecar.fast = sidecar.fast.replace("0.0.0.0", "127.0.0.1")
+            wait_for(lambda: sidecar.get("/v1/role", token=TOKEN).status_code == 200, "the broker has answered")
+            yield broker, sidecar
+
+
+@pytest.mark.parametrize("token", [None, "wrong-token-0123456789", "-"], ids=["none", "wrong", "short"])
+@pytest.mark.parametrize("path", LOOKS)
+def test_who_shows_no_token_learns_nothing(
+    pair: tuple[BrokerChild, SidecarChild], path: str, token: str | None
+) -> None:
+    """S8: 401 at every endpoint but the probes, for no token, a wrong one and a short one; also at the fast port."""
+    _, sidecar = pair
+
+    answer = sidecar.get(path, token=token, Range="bytes=0-9")
+
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert sidecar.get("/v1/log/bytes", token=token, fast=True, Range="bytes=0-9").status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/startupz"])
+def test_probes_need_none(pair: tuple[BrokerChild, SidecarChild], path: str) -> None:
+    """S8: kubelet has no token; what it learns is no secret."""
+    _, sidecar = pair
+
+    assert sidecar.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("token", "status"), [(None, 401), ("x" * 30, 401), (READ_TOKEN, 403)])
+def test_no_writing_endpoint_answers_without_the_right(
+    pair: tuple[BrokerChild, SidecarChild], order: str, token: str | None, status: int
+) -> None:
+    """S8: not even to say what is wrong with the body; the broker's role stays as it was; one audit line each."""
+    _, sidecar = pair
+    before = sidecar.child.log.count(f'"what":"{order}"')
+
+    bodies: tuple[object, ...] = (BODY, {}, [], "nonsense")
+    for body in bodies:
+        assert sidecar.post(f"/v1/role/{order}", body, token=token).status_code == status
+
+    wait_for(lambda: sidecar.child.log.count(f'"what":"{order}"') == before + 4, "four audit lines")
+    assert sidecar.get("/v1/role", token=TOKEN).json()["promised_epoch"] == 0
+
+
+def test_the_twin_a_right_token_is_obeyed(tmp_path: Path) -> None:
+    """S8's twin: with the token that may change the same request is obeyed, so the refusals above are the guard's."""
+    with broker_beside(tmp_path / "store"), sidecar_beside(tmp_path / "store", *token_files(tmp_path / "t")) as sidecar:
+        wait_for(lambda: sidecar.get("/readyz").status_code == 200, "it is ready")
+        assert sidecar.post("/v1/role/fence", BODY, token=TOKEN).status_code == 200
+        assert sidecar.get("/v1/role", token=READ_TOKEN).json()["promised_epoch"] == 9
+
+
+@pytest.mark.parametrize("option", ["--listen", "--log-listen"])
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"])
+def test_nothing_listens_beyond_loopback_without_credentials(
+    capsys: pytest.CaptureFixture[str], option: str, address: str
+) -> None:
+    """S8: it refuses to start, and says which option is missing."""
+    code = main(["--page", "p", "--control", "c", "--store", "s", option, address])
+
+    assert code == 2
+    assert "--token-file" in capsys.readouterr().err
+
+
+def test_the_default_is_loopback() -> None:
+    """S8: without any option both ports are this machine's own."""
+    settings = settings_of(parser().parse_args(["--page", "p", "--control", "c", "--store", "s"]))
+
+    assert settings.listen.is_loopback
+    assert settings.log_listen.is_loopback
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null"])
+def test_no_other_origin_is_allowed(pair: tuple[BrokerChild, SidecarChild], origin: str) -> None:
+    """S8: neither a plain request nor a preflight gets a header that lets a page from elsewhere read the answer."""
+    _, sidecar = pair
+    headers = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
+
+    plain = sidecar.get("/v1/status", token=TOKEN, Origin=origin)
+    preflight = httpx.options(f"{sidecar.url}/v1/role/fence", headers=headers)
+
+    for answer in (plain, preflight):
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+    assert preflight.status_code == 405
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/docs/oauth2-redirect"])
+def test_the_interface_is_not_described_in_production(pair: tuple[BrokerChild, SidecarChild], path: str) -> None:
+    """S8: off by default, whoever asks."""
+    _, sidecar = pair
+
+    assert sidecar.get(path, token=TOKEN).status_code == 404
+
+
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["with-length", "chunked"])
+def test_a_huge_body_is_refused_while_it_comes_in(pair: tuple[BrokerChild, SidecarChild], is_chunked: bool) -> None:
+    """S8: 413 without waiting for its end, and the memory of the process stays as it was."""
+    _, sidecar = pair
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(300):
+            yield b" " * 65_536
+
+    before = resident_bytes(sidecar.child.process.pid)
+    content: object = pieces() if is_chunked else b" " * (20 << 20)
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    try:
+        answer = httpx.post(f"{sidecar.url}/v1/role/fence", content=content, headers=headers, timeout=30)  # type: ignore[arg-type]
+        assert answer.status_code == 413
+    except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError):
+        pass  # it was closed while we still sent
+
+    assert resident_bytes(sidecar.child.process.pid) - before < 8 << 20
+    assert sidecar.get("/livez").status_code == 200
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/log/queues/../../config/0", "/v1/log/queues/..%2f..%2fconfig/0", "/v1/log/queues/%2e%2e/0",
+        "/v1/log/queues/TopicTest/-1", "/v1/log/queues/TopicTest/..", "/v1/log/queues/TopicTest/0%00",
+        "/v1/log/queues/" + "a" * 300 + "/0", "/v1/log/queues/%E2%80%A4%E2%80%A4/0", "/v1/log/queues/con.txt/0",
+        "/console/../../../../etc/passwd", "/console/..%2f..%2f..%2fetc%2fpasswd", "//etc/passwd",
+        "/v1/log/queues/%25RETRY%25..%2fx/0", "/v1/log/queues/a%00b/0/units?from=0",
+    ],
+)  # fmt: skip
+def test_no_path_leads_out_of_the_store(pair: tuple[BrokerChild, SidecarChild], path: str) -> None:
+    """S8: 404 or 422, as the bytes stand on the wire; no client tidies them up before."""
+    _, sidecar = pair
+    host, _, port = sidecar.url.removeprefix("http://").rpartition(":")
+    request = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(request.encode())
+        answer = b""
+        while piece := connection.recv(65536):
+            answer += piece
+
+    assert answer.split()[1] in (b"404", b"422", b"400", b"307")
+    assert b"root:" not in answer
+
+
+@pytest.mark.parametrize("field", ["peer", "url", "target", "host"])
+def test_nobody_can_have_the_sidecar_connect_somewhere(pair: tuple[BrokerChild, SidecarChild], field: str) -> None:
+    """S8: peers come from the command line; a field that names another is refused or means nothing."""
+    _, sidecar = pair
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        trap.settimeout(1.0)
+        address = f"127.0.0.1:{trap.getsockname()[1]}"
+        sidecar.get(f"/v1/group?{field}=http://{address}", token=TOKEN, X_Forwarded_Host=address, Forwarded=address)
+        refused = sidecar.post("/v1/role/fence", {"epoch": 9, field: address}, token=TOKEN)
+        with pytest.raises(TimeoutError):
+            trap.accept()
+
+    assert refused.status_code == 422
+
+
+def test_a_forwarded_address_makes_nobody_local(tmp_path: Path) -> None:
+    """S8: headers of a proxy change nothing about who somebody is."""
+    with broker_beside(tmp_path / "store"), sidecar_beside(tmp_path / "store", *token_files(tmp_path / "t")) as sidecar:
+        own = "127.0.0.1"
+        assert sidecar.get("/v1/status", X_Forwarded_For=own, X_Real_IP=own, Forwarded=own).status_code == 401
+
+
+def test_a_client_certificate_is_as_good_as_a_token_and_a_foreign_one_is_no_connection(tmp_path: Path) -> None:
+    """S8: with mTLS, whoever has a certificate of our authority may change; another authority's is refused by TLS."""
+    ours, theirs = trustme.CA(), trustme.CA()
+    server = ours.issue_cert("127.0.0.1")
+    files = {"cert": tmp_path / "cert.pem", "key": tmp_path / "key.pem", "ca": tmp_path / "ca.pem"}
+    server.private_key_pem.write_to_path(str(files["key"]))
+    for blob in server.cert_chain_pems:
+        blob.write_to_path(str(files["cert"]), append=True)
+    ours.cert_pem.write_to_path(str(files["ca"]))
+    options = ["--tls-cert", str(files["cert"]), "--tls-key", str(files["key"]), "--tls-client-ca", str(files["ca"])]
+
+    def context(authority: trustme.CA | None) -> ssl.SSLContext:
+        made = ssl.create_default_context()
+        ours.configure_trust(made)
+        if authority is not None:
+            authority.issue_cert("somebody@example.org", common_name="somebody").configure_cert(made)
+        return made
+
+    with broker_beside(tmp_path / "store") as broker, sidecar_beside(tmp_path / "store", *options) as sidecar:
+        broker.send(3)
+        main_url, fast_url = f"https://{sidecar.address}", f"https://{sidecar.fast}/v1/log/bytes"
+        with httpx.Client(verify=context(ours), timeout=30) as client:
+            wait_for(lambda: client.get(f"{main_url}/readyz").status_code == 200, "it is ready")
+            assert client.get(f"{main_url}/v1/status").status_code == 200
+            assert client.get(fast_url, headers={"Range": "bytes=0-99"}).status_code == 206
+            assert client.post(f"{main_url}/v1/role/flush").status_code == 200
+        with httpx.Client(verify=context(None), timeout=30) as client:
+            assert client.get(f"{main_url}/livez").status_code == 200
+            assert client.get(f"{main_url}/v1/status").status_code == 401
+            assert client.get(fast_url, headers={"Range": "bytes=0-99"}).status_code == 401
+        with httpx.Client(verify=context(theirs), timeout=30) as client, pytest.raises(httpx.TransportError):
+            client.get(f"{main_url}/livez")
+
+    assert '"account":"certificate:somebody"' in sidecar.child.log
+
+
+def test_no_secret_is_shown_anywhere(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """S9: tokens, right or wrong, are in no log line, metric, status, error, bundle or repr of the settings."""
+    _, sidecar = pair
+    wrong = "a-wrong-token-that-somebody-typed"
+    texts = [
+        sidecar.get(path, token=TOKEN).text for path in ("/v1/status", "/v1/group", "/metrics", "/v1/role", "/livez")
+    ]
+    texts += [
+        sidecar.get("/v1/status", token=wrong).text,
+        sidecar.post("/v1/role/fence", {"epoch": TOKEN}, token=TOKEN).text,
+    ]
+    texts += [sidecar.get("/v1/bundle", token=TOKEN).content.decode("latin-1"), sidecar.child.log]
+
+    for secret in (TOKEN, READ_TOKEN, wrong):
+        assert not [text for text in texts if secret in text]
+
+
+def test_settings_do_not_show_where_secrets_lie(tmp_path: Path) -> None:
+    """S9: the repr of the settings names no file of secrets, so a traceback or a log line cannot either."""
+    options = ["--page", "p", "--control", "c", "--store", "s", *token_files(tmp_path)]
+    settings = settings_of(parser().parse_args([*options, "--broker-credentials", "/secret/place"]))
+
+    assert "/secret/place" not in repr(settings)
+    assert str(tmp_path) not in repr(settings)
+
+
+def test_the_scan_finds_what_is_there(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """S9's twin: the same search finds a text that is not secret, so finding nothing means something."""
+    _, sidecar = pair
+
+    assert "test-broker" in sidecar.get("/v1/status", token=TOKEN).text
+    assert "gantry.audit" in sidecar.child.log

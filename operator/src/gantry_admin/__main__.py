@@ -1,0 +1,140 @@
+"""`python -m gantry_admin --page FILE --control SOCKET --store DIR`: one sidecar until a signal stops it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from gantry_admin.errors import SettingsError
+from gantry_admin.recent_lines import RecentLines
+from gantry_admin.server import serve
+from gantry_admin.settings import (
+    AccessSettings,
+    BrokerPaths,
+    HealthSettings,
+    LogSettings,
+    PeerSettings,
+    SidecarSettings,
+    parse_address,
+    validated,
+)
+from gantry_remoting.audit import always_log
+
+EXIT_SETTINGS: Final = 2
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every option, with its reason where it is defined: ``settings``."""
+    made = argparse.ArgumentParser(
+        prog="gantry sidecar",
+        description="Run the admin sidecar of one broker: probes, status, metrics, log ranges, role changes over HTTP.",
+        epilog="Example: gantry sidecar --page STORE/status --control STORE/control.sock --store STORE",
+    )
+    made.add_argument("--page", required=True, type=Path, metavar="FILE", help="the broker's status page")
+    made.add_argument("--control", required=True, type=Path, metavar="SOCKET", help="the broker's control socket")
+    made.add_argument("--store", required=True, type=Path, metavar="DIR", help="the broker's storePathRootDir")
+    made.add_argument("--broker", metavar="HOST:PORT", help="the broker's port [default: what it says itself]")
+    made.add_argument("--broker-log", type=Path, metavar="FILE", help="its log, whose end goes into bundles")
+    made.add_argument("--broker-credentials", type=Path, metavar="FILE", help="accessKey and secretKey to ask it with")
+    made.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="where to answer")
+    made.add_argument("--openapi", action="store_true", help="serve /openapi.json and /docs")
+    made.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    _access_options(made.add_argument_group("who may what"))
+    _log_options(made.add_argument_group("ranges of the log"))
+    _group_options(made.add_argument_group("readiness and the group"))
+    return made
+
+
+def _access_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--token-file", type=Path, metavar="FILE", help="tokens that may change, name:token lines")
+    group.add_argument("--read-token-file", type=Path, metavar="FILE", help="tokens that may look and read messages")
+    group.add_argument("--tls-cert", type=Path, metavar="FILE", help="our certificate: speak TLS")
+    group.add_argument("--tls-key", type=Path, metavar="FILE", help="its key")
+    group.add_argument("--tls-client-ca", type=Path, metavar="FILE", help="whose certificates may change (mTLS)")
+    group.add_argument("--open-reads", action="store_true", help="on loopback, look and read messages without a token")
+
+
+def _log_options(group: argparse._ArgumentGroup) -> None:
+    defaults = LogSettings()
+    group.add_argument("--log-listen", metavar="HOST:PORT", help="ranges by sendfile [default: the next port]")
+    group.add_argument(
+        "--log-rate", type=int, default=defaults.bytes_per_second, metavar="BYTES", help="a second; 0: any"
+    )
+    group.add_argument("--log-burst", type=int, default=defaults.burst_bytes, metavar="BYTES", help="after a pause")
+    group.add_argument("--log-nice", type=int, default=defaults.niceness, metavar="0-19", help="of the sending thread")
+    group.add_argument("--log-readers", type=int, default=defaults.readers_max, metavar="N", help="ranges at a time")
+    group.add_argument(
+        "--log-range-max", type=int, default=defaults.range_bytes_max, metavar="BYTES", help="per answer"
+    )
+
+
+def _group_options(group: argparse._ArgumentGroup) -> None:
+    defaults = HealthSettings()
+    for name, default, text in (
+        ("--stale-after", defaults.stale_ms, "without a publication: the broker stands still"),
+        ("--down-after", defaults.down_after_ms, "unwell, until it is not ready"),
+        ("--up-after", defaults.up_after_ms, "well, until it is ready"),
+    ):
+        group.add_argument(name, type=int, default=default, metavar="MS", help=text)
+    group.add_argument("--max-lag", type=int, default=defaults.lag_bytes_max, metavar="BYTES", help="of a ready slave")
+    group.add_argument("--peer", action="append", default=[], metavar="URL", help="another sidecar, repeatable")
+    group.add_argument("--peer-token-file", type=Path, metavar="FILE", help="the token that is shown to peers")
+    group.add_argument("--peer-ca", type=Path, metavar="FILE", help="authority of the peers' certificates")
+
+
+def settings_of(options: argparse.Namespace) -> SidecarSettings:
+    """Raises ``SettingsError``."""
+    log_listen = options.log_listen
+    return validated(
+        SidecarSettings(
+            broker=BrokerPaths(
+                page=options.page, control=options.control, store=options.store, log_file=options.broker_log,
+                address=options.broker, credentials=options.broker_credentials,
+            ),
+            listen=parse_address(options.listen, "--listen"),
+            access=AccessSettings(
+                token_file=options.token_file, read_token_file=options.read_token_file, tls_cert=options.tls_cert,
+                tls_key=options.tls_key, tls_client_ca=options.tls_client_ca, open_reads=options.open_reads,
+            ),
+            log=LogSettings(
+                listen=None if log_listen is None else parse_address(log_listen, "--log-listen"),
+                bytes_per_second=options.log_rate, burst_bytes=options.log_burst,
+                readers_max=options.log_readers, range_bytes_max=options.log_range_max, niceness=options.log_nice,
+            ),
+            health=HealthSettings(
+                stale_ms=options.stale_after, down_after_ms=options.down_after, up_after_ms=options.up_after,
+                lag_bytes_max=options.max_lag,
+            ),
+            peers=PeerSettings(urls=tuple(options.peer), token_file=options.peer_token_file, ca=options.peer_ca),
+            openapi=options.openapi,
+        )
+    )  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    formatter = logging.Formatter(LOG_FORMAT)
+    recent = RecentLines(formatter)
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(formatter)
+    logging.basicConfig(level=options.log_level.upper(), handlers=[shown, recent])
+    always_log()
+    try:
+        settings = settings_of(options)
+        uvloop.run(serve(settings, recent))
+    except SettingsError as error:
+        print(f"gantry sidecar: {error}", file=sys.stderr)
+        return EXIT_SETTINGS
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

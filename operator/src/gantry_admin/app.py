@@ -1,0 +1,150 @@
+"""The application: every endpoint, how refusals look, and what is refused before any endpoint is asked.
+
+No answer allows another origin, so a page from elsewhere reads nothing; a body that is longer than any order is refused
+while it comes in; and what a caller did wrong is told in the same form everywhere: `{"reason": ...}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, final
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gantry_admin.docs_page import docs_page
+from gantry_admin.errors import Problem
+from gantry_admin.metrics import Exposition
+from gantry_admin.recent_lines import RecentLines
+from gantry_admin.routes import log, observe, probes, role, status, tables
+from gantry_admin.sidecar import Sidecar, version
+
+BODY_BYTES_MAX: Final = 64 * 1024
+CONSOLE: Final = Path(__file__).parent / "console"
+SECURITY_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'",
+}
+_REASONS: Final = {404: "there is no such endpoint", 405: "this endpoint does not do that"}
+
+
+def make_app(
+    sidecar: Sidecar, *, subjects: Mapping[tuple[str, int], str] | None = None, recent: RecentLines | None = None
+) -> FastAPI:
+    """The application of one sidecar. ``subjects`` says who has shown which certificate, by peer address."""
+    app = FastAPI(title="Gantry admin sidecar", version=version(), openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.sidecar = sidecar
+    app.state.subjects = {} if subjects is None else subjects
+    app.state.recent = recent or RecentLines(logging.Formatter())
+    app.state.exposition = Exposition(sidecar)
+    app.state.bundling = asyncio.Lock()
+    for module in (probes, status, tables, role, log, observe):
+        app.include_router(module.router)
+    if sidecar.settings.openapi:
+        _serve_openapi(app)
+    if CONSOLE.is_dir():
+        app.mount("/console", StaticFiles(directory=CONSOLE, html=True), name="console")
+        app.add_api_route("/", _to_console, include_in_schema=False)
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(StarletteHTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _bug)
+    app.add_middleware(Shield)
+    return app
+
+
+async def _to_console(request: Request) -> Response:
+    return RedirectResponse("/console/")
+
+
+def _serve_openapi(app: FastAPI) -> None:
+    async def document(request: Request) -> Response:
+        return JSONResponse(app.openapi())
+
+    async def page(request: Request) -> Response:
+        return Response(docs_page(app.openapi()), media_type="text/html")
+
+    app.add_api_route("/openapi.json", document, include_in_schema=False)
+    app.add_api_route("/docs", page, include_in_schema=False)
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem), "registered for it"
+    return JSONResponse(error.document(), error.status, headers=error.headers)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StarletteHTTPException), "registered for it"
+    reason = _REASONS.get(error.status_code, str(error.detail))
+    return JSONResponse({"reason": reason}, error.status_code, headers=error.headers)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """What is wrong with which field; never what was sent, which could be a secret."""
+    assert isinstance(error, RequestValidationError), "registered for it"
+    texts = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:10]]
+    return JSONResponse({"reason": "; ".join(texts)[:2_000]}, 422)
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    return JSONResponse({"reason": "the sidecar has made a mistake; its log says which"}, 500)
+
+
+@final
+class BodyTooLong(HTTPException):
+    """More came than any order has. Whoever reads a body lets this one through."""
+
+    def __init__(self) -> None:
+        super().__init__(413, f"a body has at most {BODY_BYTES_MAX} bytes", headers={"Connection": "close"})
+
+
+@final
+class Shield:
+    """Around the application: a bound for bodies, and headers for every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app: Final = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        came, has_begun = 0, False
+
+        async def bounded_receive() -> Message:
+            nonlocal came
+            message = await receive()
+            came += len(message.get("body", b""))
+            if came > BODY_BYTES_MAX:
+                raise BodyTooLong
+            return message
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                present = {name for name, _ in message["headers"]}
+                extra = ((name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
+                message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in present)]
+            await send(message)
+
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        try:
+            if not length.isdigit() or int(length) > BODY_BYTES_MAX:
+                raise BodyTooLong
+            await self._app(scope, bounded_receive, send_with_headers)
+        except BodyTooLong:
+            if has_begun:
+                raise
+            error = BodyTooLong()
+            refusal = JSONResponse({"reason": error.detail}, error.status_code, headers=error.headers)
+            await refusal(scope, receive, send_with_headers)

@@ -1,0 +1,33 @@
+"""One line for each order that came in over HTTP, also for one that was refused; the form is the brokers' own.
+
+The outcome is the HTTP status: 200 done, 409 refused by the broker, 401 and 403 refused here, 0 broken off. Names and
+numbers are in it, never a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi import Request
+
+from gantry_admin.guard import Caller
+from gantry_remoting.audit import bounded, write_line
+
+SERVER = "sidecar"
+
+
+def write_audit(
+    request: Request, caller: Caller | None, what: str, on: Mapping[str, object], outcome: int, reason: str
+) -> None:
+    """The line of one order."""
+    client = request.client
+    write_line(
+        SERVER,
+        peer="unknown" if client is None else f"{client.host}:{client.port}",
+        account=None if caller is None else caller.name,
+        what=bounded(what),
+        code=None,
+        on={name: bounded(value) if isinstance(value, str) else value for name, value in on.items()},
+        outcome=f"http {outcome}",
+        reason=reason or None,
+    )

@@ -1,0 +1,125 @@
+"""The diagnostics bundle: what somebody who was not there needs to understand a broker, in one tar.gz.
+
+    gantry-bundle/
+      page.bin  status.json  group.json      what the broker says, raw and read
+      settings.json  broker-settings.json    what it was told, secrets taken out
+      tables/*.json                          topics, groups, offsets, as they lie on the disk
+      files.json                             names and sizes of the log's and the queues' files
+      logs/broker.log  logs/sidecar.log      their last lines
+
+The rule it guards: **no message and no secret is in it.** Log and queue files are listed, never read; of the tables
+those are taken that are named here; every line of a log and every setting goes through ``redacted``, and what says by
+its name that it is a secret goes without its value.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from gantry_admin.store_files import segments_in
+
+TABLES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+FILE_BYTES_MAX: Final = 8 << 20
+LOG_TAIL_BYTES: Final = 512 << 10
+LISTED_MAX: Final = 20_000
+TAKEN_OUT: Final = "[taken out]"
+_SECRET_NAME: Final = re.compile(r"secret|passw|token|credential|access_?key|private|signature|api_?key", re.IGNORECASE)
+_SECRET_IN_TEXT: Final = re.compile(
+    r"""(?ix) ( [\w.-]* (?:secret|passw|token|credential|access_?key|signature|api_?key) [\w.-]*
+        ["']? \s* [=:] \s* ["']? ) [^\s"',;}]+"""
+)
+_BEARER: Final = re.compile(r"(?i)(bearer\s+)[^\s\"',;]+")
+_PRIVATE_KEY: Final = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+)
+
+
+def redacted(text: str) -> str:
+    """``text`` without what looks like a secret."""
+    text = _PRIVATE_KEY.sub(TAKEN_OUT, text)
+    return _BEARER.sub(rf"\1{TAKEN_OUT}", _SECRET_IN_TEXT.sub(rf"\1{TAKEN_OUT}", text))
+
+
+def redacted_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """By name: what calls itself a secret has no value any more."""
+    return {
+        name: TAKEN_OUT if value and _SECRET_NAME.search(name) else redacted(value) for name, value in settings.items()
+    }
+
+
+def make_bundle(root: Path, page: Path, log_file: Path | None, documents: Mapping[str, object], own_log: str) -> bytes:
+    """The whole archive; blocks. What cannot be read is named in ``left-out.json``, and the rest is there."""
+    left_out: dict[str, str] = {}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, document in documents.items():
+            _add(archive, name, json.dumps(document, indent=1, default=str).encode())
+        for name, path, bytes_max in _files(root, page):
+            data = _read(path, bytes_max, name, left_out)
+            if data is not None:
+                _add(archive, name, data)
+        _add(archive, "files.json", json.dumps(_listing(root), indent=1).encode())
+        if log_file is not None:
+            _add(archive, "logs/broker.log", redacted(_tail(log_file, left_out)).encode())
+        _add(archive, "logs/sidecar.log", redacted(own_log).encode())
+        _add(archive, "left-out.json", json.dumps(left_out, indent=1).encode())
+    return buffer.getvalue()
+
+
+def _files(root: Path, page: Path) -> Iterator[tuple[str, Path, int]]:
+    yield "page.bin", page, 1 << 20
+    for name in TABLES:
+        yield f"tables/{name}.json", root / "config" / f"{name}.json", FILE_BYTES_MAX
+    for name in ("store.json", "recovery-point.json", "role.json"):
+        yield f"tables/{name}", root / name, 1 << 20
+
+
+def _read(path: Path, bytes_max: int, name: str, left_out: dict[str, str]) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            data = file.read(bytes_max + 1)
+    except OSError as error:
+        left_out[name] = error.strerror or type(error).__name__
+        return None
+    if len(data) > bytes_max:
+        left_out[name] = f"longer than {bytes_max} bytes"
+        return None
+    return data
+
+
+def _tail(path: Path, left_out: dict[str, str]) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, io.SEEK_END)
+            file.seek(max(size - LOG_TAIL_BYTES, 0))
+            return file.read(LOG_TAIL_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        left_out["logs/broker.log"] = error.strerror or type(error).__name__
+        return ""
+
+
+def _listing(root: Path) -> dict[str, list[list[int]]]:
+    """Directory -> (where each file begins, its size)."""
+    found = {"commitlog": [[segment.base, segment.size] for segment in segments_in(root / "commitlog")]}
+    queues = root / "consumequeue"
+    count = 0
+    for directory in sorted(queues.glob("*/*")) if queues.is_dir() else ():
+        segments = segments_in(directory)
+        count += len(segments)
+        if count > LISTED_MAX:
+            break
+        found[str(directory.relative_to(root))] = [[segment.base, segment.size] for segment in segments]
+    return found
+
+
+def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    facts = tarfile.TarInfo(f"gantry-bundle/{name}")
+    facts.size, facts.mtime, facts.mode = len(data), int(time.time()), 0o600
+    archive.addfile(facts, io.BytesIO(data))

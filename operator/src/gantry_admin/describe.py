@@ -1,0 +1,98 @@
+"""From looks and words to documents. Pure."""
+
+from __future__ import annotations
+
+from gantry_admin.at_risk import AtRisk
+from gantry_admin.documents import (
+    AtRiskDocument,
+    BrokerMotion,
+    BufferDocument,
+    DiskDocument,
+    RoleDocument,
+    SlaveDocument,
+)
+from gantry_admin.health import motion, moving_words
+from gantry_admin.settings import HealthSettings
+from gantry_admin.watch import Look
+from gantry_status import Status
+from gantry_status.orders import HaStatus
+
+
+def known(number: int) -> int | None:
+    """-1 is how orders say that they do not know."""
+    return None if number < 0 else number
+
+
+def motion_document(look: Look, now_ns: int, settings: HealthSettings) -> BrokerMotion:
+    """Whether the broker moves."""
+    return BrokerMotion(
+        state=motion(look, now_ns, settings).value,
+        reason=moving_words(look, now_ns, settings),
+        since_ms=look.age_ms(now_ns),
+        last_heartbeat_wall_ms=None if look.reading is None else look.reading.status.published_wall_ms,
+    )
+
+
+def risk_documents(risks: tuple[AtRisk, ...]) -> list[AtRiskDocument]:
+    """What would be lost."""
+    return [AtRiskDocument(loss=risk.loss.value, bytes=risk.bytes, seconds=risk.seconds) for risk in risks]
+
+
+def role_document(word: HaStatus) -> RoleDocument:
+    """What the broker said of itself."""
+    return RoleDocument(
+        role=word.role.value.lower(),
+        epoch=word.epoch,
+        promised_epoch=word.promised_epoch,
+        broker_id=known(word.broker_id),
+        identity=word.identity,
+        cluster=word.cluster,
+        broker_name=word.broker_name,
+        address=word.address,
+        ha_address=word.ha_address,
+        electable=list(word.electable),
+        acks_needed=word.acks_needed,
+        acked=known(word.acked),
+        dispatched=known(word.dispatched),
+        master=word.master or None,
+        trouble=word.trouble or None,
+        is_draining=word.is_draining,
+        may_acknowledge=word.may_acknowledge,
+    )
+
+
+def slave_documents(status: Status, word: HaStatus | None, now_ns: int) -> list[SlaveDocument]:
+    """Numbers from the page, which are fresher; names from what the broker said."""
+    names = {slave.broker_id: slave for slave in word.slaves} if word is not None else {}
+    found = []
+    for slave in status.slaves:
+        name = names.get(slave.slave_id)
+        behind = None if slave.received is None or status.wrote is None else max(status.wrote - slave.received, 0)
+        seen = slave.last_seen_boottime_ns
+        found.append(
+            SlaveDocument(
+                slave_id=slave.slave_id,
+                identity=None if name is None else name.identity,
+                address=None if name is None else name.address or None,
+                received=slave.received,
+                flushed=slave.flushed,
+                behind_bytes=behind,
+                silent_ms=None if seen is None else max(now_ns - seen, 0) // 1_000_000,
+            )
+        )
+    return found
+
+
+def buffer_document(status: Status) -> BufferDocument:
+    """The write buffer."""
+    return BufferDocument(
+        medium=status.pool_medium.name.lower(),
+        buffers_total=status.pool_buffers_total,
+        buffers_free=status.pool_buffers_free,
+        is_crash_safe=status.is_crash_safe,
+    )
+
+
+def disk_document(status: Status) -> DiskDocument:
+    """The disk."""
+    return DiskDocument(total_bytes=status.disk_total_bytes, used_bytes=status.disk_used_bytes)

@@ -1,0 +1,154 @@
+"""Topics, groups and how far they are, from the broker itself or from its files. Values, and the two ways to get them.
+
+From the broker: three tables, and the ends of each topic's queues, over its ordinary port with the project's client.
+From disk: the same tables as the broker saved them last (it does so every few seconds), and the ends as the queue
+files show them, below what may be read. RocketMQ's own topics are left out: they are many, and nobody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar, final
+
+import msgspec
+
+from gantry_admin.errors import Problem
+from gantry_admin.ranges import Span
+from gantry_admin.store_files import StoreFiles
+from gantry_client import Admin
+from gantry_client.documents import ConsumerOffsetTable, GroupTable
+from gantry_wire.commands.admin import TopicConfig, TopicConfigTable
+from gantry_wire.commands.documents import read_document
+from gantry_wire.commands.fields import FieldError
+from gantry_wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_TOPICS, reply_topic
+
+TOPICS_MAX: Final = 500
+"""So many topics are asked for; more are counted and left out."""
+QUESTIONS_AT_ONCE: Final = 16
+SYSTEM_GROUPS: Final = frozenset(
+    {
+        "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_SYS_RMQ_TRANS", "SELF_TEST_P_GROUP",
+    }
+)  # fmt: skip
+
+D = TypeVar("D", bound=msgspec.Struct)
+
+
+class QueueEnds(NamedTuple):
+    """One queue: ``[begin, end)``, and when its newest message was stored."""
+
+    begin: int
+    end: int
+    last_stored_ms: int | None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """All of it at one moment."""
+
+    topics: Mapping[str, TopicConfig]
+    queues: Mapping[str, Mapping[int, QueueEnds]]
+    groups: tuple[str, ...]
+    consumed: Mapping[str, Mapping[tuple[str, int], int]]
+    """Group -> (topic, queue) -> the next offset to consume."""
+    topics_left_out: int
+    runtime: Mapping[str, str] = field(default_factory=dict)
+    """The broker's own counters by RocketMQ's names; nothing when it was not asked."""
+
+
+def make_inventory(
+    topics: Mapping[str, TopicConfig], groups: set[str], offsets: Mapping[str, Mapping[int, int]],
+    queues: Mapping[str, Mapping[int, QueueEnds]], left_out: int,
+) -> Inventory:  # fmt: skip
+    """Joined, without what is RocketMQ's own."""
+    consumed: dict[str, dict[tuple[str, int], int]] = {}
+    for key, by_queue in offsets.items():
+        topic, separator, group = key.partition("@")
+        if separator and topic not in SYSTEM_TOPICS and not group.startswith(SYSTEM_GROUP_PREFIX):
+            consumed.setdefault(group, {}).update({(topic, queue): offset for queue, offset in by_queue.items()})
+    own = {group for group in groups if group not in SYSTEM_GROUPS and not group.startswith(SYSTEM_GROUP_PREFIX)}
+    return Inventory(
+        topics={name: topics[name] for name in sorted(queues)},
+        queues=queues,
+        groups=tuple(sorted(own | consumed.keys())),
+        consumed=consumed,
+        topics_left_out=left_out,
+    )
+
+
+def chosen_topics(topics: Mapping[str, TopicConfig], names_of_servers: set[str]) -> tuple[list[str], int]:
+    """Whose ends are looked at, and how many more there are."""
+    names = sorted(name for name in topics if name not in SYSTEM_TOPICS and name not in names_of_servers)
+    return names[:TOPICS_MAX], max(len(names) - TOPICS_MAX, 0)
+
+
+def server_topics(broker: str, cluster: str) -> set[str]:
+    """Every broker and every cluster has a topic of its own name."""
+    return {broker, cluster, reply_topic(cluster)}
+
+
+async def from_broker(admin: Admin, address: str, servers: set[str]) -> Inventory:
+    """Asked now. Raises a ``ClientError``."""
+    brokers = admin.brokers
+    topics = await brokers.topic_table(address)
+    groups = await brokers.group_table(address)
+    offsets = await brokers.offset_table(address)
+    names, left_out = chosen_topics(topics, servers)
+    turns = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+    async def ends(topic: str) -> dict[int, QueueEnds]:
+        async with turns:
+            found = await brokers.queue_table(address, topic)
+        return {
+            queue.queue_id: QueueEnds(row.min_offset, row.max_offset, row.last_update_timestamp or None)
+            for queue, row in sorted(found.items(), key=lambda item: item[0].queue_id)
+        }
+
+    found = await asyncio.gather(*(ends(name) for name in names))
+    inventory = make_inventory(topics, set(groups), offsets, dict(zip(names, found, strict=True)), left_out)
+    return replace(inventory, runtime=await brokers.runtime(address))
+
+
+def from_disk(files: StoreFiles, span: Span, servers: set[str]) -> Inventory:
+    """Read now; blocks. Raises ``Problem`` 503 when there are no tables that can be read."""
+    topics = _table(files.root, "topics", TopicConfigTable).topic_config_table
+    groups = _table(files.root, "subscriptionGroup", GroupTable).subscription_group_table
+    offsets = _table(files.root, "consumerOffset", ConsumerOffsetTable).offset_table
+    names, left_out = chosen_topics(topics, servers)
+    queues = {name: _queues_on_disk(files, name, topics[name], span) for name in names}
+    return make_inventory(topics, set(groups), offsets, queues, left_out)
+
+
+def _queues_on_disk(files: StoreFiles, topic: str, config: TopicConfig, span: Span) -> dict[int, QueueEnds]:
+    ids = set(range(min(max(config.read_queue_nums, config.write_queue_nums), 1024))) | set(files.queue_ids(topic))
+    found: dict[int, QueueEnds] = {}
+    for queue_id in sorted(ids):
+        try:
+            bounds = files.bounds(topic, queue_id, span.begin, span.end)
+        except Problem:
+            found[queue_id] = QueueEnds(0, 0, None)
+            continue
+        stored = files.stored_at(topic, queue_id, bounds.end - 1, span.begin) if bounds.end > bounds.begin else None
+        found[queue_id] = QueueEnds(bounds.begin, bounds.end, stored)
+    return found
+
+
+def _table(root: Path, name: str, kind: type[D]) -> D:
+    """One table, or its predecessor when it cannot be read; an empty one when there is none yet."""
+    found_any = False
+    for suffix in ("", ".bak"):
+        try:
+            return read_document((root / "config" / f"{name}.json{suffix}").read_bytes(), kind)
+        except FileNotFoundError:
+            continue
+        except (OSError, FieldError, json.JSONDecodeError):
+            found_any = True
+    if found_any:
+        raise Problem(503, f"the table {name} cannot be read from disk")
+    return kind()

@@ -1,0 +1,237 @@
+"""Ranges of the log by `sendfile`: a small HTTP/1.1 listener on Python's own event loop, in a thread of its own.
+
+uvloop has no `sendfile`, and the server of the other endpoints cannot pass a file on; so bulk readers come here. The
+bytes go from the page cache to the socket and are in no memory of ours. What is asked, who may ask and what is answered
+is the same as at `/v1/log/bytes` of the other listener: `Guard`, `plan` and the limits are shared.
+
+    read head (bounded, with a deadline)  ->  guard  ->  plan  ->  open all files  ->  head of the answer  ->  sendfile
+
+Only `GET` and `HEAD` of that one path are known, a request with a body is refused, and a connection is closed after
+anything that was no proper request. The thread has a lower priority than the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from io import FileIO
+from typing import TYPE_CHECKING, Final, final
+
+import h11
+
+from gantry_admin.certificates import subject_of
+from gantry_admin.errors import Problem
+from gantry_admin.guard import Scope
+from gantry_admin.log_span import log_etag, log_span
+from gantry_admin.ranges import plan
+from gantry_admin.store_files import Piece
+
+if TYPE_CHECKING:
+    from gantry_admin.sidecar import Sidecar
+
+log = logging.getLogger(__name__)
+
+PATH: Final = "/v1/log/bytes"
+HEAD_BYTES_MAX: Final = 16 * 1024
+HEAD_TIMEOUT_S: Final = 10.0
+IDLE_S: Final = 60.0
+SEND_TIMEOUT_S: Final = 60.0
+"""For one window to be taken; a reader that takes nothing for so long loses its place."""
+WINDOW_BYTES: Final = 2 << 20
+"""Paid for, and sent, at once."""
+CONNECTIONS_MAX: Final = 64
+
+
+@final
+class LogListener:
+    """Started and closed by the event loop of the sidecar; everything else happens in its own thread."""
+
+    def __init__(self, sidecar: Sidecar, tls: ssl.SSLContext | None) -> None:
+        self._sidecar: Final = sidecar
+        self._tls: Final = tls
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._connections = 0
+
+    def __repr__(self) -> str:
+        return f"<LogListener port={self._sidecar.fast_port} connections={self._connections}>"
+
+    async def start(self, bound: socket.socket) -> None:
+        """Listen on a socket that is bound already."""
+        ready = asyncio.get_running_loop().create_future()
+        outer = asyncio.get_running_loop()
+
+        def run() -> None:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._sidecar.settings.log.niceness)
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                runner.run(self._run(bound, lambda: outer.call_soon_threadsafe(ready.set_result, None)))
+
+        self._thread = threading.Thread(target=run, name="gantry-log", daemon=True)
+        self._thread.start()
+        await ready
+
+    async def close(self) -> None:
+        """End every connection."""
+        if self._loop is not None and self._stop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+            await asyncio.to_thread(self._thread.join, 5.0)
+
+    async def _run(self, bound: socket.socket, tell: Callable[[], object]) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._accept, sock=bound, ssl=self._tls, limit=HEAD_BYTES_MAX)
+        tell()
+        await self._stop.wait()
+        server.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            if self._connections <= CONNECTIONS_MAX:
+                await Connection(self._sidecar, reader, writer).serve()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, h11.ProtocolError):
+            pass  # it is gone, too slow, or speaks something else
+        except asyncio.CancelledError:
+            if self._stop is None or not self._stop.is_set():
+                raise
+        finally:
+            self._connections -= 1
+            writer.transport.abort()
+
+
+@final
+class Connection:
+    """One client: request after request."""
+
+    def __init__(self, sidecar: Sidecar, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._sidecar: Final = sidecar
+        self._reader: Final = reader
+        self._writer: Final = writer
+        self._http: Final = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._subject: Final = subject_of(writer.get_extra_info("peercert"))
+
+    def __repr__(self) -> str:
+        return f"<Connection {self._http.our_state}>"
+
+    async def serve(self) -> None:
+        """Until the client or a mistake ends it. Raises what its caller knows."""
+        while True:
+            request = await self._request()
+            if request is None:
+                return
+            await self._answer(request)
+            if self._http.our_state is h11.MUST_CLOSE or self._http.their_state is not h11.DONE:
+                await self._drain()
+                return
+            self._http.start_next_cycle()
+
+    async def _request(self) -> h11.Request | None:
+        """The next request, without a body; None when the client has gone."""
+        request: h11.Request | None = None
+        timeout_s = IDLE_S
+        while True:
+            event = self._http.next_event()
+            if event is h11.NEED_DATA:
+                async with asyncio.timeout(timeout_s):
+                    data = await self._reader.read(HEAD_BYTES_MAX)
+                self._http.receive_data(data)
+                timeout_s = HEAD_TIMEOUT_S
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.EndOfMessage):
+                return request
+            elif isinstance(event, h11.Data):
+                await self._refuse(Problem(413, "a request for a range has no body"))
+                raise ConnectionAbortedError("a body came")
+            else:
+                return None
+
+    async def _answer(self, request: h11.Request) -> None:
+        headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
+        try:
+            await self._send_range(request, headers)
+        except Problem as problem:
+            await self._refuse(problem)
+
+    async def _send_range(self, request: h11.Request, headers: Mapping[str, str]) -> None:
+        """Raises ``Problem`` before the first byte left."""
+        sidecar = self._sidecar
+        caller = sidecar.guard.caller(headers.get("authorization"), self._subject)
+        sidecar.guard.check(Scope.READ, caller, headers.get("host"))
+        if request.target.split(b"?")[0] != PATH.encode():
+            raise Problem(404, f"there is only {PATH} here")
+        if request.method not in (b"GET", b"HEAD"):
+            raise Problem(405, "only GET and HEAD", headers={"Allow": "GET, HEAD"})
+        reading = sidecar.reading
+        wanted = plan(headers, log_span(reading), log_etag(reading), sidecar.settings.log.range_bytes_max)
+        with sidecar.limits.reader(), ExitStack() as stack:
+            pieces = await asyncio.to_thread(self._open, wanted.start, wanted.end, stack)
+            self._head(206, wanted.headers())
+            if request.method == b"GET":
+                for piece in pieces:
+                    await self._send_file(piece.file, piece.position, piece.length)
+                self._http.send_with_data_passthrough(h11.Data(data=_Length(wanted.length)))  # type: ignore[arg-type]
+            self._http.send(h11.EndOfMessage())
+
+    def _open(self, start: int, end: int, stack: ExitStack) -> list[Piece]:
+        """In a thread, which also tells the kernel to read ahead: `sendfile` itself would wait for the disk."""
+        pieces = self._sidecar.files.open_range(start, end, stack)
+        for piece in pieces:
+            os.posix_fadvise(piece.file.fileno(), piece.position, piece.length, os.POSIX_FADV_WILLNEED)
+        return pieces
+
+    async def _send_file(self, file: FileIO, position: int, count: int) -> None:
+        loop, limits = asyncio.get_running_loop(), self._sidecar.limits
+        while count:
+            window = min(count, WINDOW_BYTES)
+            wait_s = limits.bucket.take(window)
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                sent = await loop.sendfile(self._writer.transport, file, position, window)
+            if sent != window:
+                raise ConnectionAbortedError("a file of the log is shorter than it was")
+            limits.sent(sent)
+            position, count = position + sent, count - sent
+
+    async def _refuse(self, problem: Problem) -> None:
+        body = json.dumps(problem.document()).encode()
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **problem.headers}
+        self._head(problem.status, headers)
+        data = self._http.send(h11.Data(data=body))
+        end = self._http.send(h11.EndOfMessage())
+        self._writer.write((data or b"") + (end or b""))
+        await self._drain()
+
+    def _head(self, status: int, headers: Mapping[str, str]) -> None:
+        pairs = list(headers.items())
+        data = self._http.send(h11.Response(status_code=status, headers=pairs))
+        assert data is not None, "a head has bytes"
+        self._writer.write(data)
+
+    async def _drain(self) -> None:
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await self._writer.drain()
+
+
+@final
+class _Length:
+    """Stands for bytes that left by another way, so that the protocol's state counts them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count

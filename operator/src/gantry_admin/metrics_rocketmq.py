@@ -1,0 +1,140 @@
+"""The families that Apache's RocketMQ exporter has, too, by its names: one broker's part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from gantry_admin.inventory import Inventory
+from gantry_admin.sidecar import Sidecar
+from gantry_admin.tables import Shown
+from gantry_status import Status
+from gantry_wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter, retry_topic
+
+TOPICS_MAX: Final = 200
+ROWS_MAX: Final = 1_000
+"""Of one family with groups in it."""
+BROKER: Final = ["cluster", "broker"]
+_RATES: Final = (("putTps", "put"), ("getFoundTps", "getfound"), ("getMissTps", "getmiss"), ("getTotalTps", "gettotal"))
+_WINDOWS: Final = ("10", "60", "600")
+
+Labels = list[str]
+
+
+def rocketmq_metrics(sidecar: Sidecar, shown: Shown | None) -> Iterator[Metric]:
+    """All of them; of topics and groups what was known last."""
+    word, reading = sidecar.link.word.status, sidecar.reading
+    assert reading is not None, "there is a page"
+    own = [word.cluster if word is not None else "", reading.origin.broker_name]
+    dispatched = word.dispatched if word is not None and word.dispatched >= 0 else None
+    yield from _runtime(reading.status, own, dispatched)
+    yield _one("gantry_inventory_age_seconds", "Age of what is said of topics and groups.", [], [],
+               None if shown is None else shown.age_s)  # fmt: skip
+    if shown is None:
+        return
+    yield from _rates(shown.inventory, own)
+    yield from _topics(shown.inventory, own)
+    yield from _groups(shown.inventory, own)
+
+
+def _one(name: str, text: str, names: Labels, values: Labels, value: float | None) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=names)
+    if value is not None:
+        family.add_metric(values, value)
+    return family
+
+
+def _runtime(status: Status, own: Labels, dispatched: int | None) -> Iterator[Metric]:
+    """What the exporter takes from a broker's runtime table."""
+    wrote, used, total = status.wrote, status.disk_used_bytes, status.disk_total_bytes
+    behind = None if dispatched is None or wrote is None else max(wrote - dispatched, 0)
+    unflushed = None if status.flushed is None or wrote is None else wrote - status.flushed
+    for name, text, value in (
+        ("commitlog_maxoffset", "Where the log ends.", wrote),
+        ("commitlog_minoffset", "Where the log begins.", status.min_physical),
+        ("dispatch_behind_bytes", "Of the log, not in its queues yet.", behind),
+        ("remain_howmanydata_toflush", "Bytes that are not on disk yet.", unflushed),
+        ("remain_transientstore_buffer_numbs", "Write buffers that are free.", status.pool_buffers_free),
+        ("commitlog_disk_ratio", "How full the disk is, from 0 to 1.", used / total if used and total else None),
+        ("commitlogdir_capacity_free", "Bytes free on the disk.", total - used if used and total else None),
+    ):
+        yield _one(f"rocketmq_brokeruntime_{name}", text, BROKER, own, value)
+
+
+def _rates(inventory: Inventory, own: Labels) -> Iterator[Metric]:
+    """Messages a second, as the broker counts them; nothing when it could not be asked."""
+    tables = {key: inventory.runtime.get(key, "").split() for key, _ in _RATES}
+    for key, name in _RATES:
+        for number, window in enumerate(_WINDOWS):
+            text = f"{key} over {window} seconds, by the broker's own count."
+            yield _one(f"rocketmq_brokeruntime_{name}_tps{window}", text, BROKER, own, _number(tables[key], number))
+    yield _one("rocketmq_broker_tps", "Messages stored a second.", BROKER, own, _number(tables["putTps"], 0))
+    yield _one("rocketmq_broker_qps", "Pulls that found something, a second.", BROKER, own,
+               _number(tables["getFoundTps"], 0))  # fmt: skip
+
+
+def _number(words: list[str], index: int) -> float | None:
+    try:
+        return float(words[index])
+    except (IndexError, ValueError):
+        return None
+
+
+def _topics(inventory: Inventory, own: Labels) -> Iterator[Metric]:
+    names = ["cluster", "broker", "topic"]
+    ends = GaugeMetricFamily("rocketmq_producer_offset", "Messages that a topic was ever sent.", labels=names)
+    retries = GaugeMetricFamily("rocketmq_topic_retry_offset", "Of the retry topic of a group.", labels=names)
+    dead = GaugeMetricFamily("rocketmq_topic_dlq_offset", "Dead letters of a group.", labels=[*BROKER, "group"])
+    shown = list(inventory.topics)[:TOPICS_MAX]
+    for topic in shown:
+        total = sum(queue.end for queue in inventory.queues[topic].values())
+        if topic.startswith(DEAD_LETTER_PREFIX):
+            dead.add_metric([*own, topic.removeprefix(DEAD_LETTER_PREFIX)], total)
+        elif topic.startswith(RETRY_PREFIX):
+            retries.add_metric([*own, topic], total)
+        else:
+            ends.add_metric([*own, topic], total)
+    yield ends
+    yield retries
+    yield dead
+    left_out = len(inventory.topics) - len(shown) + inventory.topics_left_out
+    yield _one("gantry_topics_left_out", "Topics that have no metrics, because there are too many.", [], [], left_out)
+
+
+def _groups(inventory: Inventory, own: Labels) -> Iterator[Metric]:
+    consumed = GaugeMetricFamily("rocketmq_consumer_offset", "Messages that a group has consumed of a topic.",
+                                 labels=[*BROKER, "topic", "group"])  # fmt: skip
+    lags = GaugeMetricFamily("rocketmq_group_diff", "Messages that a group is behind.", labels=["group", "topic"])
+    retries = GaugeMetricFamily(
+        "rocketmq_group_retrydiff", "Messages that wait for another try.", labels=["group", "topic"]
+    )
+    rows = left_out = 0
+    for group in inventory.groups:
+        for topic, offset, lag in _by_topic(inventory, group):
+            if rows >= ROWS_MAX:
+                left_out += 1
+                continue
+            rows += 1
+            consumed.add_metric([*own, topic, group], offset)
+            if topic == retry_topic(group):
+                retries.add_metric([group, topic], lag)
+            elif not is_retry_or_dead_letter(topic):
+                lags.add_metric([group, topic], lag)
+    yield consumed
+    yield lags
+    yield retries
+    yield _one("gantry_groups_left_out", "Pairs of group and topic that have no metrics.", [], [], left_out)
+
+
+def _by_topic(inventory: Inventory, group: str) -> Iterator[tuple[str, int, int]]:
+    """(topic, consumed, lag) of one group."""
+    found: dict[str, tuple[int, int]] = {}
+    for (topic, queue_id), offset in inventory.consumed.get(group, {}).items():
+        ends = inventory.queues.get(topic, {}).get(queue_id)
+        if ends is not None:
+            consumed, lag = found.get(topic, (0, 0))
+            found[topic] = (consumed + offset, lag + max(ends.end - max(offset, ends.begin), 0))
+    for topic, (consumed, lag) in sorted(found.items()):
+        yield topic, consumed, lag

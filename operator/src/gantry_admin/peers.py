@@ -1,0 +1,100 @@
+"""The other sidecars of the group: asked once a second in the background, answered from memory.
+
+Their addresses come from the command line, so nobody who asks can have this process connect anywhere. A question is a
+GET over HTTP/1.0, because it ends with its connection and needs no client library; an answer is bounded in size and
+time, and whatever it holds is data from somebody else: it is validated as a status or thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, final
+from urllib.parse import SplitResult, urlsplit
+
+from pydantic import ValidationError
+
+from gantry_admin.documents import StatusDocument
+from gantry_admin.settings import PeerSettings
+
+ASK_INTERVAL_S: Final = 1.0
+ASK_TIMEOUT_S: Final = 2.0
+ANSWER_BYTES_MAX: Final = 1 << 20
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerWord:
+    """What a peer said last."""
+
+    url: str
+    status: StatusDocument | None = None
+    at_monotonic_s: float | None = None
+    fault: str | None = "it was not asked yet"
+
+    def age_ms(self) -> int | None:
+        return None if self.at_monotonic_s is None else int((time.monotonic() - self.at_monotonic_s) * 1000)
+
+
+@final
+class Peers:
+    """Owned by the event loop."""
+
+    def __init__(self, settings: PeerSettings, token: str) -> None:
+        self._token: Final = token
+        self._context: Final = ssl.create_default_context(cafile=None if settings.ca is None else str(settings.ca))
+        self.words: dict[str, PeerWord] = {url: PeerWord(url=url) for url in settings.urls}
+
+    def __repr__(self) -> str:
+        return f"<Peers {', '.join(self.words)}>"
+
+    async def run(self) -> None:
+        """Ask everybody again and again, until cancelled."""
+        while self.words:
+            await asyncio.gather(*(self._ask(url) for url in self.words))
+            await asyncio.sleep(ASK_INTERVAL_S)
+
+    async def _ask(self, url: str) -> None:
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                body = await self._get(urlsplit(url), "/v1/status")
+            status = StatusDocument.model_validate_json(body)
+        except TimeoutError:
+            fault = f"no answer within {ASK_TIMEOUT_S:g} s"
+        except ValidationError:
+            fault = "it answered with something that is no status"
+        except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+            fault = str(error) or type(error).__name__
+        else:
+            self.words[url] = PeerWord(url=url, status=status, at_monotonic_s=time.monotonic(), fault=None)
+            return
+        old = self.words[url]
+        self.words[url] = PeerWord(url=url, status=old.status, at_monotonic_s=old.at_monotonic_s, fault=fault[:300])
+
+    async def _get(self, url: SplitResult, path: str) -> bytes:
+        """The body of a 200. Raises OSError or ValueError for anything else."""
+        is_tls = url.scheme == "https"
+        host = url.hostname or ""
+        port = url.port or (443 if is_tls else 80)
+        reader, writer = await asyncio.open_connection(host, port, ssl=self._context if is_tls else None)
+        try:
+            token = f"Authorization: Bearer {self._token}\r\n" if self._token else ""
+            name = f"[{host}]" if ":" in host else host
+            writer.write(f"GET {url.path.rstrip('/')}{path} HTTP/1.0\r\nHost: {name}:{port}\r\n{token}\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            words = head.split(b" ", 2)
+            if len(words) < 2 or words[1] != b"200":
+                raise ValueError(f"it answered {head.splitlines()[0][:100].decode('ascii', 'replace')}")
+            body = bytearray()
+            while piece := await reader.read(1 << 16):
+                body += piece
+                if len(body) > ANSWER_BYTES_MAX:
+                    raise ValueError(f"its answer is longer than {ANSWER_BYTES_MAX} bytes")
+            return bytes(body)
+        finally:
+            writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()

@@ -1,0 +1,79 @@
+"""What every endpoint uses: who asks, what they may, and which refusals are documented."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPBearer
+
+from gantry_admin.documents import ProblemDocument
+from gantry_admin.guard import Caller, Scope
+from gantry_admin.sidecar import Sidecar
+
+Responses = dict[int | str, dict[str, Any]]
+
+BEARER: Final = HTTPBearer(auto_error=False, description="A token of --token-file or --read-token-file.")
+
+_TEXTS: Final = {
+    400: "The request makes no sense.",
+    401: "A token is needed, or this one is not known.",
+    403: "This caller may not.",
+    404: "There is no such thing here.",
+    409: "The broker refuses, and says why; nothing has changed.",
+    410: "It is gone; `oldest` says what is the oldest that there is.",
+    412: "Another log, or another epoch of it; `etag` says which.",
+    413: "The body is too long.",
+    416: "The log does not reach there (yet); `end` says how far it can be read.",
+    422: "A field is missing or wrong.",
+    429: "Too many at a time; `Retry-After` says when to come again.",
+    502: "The broker tried in vain.",
+    503: "Not now; `reason` says why.",
+    504: "The broker did not answer in time: it may have been done.",
+}
+
+
+def refusals(*codes: int) -> Responses:
+    """The documented answers that are not what was asked for."""
+    return {code: {"model": ProblemDocument, "description": _TEXTS[code]} for code in codes}
+
+
+def sidecar_of(request: Request) -> Sidecar:
+    """The one sidecar of this application."""
+    sidecar = request.app.state.sidecar
+    assert isinstance(sidecar, Sidecar), "the application is made with one"
+    return sidecar
+
+
+def needs(scope: Scope) -> Any:
+    """A dependency that lets through who may, and says who that is."""
+    return Depends(guarded(scope))
+
+
+def guarded(scope: Scope) -> Callable[..., Awaitable[Caller]]:
+    """The same as a function, which says its scope; the probes' does not ask for a token in the OpenAPI document."""
+
+    async def open_to_all(request: Request) -> Caller:
+        return allow(request, scope)
+
+    async def allowed(request: Request, _documented: Annotated[object, Depends(BEARER)]) -> Caller:
+        return allow(request, scope)
+
+    function: Callable[..., Awaitable[Caller]] = open_to_all if scope is Scope.PROBE else allowed
+    function.scope = scope  # type: ignore[attr-defined]
+    return function
+
+
+def allow(request: Request, scope: Scope) -> Caller:
+    """Who asks. Raises ``Problem`` 401 or 403."""
+    guard = sidecar_of(request).guard
+    subjects: dict[tuple[str, int], str] = request.app.state.subjects
+    client = request.scope.get("client")
+    subject = subjects.get((client[0], client[1])) if client else None
+    caller = guard.caller(request.headers.get("authorization"), subject)
+    guard.check(scope, caller, request.headers.get("host"))
+    return caller
+
+
+TheSidecar = Annotated[Sidecar, Depends(sidecar_of)]

@@ -1,0 +1,97 @@
+"""For machines that watch, and for people who must find out afterwards: metrics and the diagnostics bundle."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+from fastapi import APIRouter, Request, Response
+
+from gantry_admin.bundle import make_bundle, redacted_settings
+from gantry_admin.errors import Problem
+from gantry_admin.group_view import group_view
+from gantry_admin.guard import Scope
+from gantry_admin.metrics import Exposition
+from gantry_admin.routes.common import TheSidecar, needs, refusals
+from gantry_admin.sidecar import Sidecar
+
+BROKER_PATIENCE_S = 1.0
+
+router = APIRouter(tags=["observe"])
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    dependencies=[needs(Scope.LOOK)],
+    responses={
+        200: {
+            "description": "OpenMetrics where `Accept` asks for it, else Prometheus' text format.",
+            "content": {
+                "text/plain": {"schema": {"type": "string"}},
+                "application/openmetrics-text": {"schema": {"type": "string"}},
+            },
+        },
+        **refusals(401, 403),
+    },
+)
+async def metrics(request: Request) -> Response:
+    """Everything that Prometheus can be told; with the names of RocketMQ's exporter where it has one."""
+    exposition = request.app.state.exposition
+    assert isinstance(exposition, Exposition), "the application is made with one"
+    body, content_type = exposition.render(request.headers.get("accept", ""))
+    return Response(body, headers={"Content-Type": content_type, "Cache-Control": "no-store"})
+
+
+@router.get(
+    "/v1/bundle",
+    response_class=Response,
+    dependencies=[needs(Scope.READ)],
+    responses={
+        200: {
+            "description": "A tar.gz.",
+            "content": {"application/gzip": {"schema": {"type": "string", "format": "binary"}}},
+        },
+        **refusals(401, 403, 429),
+    },
+)
+async def bundle(request: Request, sidecar: TheSidecar) -> Response:
+    """The page, settings without secrets, tables, names and sizes of files, last log lines; no message, no secret."""
+    if request.app.state.bundling.locked():
+        raise Problem(429, "a bundle is being made already", headers={"Retry-After": "5"})
+    async with request.app.state.bundling:
+        broker = sidecar.settings.broker
+        documents: dict[str, object] = {
+            "status.json": sidecar.status().model_dump(),
+            "group.json": group_view(sidecar).model_dump(),
+            "settings.json": redacted_settings(_flat(sidecar.settings)),
+            "broker-settings.json": await _broker_settings(sidecar),
+        }
+        lines = request.app.state.recent.text
+        data = await asyncio.to_thread(make_bundle, broker.store, broker.page, broker.log_file, documents, lines)
+    headers = {"Content-Disposition": 'attachment; filename="gantry-bundle.tar.gz"', "Cache-Control": "no-store"}
+    return Response(data, media_type="application/gzip", headers=headers)
+
+
+async def _broker_settings(sidecar: Sidecar) -> dict[str, str]:
+    """As the broker says; a broker that stands still is not asked."""
+    if sidecar.motion().state != "moving":
+        return {"not asked": sidecar.motion().reason}
+    try:
+        async with asyncio.timeout(BROKER_PATIENCE_S):
+            return redacted_settings(await sidecar.tables.broker_settings())
+    except (TimeoutError, Problem) as error:
+        return {"not answered": str(error) or "in time"}
+
+
+def _flat(settings: object, prefix: str = "") -> dict[str, str]:
+    """Every field by its dotted name."""
+    assert dataclasses.is_dataclass(settings), "settings are dataclasses"
+    found: dict[str, str] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value) and not hasattr(value, "host"):
+            found |= _flat(value, f"{prefix}{field.name}.")
+        else:
+            found[prefix + field.name] = str(value)
+    return found

@@ -1,0 +1,54 @@
+"""Probes: three questions that kubelet, a supervisor and people ask, without credentials.
+
+`/livez` is about the sidecar: it says what the broker does, and does not fail with it, because starting the sidecar
+again would mend nothing. `/readyz` is about the broker. `/startupz` fails until recovery is over, and says how far.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from gantry_admin.documents import LiveDocument, ReadyDocument, StartedDocument
+from gantry_admin.guard import Scope
+from gantry_admin.health import started
+from gantry_admin.routes.common import TheSidecar, needs
+
+WATCH_SILENT_NS = 5_000_000_000
+
+router = APIRouter(tags=["probes"], dependencies=[needs(Scope.PROBE)])
+
+
+@router.get("/livez", responses={503: {"model": LiveDocument, "description": "The sidecar itself is stuck."}})
+async def livez(sidecar: TheSidecar, response: Response) -> LiveDocument:
+    """Whether the sidecar lives, and since when the broker stands still, if it does."""
+    silent_ns = sidecar.watch.now_ns() - sidecar.look.at_boottime_ns
+    is_live = silent_ns < WATCH_SILENT_NS
+    if not is_live:
+        response.status_code = 503
+    reason = "the page is looked at" if is_live else f"nobody has looked at the page for {silent_ns // 1_000_000} ms"
+    return LiveDocument(live=is_live, reason=reason, broker=sidecar.motion())
+
+
+@router.get("/readyz", responses={503: {"model": ReadyDocument, "description": "Not ready, and why."}})
+async def readyz(sidecar: TheSidecar, response: Response) -> ReadyDocument:
+    """Whether clients should be at this broker now."""
+    document = sidecar.readiness()
+    if not document.ready:
+        response.status_code = 503
+    return document
+
+
+@router.get("/startupz", responses={503: {"model": StartedDocument, "description": "Not started yet, and how far."}})
+async def startupz(sidecar: TheSidecar, response: Response) -> StartedDocument:
+    """Whether the broker's recovery is over."""
+    verdict = started(sidecar.look, sidecar.watch.now_ns(), sidecar.settings.health)
+    if not verdict.is_good:
+        response.status_code = 503
+    reading = sidecar.reading
+    return StartedDocument(
+        started=verdict.is_good,
+        reason=verdict.reason,
+        phase=None if reading is None else reading.status.phase.name.lower(),
+        recovery_done_bytes=None if reading is None else reading.status.recovery_done_bytes,
+        recovery_total_bytes=None if reading is None else reading.status.recovery_total_bytes,
+    )

@@ -1,0 +1,149 @@
+"""Moving the master role, step by step: each endpoint is one order over the control socket, and leaves one audit line.
+
+What the steps mean together, and in which order they are safe, is not decided here: that is whoever orders. Every order
+is idempotent, so one that was not answered is sent again. Without a token that may change, or a client certificate,
+none of these answers anything but 401 or 403, and that leaves a line, too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from gantry_admin.audit import write_audit
+from gantry_admin.describe import known, role_document
+from gantry_admin.documents import RoleDocument
+from gantry_admin.errors import Problem
+from gantry_admin.guard import Caller, Scope
+from gantry_admin.order_documents import (
+    DemoteBody,
+    DrainBody,
+    FenceBody,
+    PromiseBody,
+    PromisedDocument,
+    PromoteBody,
+)
+from gantry_admin.routes.common import BEARER, TheSidecar, allow, needs, refusals
+from gantry_admin.sidecar import Sidecar
+from gantry_status.orders import (
+    AnyOrder,
+    AskPromise,
+    Drain,
+    Fence,
+    Flush,
+    Follow,
+    HaStatus,
+    Promised,
+    Promote,
+)
+
+ORDER_REFUSALS = refusals(400, 401, 403, 409, 413, 422, 502, 503, 504)
+Timeout = Annotated[int, Query(ge=1, le=300_000, description="How long the broker may take, in ms.")]
+ORDER_TIMEOUT_MS = 30_000
+
+router = APIRouter(prefix="/v1/role", tags=["role"])
+
+
+async def _may_change(request: Request, _documented: Annotated[object, Depends(BEARER)]) -> Caller:
+    """Who orders. One who may not leaves an audit line, and learns nothing of the broker."""
+    try:
+        return allow(request, Scope.CHANGE)
+    except Problem as problem:
+        write_audit(request, None, request.url.path.rpartition("/")[2], {}, problem.status, problem.reason)
+        raise
+
+
+_may_change.scope = Scope.CHANGE  # type: ignore[attr-defined]
+Orderer = Annotated[Caller, Depends(_may_change)]
+
+
+@router.get("", dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403, 503))
+async def role(sidecar: TheSidecar) -> RoleDocument:
+    """What the broker said last of its role."""
+    word = sidecar.link.word.status
+    if word is None:
+        raise Problem(503, f"the broker has not said yet who it is: {sidecar.link.word.fault}")
+    return role_document(word)
+
+
+@router.post("/promise", responses=ORDER_REFUSALS)
+async def promise(
+    body: PromiseBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
+) -> PromisedDocument:
+    """Follow nobody, and grant nobody anything, below this epoch, durably and for ever."""
+    answer = await _order(request, sidecar, caller, AskPromise(epoch=body.epoch, to=body.to), timeout_ms)
+    assert isinstance(answer, Promised), "the client compares kinds"
+    return PromisedDocument(
+        epoch=answer.epoch, identity=answer.identity, broker_id=known(answer.broker_id),
+        last_epoch=answer.last_epoch, end=known(answer.end), granted_ms=answer.granted_ms,
+    )  # fmt: skip
+
+
+@router.post("/promote", responses=ORDER_REFUSALS)
+async def promote(
+    body: PromoteBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
+) -> RoleDocument:
+    """Be the master in this epoch."""
+    order = Promote(epoch=body.epoch, electable=list(body.electable), force=body.force)
+    return _role(await _order(request, sidecar, caller, order, timeout_ms))
+
+
+@router.post("/demote", responses=ORDER_REFUSALS)
+async def demote(
+    body: DemoteBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
+) -> RoleDocument:
+    """Be a slave of another master in this epoch."""
+    order = Follow(epoch=body.epoch, master=body.master)
+    return _role(await _order(request, sidecar, caller, order, timeout_ms))
+
+
+@router.post("/fence", responses=ORDER_REFUSALS)
+async def fence(
+    body: FenceBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
+) -> RoleDocument:
+    """Have no role, and none below this epoch any more."""
+    return _role(await _order(request, sidecar, caller, Fence(epoch=body.epoch), timeout_ms))
+
+
+@router.post("/drain", responses=ORDER_REFUSALS)
+async def drain(
+    body: DrainBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
+) -> RoleDocument:
+    """Take no more sends, commit, flush, wait for the slaves; a promotion in the same epoch takes sends again."""
+    order = Drain(timeout_ms=body.timeout_ms)
+    return _role(await _order(request, sidecar, caller, order, timeout_ms + body.timeout_ms))
+
+
+@router.post("/flush", responses=ORDER_REFUSALS)
+async def flush(
+    request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
+) -> RoleDocument:
+    """Have on disk what is written now."""
+    return _role(await _order(request, sidecar, caller, Flush(), timeout_ms))
+
+
+async def _order(
+    request: Request, sidecar: Sidecar, caller: Caller, order: AnyOrder, timeout_ms: int
+) -> HaStatus | Promised:
+    """Have it done, and put down who wanted what and what came of it."""
+    what = str(type(order).__struct_config__.tag)
+    on = {name: getattr(order, name) for name in order.__struct_fields__}
+    outcome, reason = 0, "broken off"
+    try:
+        motion = sidecar.motion()
+        if motion.state != "moving":
+            raise Problem(503, f"nobody would obey: {motion.reason}")
+        answer = await sidecar.link.order(order, timeout_s=timeout_ms / 1000)
+        outcome, reason = 200, ""
+        return answer
+    except Problem as problem:
+        outcome, reason = problem.status, problem.reason
+        raise
+    finally:
+        write_audit(request, caller, what, on, outcome, reason)
+
+
+def _role(answer: HaStatus | Promised) -> RoleDocument:
+    assert isinstance(answer, HaStatus), "the client compares kinds"
+    return role_document(answer)

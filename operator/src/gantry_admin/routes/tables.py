@@ -1,0 +1,100 @@
+"""Topics and consumer groups of this broker, with their lag: from the broker, or from the disk when it stands still."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+
+from gantry_admin.documents import (
+    GroupDocument,
+    GroupsDocument,
+    QueueDocument,
+    QueueLagDocument,
+    TopicDocument,
+    TopicsDocument,
+)
+from gantry_admin.guard import Scope
+from gantry_admin.inventory import Inventory
+from gantry_admin.routes.common import TheSidecar, needs, refusals
+from gantry_wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
+
+ROWS_MAX = 1_000
+
+router = APIRouter(tags=["topics and groups"], dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403, 422, 503))
+
+Limit = Annotated[int, Query(ge=1, le=ROWS_MAX, description="So many rows at most; the others are counted.")]
+
+
+@router.get("/v1/topics")
+async def topics(sidecar: TheSidecar, limit: Limit = ROWS_MAX) -> TopicsDocument:
+    """Every topic that applications made, and retry and dead letter topics, with the ends of their queues."""
+    shown = await sidecar.tables.get()
+    rows = [topic_row(shown.inventory, name) for name in shown.inventory.topics]
+    left_out = shown.inventory.topics_left_out + max(len(rows) - limit, 0)
+    return TopicsDocument(
+        topics=rows[:limit], left_out=left_out, source=shown.source, age_ms=shown.age_ms, reason=shown.reason
+    )
+
+
+@router.get("/v1/groups")
+async def groups(sidecar: TheSidecar, limit: Limit = ROWS_MAX) -> GroupsDocument:
+    """Every consumer group, and how far it is behind in each queue of this broker."""
+    shown = await sidecar.tables.get()
+    rows = [group_row(shown.inventory, name) for name in shown.inventory.groups]
+    return GroupsDocument(
+        groups=rows[:limit],
+        left_out=max(len(rows) - limit, 0),
+        source=shown.source,
+        age_ms=shown.age_ms,
+        reason=shown.reason,
+    )
+
+
+def kind_of(topic: str) -> Literal["user", "retry", "dead-letter", "system"]:
+    """Whose it is."""
+    if topic.startswith(RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(DEAD_LETTER_PREFIX):
+        return "dead-letter"
+    return "system" if topic.startswith(("rmq_sys_", "RMQ_SYS_")) else "user"
+
+
+def topic_row(inventory: Inventory, name: str) -> TopicDocument:
+    """One topic."""
+    config, queues = inventory.topics[name], inventory.queues[name]
+    return TopicDocument(
+        name=name,
+        kind=kind_of(name),
+        read_queues=config.read_queue_nums,
+        write_queues=config.write_queue_nums,
+        permission=("r" if config.perm & 4 else "-") + ("w" if config.perm & 2 else "-"),
+        messages=messages_of(inventory, name),
+        queues=[
+            QueueDocument(queue_id=queue_id, begin=ends.begin, end=ends.end, last_stored_ms=ends.last_stored_ms)
+            for queue_id, ends in queues.items()
+        ],
+    )
+
+
+def messages_of(inventory: Inventory, topic: str) -> int:
+    """How many messages of a topic are there."""
+    return sum(max(ends.end - ends.begin, 0) for ends in inventory.queues.get(topic, {}).values())
+
+
+def group_row(inventory: Inventory, name: str) -> GroupDocument:
+    """One group."""
+    queues: list[QueueLagDocument] = []
+    for (topic, queue_id), consumed in sorted(inventory.consumed.get(name, {}).items()):
+        ends = inventory.queues.get(topic, {}).get(queue_id)
+        if ends is not None:
+            lag = max(ends.end - max(consumed, ends.begin), 0)
+            queues.append(QueueLagDocument(topic=topic, queue_id=queue_id, consumed=consumed, end=ends.end, lag=lag))
+    retry = retry_topic(name)
+    return GroupDocument(
+        name=name,
+        lag=sum(queue.lag for queue in queues if queue.topic != retry),
+        retry_lag=sum(queue.lag for queue in queues if queue.topic == retry),
+        dead_letters=messages_of(inventory, dead_letter_topic(name)),
+        queues=queues,
+    )

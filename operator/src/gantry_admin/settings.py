@@ -1,0 +1,213 @@
+"""What the sidecar can be told, by concern. Parsed once, validated together; every field says its default's reason."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+from gantry_admin.errors import SettingsError
+
+MEBIBYTE = 1 << 20
+LOOPBACK_NAMES = ("localhost",)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A host and a port to listen on, or of a peer."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host in LOOPBACK_NAMES:
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_address(text: str, option: str) -> Address:
+    """``host:port`` or ``[v6]:port``. Raises ``SettingsError`` naming the option."""
+    host, separator, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise SettingsError(f"{option} {text[:200]}: write host:port")
+    return Address(host=host, port=int(port))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPaths:
+    """Where the broker beside us is found."""
+
+    page: Path
+    """--page: its status page (`statusPagePath`)."""
+
+    control: Path
+    """--control: its control socket (`controlSocketPath`), which only its own user may open."""
+
+    store: Path
+    """--store: its `storePathRootDir`, for log ranges and tables; read, never written."""
+
+    log_file: Path | None = None
+    """--broker-log: where the broker's log lines go, for the diagnostics bundle; by default they are not in it."""
+
+    address: str | None = None
+    """--broker: host:port of its main port; by default what it says itself over the control socket."""
+
+    credentials: Path | None = field(default=None, repr=False)
+    """--broker-credentials: file with accessKey and secretKey, for a broker with access control."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessSettings:
+    """Who may ask what. Whoever has none of these may look from this machine, and change nothing."""
+
+    token_file: Path | None = field(default=None, repr=False)
+    """--token-file: whoever shows one of its tokens may look, read messages and move roles; `name:token` lines."""
+
+    read_token_file: Path | None = field(default=None, repr=False)
+    """--read-token-file: whoever shows one of its tokens may look and read messages, and change nothing."""
+
+    tls_cert: Path | None = None
+    """--tls-cert: our certificate; with it the ports speak TLS and nothing else."""
+
+    tls_key: Path | None = field(default=None, repr=False)
+    """--tls-key: its key."""
+
+    tls_client_ca: Path | None = None
+    """--tls-client-ca: whoever shows a certificate of this authority may do everything (mTLS)."""
+
+    open_reads: bool = False
+    """--open-reads: on loopback, whoever is on this machine may look and read messages without a token."""
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether anybody can prove who they are."""
+        return any((self.token_file, self.read_token_file, self.tls_client_ca))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """How the log is handed out: fast, and never at the cost of the broker."""
+
+    listen: Address | None = None
+    """--log-listen: where ranges of the log leave by `sendfile`; by default the sidecar's host and the next port."""
+
+    bytes_per_second: int = 256 * MEBIBYTE
+    """--log-rate: for all readers together; 256 MiB/s leaves memory bandwidth for the broker. 0: no limit."""
+
+    burst_bytes: int = 32 * MEBIBYTE
+    """--log-burst: what may leave at once after a pause: a few ranges."""
+
+    readers_max: int = 4
+    """--log-readers: ranges at a time; one more is answered 429 with the time to wait."""
+
+    niceness: int = 5
+    """--log-nice: of the thread that sends files: it steps back behind the broker. 0 where the broker is elsewhere."""
+
+    range_bytes_max: int = 64 * MEBIBYTE
+    """--log-range-max: the longest range of one answer; a longer one is answered with its beginning."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthSettings:
+    """When a broker is called ready, and how long it must be so to be believed."""
+
+    stale_ms: int = 2_000
+    """--stale-after: so long without a publication means that the broker stands still; it publishes every 100 ms."""
+
+    down_after_ms: int = 3_000
+    """--down-after: a ready broker must be unwell for so long before it is called so; a full second of load is none."""
+
+    up_after_ms: int = 1_000
+    """--up-after: an unready one must be well for so long."""
+
+    lag_bytes_max: int = 64 * MEBIBYTE
+    """--max-lag: a slave further behind its master is not ready. Its master's sidecar must be a --peer to know."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSettings:
+    """The other sidecars of the group, for the merged view."""
+
+    urls: tuple[str, ...] = ()
+    """--peer: base URL of another sidecar of this group, repeatable. Nobody who asks can name another."""
+
+    token_file: Path | None = field(default=None, repr=False)
+    """--peer-token-file: shown to peers; by default the first token of --read-token-file or --token-file."""
+
+    ca: Path | None = None
+    """--peer-ca: authority of the peers' certificates; by default the system's."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarSettings:
+    """Everything, validated together."""
+
+    broker: BrokerPaths
+    """Where the broker is found; without it there is nothing to tell of."""
+
+    listen: Address = Address(host="127.0.0.1", port=8080)
+    """--listen: where it answers. Beyond loopback it refuses to start without credentials."""
+
+    access: AccessSettings = AccessSettings()
+    """Who may ask what; by default this machine may look."""
+
+    log: LogSettings = LogSettings()
+    """How the log is handed out; by default so that the broker keeps most of the machine."""
+
+    health: HealthSettings = HealthSettings()
+    """When a broker is called ready."""
+
+    peers: PeerSettings = PeerSettings()
+    """The rest of the group; by default nobody, and the view of the group is this broker."""
+
+    openapi: bool = False
+    """--openapi: serve `/openapi.json` and a page of it at `/docs`; off, since production needs neither."""
+
+    @property
+    def log_listen(self) -> Address:
+        """Where ranges leave by sendfile."""
+        if self.log.listen is not None:
+            return self.log.listen
+        return Address(host=self.listen.host, port=self.listen.port + 1 if self.listen.port else 0)
+
+
+def validated(settings: SidecarSettings) -> SidecarSettings:
+    """The same. Raises ``SettingsError`` for what contradicts itself, or would promise more than it keeps."""
+    access = settings.access
+    for option, address in (("--listen", settings.listen), ("--log-listen", settings.log_listen)):
+        if not address.is_loopback and not access.has_credentials:
+            raise SettingsError(
+                f"{option} {address} can be reached from other machines, and nobody could prove who they are: "
+                "give --token-file, --read-token-file or --tls-client-ca, or listen on 127.0.0.1"
+            )
+        if not address.is_loopback and access.open_reads:
+            raise SettingsError(f"--open-reads is for loopback, and {option} is {address}")
+    if (access.tls_cert is None) != (access.tls_key is None):
+        raise SettingsError("--tls-cert and --tls-key belong together")
+    if access.tls_client_ca is not None and access.tls_cert is None:
+        raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key: certificates are shown in TLS only")
+    if not 0 <= settings.log.niceness <= 19:
+        raise SettingsError("--log-nice is 0 to 19")
+    if settings.log.readers_max < 1 or settings.log.range_bytes_max < 1:
+        raise SettingsError("--log-readers and --log-range-max are at least 1")
+    for url in settings.peers.urls:
+        if not url.startswith(("http://", "https://")):
+            raise SettingsError(f"--peer {url[:200]}: write a base URL, http://host:port or https://host:port")
+    return settings

@@ -1,0 +1,205 @@
+"""The parts of a sidecar put together, and what they know together at this moment.
+
+Owned by the event loop. ``start`` begins what runs in the background, ``close`` ends it; every method in between
+answers from memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final, final
+
+from gantry_admin.at_risk import AtRisk, acked_offset, at_risk
+from gantry_admin.describe import (
+    buffer_document,
+    disk_document,
+    motion_document,
+    risk_documents,
+    role_document,
+    slave_documents,
+)
+from gantry_admin.documents import Answered, BrokerMotion, ReadyDocument, StatusDocument
+from gantry_admin.guard import Guard
+from gantry_admin.health import Following, Hysteresis, Verdict, ready
+from gantry_admin.limits import LogLimits
+from gantry_admin.link import BrokerLink
+from gantry_admin.peers import Peers
+from gantry_admin.settings import SidecarSettings
+from gantry_admin.store_files import StoreFiles
+from gantry_admin.tables import Tables
+from gantry_admin.watch import Look, PageWatch
+from gantry_status import Reading
+from gantry_status.moment import Now, now
+
+log = logging.getLogger(__name__)
+
+RATE_WINDOW_NS: Final = 5_000_000_000
+
+
+def version() -> str:
+    """Of this package."""
+    try:
+        return importlib.metadata.version("gantry-mq")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@final
+class Sidecar:
+    """See the module."""
+
+    def __init__(self, settings: SidecarSettings, *, clock: Now = now) -> None:
+        """Touches no broker. Raises ``SettingsError`` for token files that cannot be used."""
+        self.settings: Final = settings
+        self.guard: Final = Guard(settings)
+        self.watch: Final = PageWatch(str(settings.broker.page), clock=clock)
+        self.link: Final = BrokerLink(str(settings.broker.control), clock=clock)
+        self.peers: Final = Peers(settings.peers, self.guard.peer_token(settings))
+        self.files: Final = StoreFiles(settings.broker.store)
+        self.limits: Final = LogLimits(settings.log)
+        self.tables: Final = Tables(self)
+        self.fast_port: int | None = None
+        """Where ranges leave by sendfile, once that listens."""
+        self.waiters = 0
+        """Callers that wait for an offset now."""
+        self.streams = 0
+        """Event streams that are open now."""
+        self._health: Final = Hysteresis(settings.health)
+        self._verdict = self._health.shown
+        self._tasks: Final[list[asyncio.Task[None]]] = []
+
+    def __repr__(self) -> str:
+        return f"<Sidecar {self.settings.broker.page} {self._health!r}>"
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self.watch.on_look(self._judge)
+        self.watch.start()
+        self._begin(self.link.run(), "link")
+        self._begin(self.guard.keep_fresh(), "guard")
+        self._begin(self.peers.run(), "peers")
+
+    async def close(self) -> None:
+        """End what runs in the background."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tables.close()
+        await asyncio.to_thread(self.watch.close)
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=f"gantry-{name}")
+        task.add_done_callback(_complain)
+        self._tasks.append(task)
+
+    # -- what is known now ---------------------------------------------------------------------------------------------
+
+    @property
+    def look(self) -> Look:
+        return self.watch.look
+
+    @property
+    def reading(self) -> Reading | None:
+        """The last publication, whatever its age."""
+        return self.watch.look.reading
+
+    @property
+    def verdict(self) -> Verdict:
+        """Ready or not, as it counts."""
+        return self._health.shown
+
+    def acked(self) -> int | None:
+        """How far enough slaves have the log."""
+        reading, word = self.reading, self.link.word.fresh(self.watch.now_ns())
+        if reading is None:
+            return None
+        told = None if word is None else word.acked
+        return acked_offset(reading.status, told, 0 if word is None else word.acks_needed)
+
+    def risks(self) -> tuple[AtRisk, ...]:
+        """What would be lost now."""
+        reading = self.reading
+        if reading is None:
+            return ()
+        return at_risk(reading.status, self.acked(), self.watch.history, self.watch.now_ns())
+
+    def lag_bytes(self) -> int | None:
+        """How far this slave is behind its master, where a peer is that master; None otherwise."""
+        reading = self.reading
+        if reading is None or reading.status.wrote is None:
+            return None
+        ends = [
+            word.status.wrote
+            for word in self.peers.words.values()
+            if word.status is not None and word.status.wrote is not None and word.status.role == "master"
+            and word.status.broker_name == reading.origin.broker_name and word.status.epoch == reading.status.epoch
+        ]  # fmt: skip
+        return max(max(ends) - reading.status.wrote, 0) if ends else None
+
+    def motion(self) -> BrokerMotion:
+        """Whether the broker moves."""
+        return motion_document(self.look, self.watch.now_ns(), self.settings.health)
+
+    def readiness(self) -> ReadyDocument:
+        """Ready or not, and why."""
+        shown = self.verdict
+        return ReadyDocument(ready=shown.is_good, reason=shown.reason, now=self._verdict.reason, broker=self.motion())
+
+    def status(self) -> StatusDocument:
+        """All of it."""
+        now_ns, reading, word = self.watch.now_ns(), self.reading, self.link.word
+        origin, status = (None, None) if reading is None else (reading.origin, reading.status)
+        return StatusDocument(
+            broker_name=origin and origin.broker_name,
+            version=origin and origin.version,
+            boot_id=None if origin is None else str(origin.boot_id),
+            store_uuid=None if status is None or status.store_uuid is None else str(status.store_uuid),
+            pid=origin and origin.pid,
+            started_wall_ms=origin and origin.started_wall_ms,
+            motion=self.motion(),
+            phase=None if status is None else status.phase.name.lower(),
+            ready=self.readiness(),
+            epoch=status and status.epoch,
+            generation=status and status.generation,
+            role=None if status is None else status.role.name.lower(),
+            oldest=status and status.min_physical,
+            wrote=status and status.wrote,
+            committed=status and status.committed,
+            flushed=status and status.flushed,
+            acked=self.acked(),
+            confirmed=status and status.confirmed,
+            written_bytes_per_second=self.watch.history.rate(RATE_WINDOW_NS),
+            at_risk=risk_documents(self.risks()),
+            slaves=[] if status is None else slave_documents(status, word.status, now_ns),
+            buffer=None if status is None else buffer_document(status),
+            disk=None if status is None else disk_document(status),
+            is_refusing_sends=status and status.is_refusing_sends,
+            parked_sends=status and status.parked_sends,
+            connections=status and status.connections,
+            queues=status and status.queues,
+            recovery_done_bytes=status and status.recovery_done_bytes,
+            recovery_total_bytes=status and status.recovery_total_bytes,
+            certificate_ends_wall_ms=status and status.certificate_ends_wall_ms,
+            last_error=status and (status.last_error or None),
+            last_error_wall_ms=status and status.last_error_wall_ms,
+            said=None if word.status is None else role_document(word.status),
+            said_fresh=Answered(age_ms=word.age_ms(now_ns), fault=word.fault or None),
+            sidecar={"version": version()},
+        )
+
+    def _judge(self, look: Look) -> None:
+        now_ns = self.watch.now_ns()
+        word = self.link.word.fresh(now_ns)
+        following = Following(lag_bytes=self.lag_bytes(), still_ms=self.watch.history.still_ms(now_ns))
+        self._verdict = ready(look, word, following, now_ns, self.settings.health)
+        self._health.feed(self._verdict, now_ns)
+
+
+def _complain(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("a task of the sidecar has ended", extra={"task": task.get_name()}, exc_info=task.exception())

@@ -1,0 +1,180 @@
+"""The inventory as it is shown: kept for a moment, renewed by one question at a time, and never waited for long.
+
+    young enough             -> shown
+    the broker moves         -> asked; if it answers at once, that is shown
+    else                     -> the last answer, if it is not old; else what is on the disk, and why
+
+The rule it guards: whoever asks gets an answer within a tenth of a second, whatever the broker does, and is told where
+it is from and how old it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
+
+from gantry_access import AccessFileError, read_credentials
+from gantry_admin.errors import Problem
+from gantry_admin.inventory import Inventory, from_broker, from_disk, server_topics
+from gantry_admin.log_span import log_span
+from gantry_client import Admin, ClientSettings
+from gantry_client.errors import ClientError
+
+if TYPE_CHECKING:
+    from gantry_admin.sidecar import Sidecar
+
+log = logging.getLogger(__name__)
+
+YOUNG_S: Final = 2.0
+OLD_S: Final = 10.0
+PATIENCE_S: Final = 0.06
+"""How long somebody waits for the broker; with the same again for the disk it stays under a tenth of a second."""
+PATIENCE_DISK_S: Final = 0.03
+REQUEST_TIMEOUT_MS: Final = 2_000
+
+
+class Shown(NamedTuple):
+    """An inventory, where it is from, when, and why not from the broker."""
+
+    inventory: Inventory
+    source: Literal["broker", "disk"]
+    at_s: float
+    reason: str | None
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self.at_s
+
+    @property
+    def age_ms(self) -> int:
+        return int(self.age_s * 1000)
+
+
+@final
+class Tables:
+    """Owned by the event loop."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._sidecar: Final = sidecar
+        self._admin: Admin | None = None
+        self._admin_address = ""
+        self._told: Shown | None = None
+        self._read: Shown | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._fault = "it was not asked yet"
+        self._disk_fault = "it was not read yet"
+
+    def __repr__(self) -> str:
+        return f"<Tables told={self._told is not None} read={self._read is not None}>"
+
+    async def close(self) -> None:
+        """End what is under way."""
+        for task in (self._asking, self._reading):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if self._admin is not None:
+            await self._admin.close()
+
+    async def get(self, *, young_s: float = YOUNG_S) -> Shown:
+        """What is to be shown now. Raises ``Problem`` 503 when there is nothing at all yet."""
+        motion = self._sidecar.motion()
+        if self._told is not None and self._told.age_s <= young_s:
+            return self._told
+        if motion.state == "moving":
+            self._asking = await _within(self._asking, self._ask, PATIENCE_S)
+            if self._told is not None and self._told.age_s <= max(young_s, OLD_S):
+                return self._told
+            reason = f"the broker has not answered: {self._fault}"
+        else:
+            reason = motion.reason
+        if self._read is None or self._read.age_s > YOUNG_S:
+            self._reading = await _within(self._reading, self._read_disk, PATIENCE_DISK_S)
+        known = [shown for shown in (self._read, self._told) if shown is not None]
+        if not known:
+            text = f"not known yet: {reason}; {self._disk_fault}"
+            raise Problem(503, text, headers={"Retry-After": "1"})
+        newest = max(known, key=lambda shown: shown.at_s)
+        return newest._replace(reason=reason)
+
+    def latest(self, old_s: float) -> Shown | None:
+        """What is known, without waiting; somebody is sent to ask when it is older than that."""
+        known = [shown for shown in (self._read, self._told) if shown is not None]
+        newest = max(known, key=lambda shown: shown.at_s) if known else None
+        if newest is None or newest.age_s > old_s:
+            if self._sidecar.motion().state == "moving":
+                self._asking = _started(self._asking, self._ask)
+            else:
+                self._reading = _started(self._reading, self._read_disk)
+        return newest
+
+    async def broker_settings(self) -> dict[str, str]:
+        """The broker's effective settings, as it says. Raises ``Problem`` 503."""
+        try:
+            admin, address = await self._connected()
+            return await admin.brokers.config(address)
+        except (ClientError, AccessFileError) as error:
+            raise Problem(503, str(error)[:300]) from error
+
+    def _servers(self) -> set[str]:
+        word, reading = self._sidecar.link.word.status, self._sidecar.reading
+        broker = reading.origin.broker_name if reading is not None else ""
+        return server_topics(broker, word.cluster if word is not None else "")
+
+    async def _ask(self) -> None:
+        try:
+            admin, address = await self._connected()
+            inventory = await from_broker(admin, address, self._servers())
+        except (ClientError, AccessFileError, Problem) as error:
+            self._fault = str(error)[:300]
+        else:
+            self._told, self._fault = Shown(inventory, "broker", time.monotonic(), None), ""
+
+    async def _connected(self) -> tuple[Admin, str]:
+        """A client, and where the broker is. Raises ``Problem`` while nobody knows."""
+        broker, word = self._sidecar.settings.broker, self._sidecar.link.word.status
+        address = broker.address or (word.address if word is not None else "")
+        if not address:
+            raise Problem(503, "its address is not known yet: give --broker, or wait until it answers orders")
+        if self._admin is None or self._admin_address != address:
+            if self._admin is not None:
+                await self._admin.close()
+            path = broker.credentials
+            credentials = None if path is None else await asyncio.to_thread(read_credentials, path)
+            settings = ClientSettings(
+                request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=1_000, credentials=credentials
+            )
+            # No name server is ever asked: the questions are to one broker whose address is known.
+            self._admin, self._admin_address = Admin(address, client_settings=settings), address
+            await self._admin.start()
+        return self._admin, address
+
+    async def _read_disk(self) -> None:
+        sidecar = self._sidecar
+        try:
+            span = log_span(sidecar.reading)
+            inventory = await asyncio.to_thread(from_disk, sidecar.files, span, self._servers())
+        except (OSError, Problem) as error:
+            self._disk_fault = str(error)[:300]
+        else:
+            self._read, self._disk_fault = Shown(inventory, "disk", time.monotonic(), None), ""
+
+
+def _started(running: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+    """What is under way already, or begun now."""
+    if running is not None and not running.done():
+        return running
+    return asyncio.ensure_future(work())
+
+
+async def _within(
+    running: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]], patience_s: float
+) -> asyncio.Task[None]:
+    """The same, and wait for its end for a moment."""
+    task = _started(running, work)
+    await asyncio.wait([task], timeout=patience_s)
+    return task

@@ -1,0 +1,187 @@
+"""A real broker and a real sidecar beside it, as processes, and somebody to ask them: for tests of this folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, final
+
+import httpx
+
+from gantry_broker.testing.local import Dialogue, local_conf
+from gantry_status.order_client import order_once
+from gantry_status.orders import AskStatus, HaStatus
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/operator/src"}
+TOKEN: Final = "the-token-that-may-change-0123456789"
+READ_TOKEN: Final = "the-token-that-may-look-0123456789"
+READY_S: Final = 120.0
+"""A machine that is busy with other things starts a process slowly."""
+
+
+def wait_for(predicate: Callable[[], bool], what: str, deadline_s: float = 60.0) -> None:
+    """Wait for something that comes by itself."""
+    end = time.monotonic() + deadline_s
+    while not predicate():
+        if time.monotonic() > end:
+            raise TimeoutError(f"it did not happen: {what}")
+        time.sleep(0.02)
+
+
+@final
+class Child:
+    """A process that says one line when it is ready."""
+
+    def __init__(self, module: str, arguments: list[str], ready: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+        )  # fmt: skip
+        self.errors: list[str] = []
+        lines: queue.Queue[str] = queue.Queue()
+        assert self.process.stdout is not None and self.process.stderr is not None, "piped"
+        self._threads = [
+            threading.Thread(target=self._keep, args=(self.process.stdout, lines.put), daemon=True),
+            threading.Thread(target=self._keep, args=(self.process.stderr, self.errors.append), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+        self.line, deadline = "", time.monotonic() + READY_S
+        while not self.line and time.monotonic() < deadline and (self.process.poll() is None or not lines.empty()):
+            with suppress(queue.Empty):
+                self.line = lines.get(timeout=0.1)
+        if ready not in self.line:
+            self.end()
+            raise AssertionError(f"{module} did not start: {self.line} {''.join(self.errors)[-2000:]}")
+
+    @staticmethod
+    def _keep(stream: object, put: Callable[[str], None]) -> None:
+        for line in stream:  # type: ignore[attr-defined]
+            put(line)
+
+    @property
+    def log(self) -> str:
+        """What it said on standard error."""
+        return "".join(self.errors)
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        """Whatever state it is in."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait(30)
+        for thread in self._threads:
+            thread.join(10)
+        assert self.process.stdout is not None and self.process.stderr is not None, "piped"
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+@final
+class BrokerChild:
+    """A broker over a store."""
+
+    def __init__(self, store: Path, **conf: str) -> None:
+        self.store = store
+        pairs = local_conf(store, **conf)
+        self.address = f"127.0.0.1:{pairs['listenPort']}"
+        options = [part for key, value in pairs.items() for part in ("-o", f"{key}={value}")]
+        self.child = Child("gantry_broker", options, "broker listening on")
+
+    @property
+    def page(self) -> Path:
+        return self.store / "status"
+
+    @property
+    def control(self) -> Path:
+        return self.store / "control.sock"
+
+    @property
+    def end(self) -> int:
+        """Where its log ends now, as it says itself."""
+        status = order_once(str(self.control), AskStatus())
+        assert isinstance(status, HaStatus), "a status is answered with a status"
+        return status.wrote
+
+    def send(self, count: int, *, body: bytes = b"x" * 1000, **fields: str) -> list[dict[str, str]]:
+        """So many messages, all acknowledged."""
+
+        async def all_of_them() -> list[dict[str, str]]:
+            dialogue = await Dialogue.open(self.address)
+            try:
+                return [await dialogue.send_ok(body, **fields) for _ in range(count)]
+            finally:
+                await dialogue.close()
+
+        return asyncio.run(all_of_them())
+
+
+@final
+class SidecarChild:
+    """A sidecar beside a broker."""
+
+    def __init__(self, store: Path, *arguments: str, listen: str = "127.0.0.1:0") -> None:
+        options = ["--page", f"{store}/status", "--control", f"{store}/control.sock", "--store", str(store)]
+        if "--listen" not in arguments:
+            options += ["--listen", listen]
+        self.child = Child("gantry_admin", [*options, *arguments], "sidecar listening on")
+        words = self.child.line.split()
+        self.address, self.fast = words[3].rstrip(","), words[-1]
+        self.url = f"http://{self.address}"
+
+    def get(self, path: str, *, token: str | None = None, fast: bool = False, **more: str) -> httpx.Response:
+        """One question on a connection of its own; ``more`` are headers, their dashes written as underscores."""
+        headers = {name.replace("_", "-"): value for name, value in more.items()}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        base = f"http://{self.fast}" if fast else self.url
+        return httpx.get(base + path, headers=headers, timeout=30.0)
+
+    def post(self, path: str, document: object, *, token: str | None = None) -> httpx.Response:
+        """One order."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return httpx.post(self.url + path, json=document, headers=headers, timeout=30.0)
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: self.get("/readyz").status_code == 200, "the broker is ready")
+
+
+@contextmanager
+def broker_beside(store: Path, **conf: str) -> Iterator[BrokerChild]:
+    """A broker process, ended at the end."""
+    broker = BrokerChild(store, **conf)
+    try:
+        yield broker
+    finally:
+        broker.child.end()
+
+
+@contextmanager
+def sidecar_beside(store: Path, *arguments: str, listen: str = "127.0.0.1:0") -> Iterator[SidecarChild]:
+    """A sidecar process, ended at the end."""
+    sidecar = SidecarChild(store, *arguments, listen=listen)
+    try:
+        yield sidecar
+    finally:
+        sidecar.child.end()
+
+
+def token_files(folder: Path) -> list[str]:
+    """Options for both kinds of tokens."""
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / "tokens").write_text(f"# may change\noperator:{TOKEN}\n")
+    (folder / "read-tokens").write_text(f"spark:{READ_TOKEN}\n")
+    return ["--token-file", str(folder / "tokens"), "--read-token-file", str(folder / "read-tokens")]

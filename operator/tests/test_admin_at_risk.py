@@ -1,0 +1,98 @@
+"""Bytes and seconds at risk: from one publication and from what was watched before."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from gantry_admin.at_risk import Loss, acked_offset, at_risk
+from gantry_admin.history import SAMPLES_MAX, WrittenHistory
+from gantry_status import Origin, Phase, Reading, Role, SlaveStatus, Status
+
+SECOND = 1_000_000_000
+STATUS = Status(
+    published_boottime_ns=0, published_wall_ms=0, phase=Phase.SERVING, role=Role.MASTER, wrote=900, committed=600,
+    flushed=250, confirmed=900,
+)  # fmt: skip
+ORIGIN = Origin(
+    boot_id=uuid.uuid4(), machine_boot_id=None, started_wall_ms=0, started_boottime_ns=0, pid=1, broker_name="b",
+    version="1", minor=0,
+)  # fmt: skip
+
+
+def watched(*pairs: tuple[int, int], origin: Origin = ORIGIN) -> WrittenHistory:
+    """A history of (second, wrote)."""
+    history = WrittenHistory()
+    for second, wrote in pairs:
+        see(history, second, wrote, origin)
+    return history
+
+
+def see(history: WrittenHistory, second: int, wrote: int, origin: Origin = ORIGIN) -> None:
+    status = replace(STATUS, published_boottime_ns=second * SECOND, wrote=wrote)
+    history.see(Reading(origin=origin, status=status, age_ms=0, is_writer_alive=True))
+
+
+def test_what_each_break_would_take() -> None:
+    """The process takes what is in an unsafe buffer, the machine what is not flushed, the master what is not acked."""
+    history = watched((1, 100), (2, 250), (3, 600), (4, 900))
+
+    risks = {risk.loss: risk for risk in at_risk(STATUS, 250, history, 10 * SECOND)}
+
+    assert (risks[Loss.PROCESS].bytes, risks[Loss.PROCESS].seconds) == (300, 7.0)
+    assert (risks[Loss.MACHINE].bytes, risks[Loss.MACHINE].seconds) == (650, 8.0)
+    assert (risks[Loss.MASTER].bytes, risks[Loss.MASTER].seconds) == (650, 8.0)
+
+
+def test_a_buffer_that_outlives_the_process_puts_nothing_at_risk() -> None:
+    """Crash-safe: the process alone can take nothing."""
+    [process, *_] = at_risk(replace(STATUS, is_crash_safe=True), None, watched((1, 900)), SECOND)
+
+    assert (process.bytes, process.seconds) == (0, 0.0)
+
+
+def test_what_is_not_known_is_not_guessed() -> None:
+    """Without acks the master's part is unknown; bytes older than the history have no age."""
+    risks = {risk.loss: risk for risk in at_risk(STATUS, None, watched((5, 700), (6, 900)), 9 * SECOND)}
+
+    assert (risks[Loss.MASTER].bytes, risks[Loss.MASTER].seconds) == (None, None)
+    assert (risks[Loss.MACHINE].bytes, risks[Loss.MACHINE].seconds) == (650, None)
+
+
+def test_an_idle_log_grows_no_older_than_its_bytes() -> None:
+    """Looks without news move the moment at which the newest byte was not written yet."""
+    history = watched((1, 100), (2, 100), (7, 100), (8, 200))
+
+    assert history.moment_before(100) == 7 * SECOND
+    assert history.moment_before(99) is None
+
+
+def test_another_start_and_a_shorter_log_begin_anew() -> None:
+    """Offsets of another log say nothing of this one's ages."""
+    history = watched((1, 100), (2, 900))
+    see(history, 3, 50)
+    assert history.moment_before(60) == 3 * SECOND
+    see(history, 4, 1000, replace(ORIGIN, boot_id=uuid.uuid4()))
+    assert history.moment_before(60) is None
+
+
+def test_the_history_is_bounded() -> None:
+    """However long it is watched."""
+    history = watched(*((second, second * 10) for second in range(SAMPLES_MAX + 50)))
+
+    assert repr(history) == f"<WrittenHistory samples={SAMPLES_MAX // 2 + 50}>"
+    assert history.rate(5 * SECOND) == 10.0
+
+
+def test_acked_is_what_enough_slaves_have() -> None:
+    """The broker's own word first; else the k-th furthest of its slaves on the page."""
+    slaves = tuple(
+        SlaveStatus(slave_id=number, received=received, flushed=None, last_seen_boottime_ns=None)
+        for number, received in ((1, 500), (2, 800), (3, None))
+    )
+    status = replace(STATUS, slaves=slaves)
+
+    assert acked_offset(status, 640, 1) == 640
+    assert acked_offset(status, None, 1) == 800
+    assert acked_offset(status, -1, 2) == 500
+    assert acked_offset(status, None, 3) is None

@@ -1,0 +1,71 @@
+"""The diagnostics bundle: what is in it, and that no message and no secret is."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from admin_scene import READ_TOKEN, TOKEN, broker_beside, sidecar_beside, token_files, wait_for
+
+from gantry_admin.bundle import TAKEN_OUT, redacted, redacted_settings
+
+BODY = b"the-body-of-a-message-that-nobody-else-may-see"
+SECRET = "s3cr3t-of-somebody"
+
+
+def members(data: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        found = {}
+        for member in archive.getmembers():
+            file = archive.extractfile(member)
+            assert file is not None, "only files are in it"
+            found[member.name.removeprefix("gantry-bundle/")] = file.read()
+    return found
+
+
+def test_a_bundle_tells_enough_and_nothing_too_much(tmp_path: Path) -> None:
+    """Page, settings, tables, names of files, last log lines; message bodies, tokens and keys are nowhere in it."""
+    log = tmp_path / "broker.log"
+    log.write_text(f"INFO starting secretKey={SECRET} listenPort=10911\nAuthorization: Bearer {SECRET}\n")
+    tokens = token_files(tmp_path / "tokens")
+    with broker_beside(tmp_path / "store") as broker:
+        broker.send(5, body=BODY)
+        with sidecar_beside(tmp_path / "store", *tokens, "--broker-log", str(log)) as sidecar:
+            wait_for(lambda: sidecar.get("/v1/role", token=TOKEN).status_code == 200, "the broker has answered")
+            assert sidecar.get("/v1/bundle").status_code == 401
+            data = sidecar.get("/v1/bundle", token=READ_TOKEN).content
+
+    found = members(data)
+    assert {
+        "page.bin", "status.json", "group.json", "settings.json", "broker-settings.json", "files.json",
+        "tables/topics.json", "logs/broker.log", "logs/sidecar.log", "left-out.json",
+    } <= found.keys()  # fmt: skip
+    assert json.loads(found["broker-settings.json"])["brokerName"] == "test-broker"
+    assert b"listenPort=10911" in found["logs/broker.log"]
+    everything = b"\0".join(found.values())
+    for secret in (BODY, SECRET.encode(), TOKEN.encode(), READ_TOKEN.encode()):
+        assert secret not in everything
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"secretKey={SECRET}", f'"secretKey": "{SECRET}"', f"password: {SECRET}", f"Authorization: Bearer {SECRET}",
+        f"my.api_key={SECRET},", f"-----BEGIN PRIVATE KEY-----\n{SECRET}\n-----END PRIVATE KEY-----",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}", f"TOKEN='{SECRET}'",
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_secret_is_taken_out_of_text(text: str) -> None:
+    """Whatever form it has in a log."""
+    assert SECRET not in redacted(text)
+    assert TAKEN_OUT in redacted(text)
+
+
+def test_settings_keep_their_names_and_secrets_lose_their_values() -> None:
+    """What calls itself a secret is named without its value; the rest is as it was."""
+    found = redacted_settings({"brokerName": "b", "aclSecretKey": SECRET, "tlsPassword": ""})
+
+    assert found == {"brokerName": "b", "aclSecretKey": TAKEN_OUT, "tlsPassword": ""}

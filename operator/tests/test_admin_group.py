@@ -1,0 +1,181 @@
+"""Several sidecars, waiting for safety, and hearing of changes: with real brokers behind them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import httpx
+from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+
+from gantry_admin.documents import MemberDocument, StatusDocument
+from gantry_admin.group_view import shards_of
+
+
+def members(sidecar: SidecarChild) -> dict[str, dict[str, object]]:
+    return {member["url"]: member for member in sidecar.get("/v1/group").json()["members"]}
+
+
+def test_the_group_is_one_picture_and_a_dead_peer_stays_in_it(tmp_path: Path) -> None:
+    """Two brokers, two sidecars: one view. A peer that dies is unreachable, with its last word and its age."""
+    with (
+        broker_beside(tmp_path / "a", brokerName="a"),
+        broker_beside(tmp_path / "b", brokerName="b") as other,
+        sidecar_beside(tmp_path / "b") as peer,
+        sidecar_beside(tmp_path / "a", "--peer", peer.url) as sidecar,
+    ):
+        wait_for(lambda: members(sidecar)[peer.url]["is_reachable"] is True, "the peer has answered")
+        wait_for(lambda: members(sidecar)[peer.url]["status"]["ready"]["ready"] is True, "both are ready")  # type: ignore[index]
+        shards = {shard["broker_name"]: shard for shard in sidecar.get("/v1/group").json()["shards"]}
+        assert {name: shard["masters"] for name, shard in shards.items()} == {"a": ["self"], "b": [peer.url]}
+
+        other.child.send(signal.SIGSTOP)
+        wait_for(
+            lambda: members(sidecar)[peer.url]["status"]["motion"]["state"] == "standing still",  # type: ignore[index]
+            "the peer's broker stands still",
+        )
+        peer.child.send(signal.SIGKILL)
+        wait_for(lambda: members(sidecar)[peer.url]["is_reachable"] is False, "the peer is gone")
+        gone = members(sidecar)[peer.url]
+
+    assert gone["fault"]
+    assert gone["status"]["broker_name"] == "b"  # type: ignore[index]
+
+
+def test_a_peer_that_answers_nonsense_or_nothing_holds_nobody_up(tmp_path: Path) -> None:
+    """One that never answers and one that answers too much: the view is there at once and says so."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as liar:
+        threading.Thread(target=answer_nonsense, args=(liar,), daemon=True).start()
+        urls = [f"http://127.0.0.1:{one.getsockname()[1]}" for one in (silent, liar)]
+        with sidecar_beside(tmp_path, "--peer", urls[0], "--peer", urls[1]) as sidecar:
+            began = time.perf_counter()
+            for _ in range(5):
+                assert sidecar.get("/v1/group").status_code == 200
+            took = time.perf_counter() - began
+            wait_for(lambda: "no answer" in str(members(sidecar)[urls[0]]["fault"]), "the silent one is named")
+            wait_for(lambda: "bytes" in str(members(sidecar)[urls[1]]["fault"]), "the liar is named")
+
+    assert took < 2.0, "less than one timeout of a peer"
+
+
+def answer_nonsense(listener: socket.socket) -> None:
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection:
+            try:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + b"[" * (3 << 20))
+            except OSError:
+                continue
+
+
+def member(url: str, name: str, role: str, epoch: int, *, is_reachable: bool = True) -> MemberDocument:
+    """A member whose status says little else."""
+    fields: dict[str, object] = dict.fromkeys(StatusDocument.model_fields)
+    motion = {"state": "moving", "reason": "", "since_ms": 0, "last_heartbeat_wall_ms": 0}
+    fields |= {
+        "broker_name": name, "role": role, "epoch": epoch, "wrote": 100 * epoch, "at_risk": [], "slaves": [],
+        "motion": motion, "sidecar": {}, "said_fresh": {"age_ms": 0, "fault": None},
+        "ready": {"ready": True, "reason": "", "now": "", "broker": motion},
+    }  # fmt: skip
+    status = StatusDocument.model_validate(fields)
+    return MemberDocument(url=url, is_self=False, is_reachable=is_reachable, age_ms=0, fault=None, status=status)
+
+
+def test_two_masters_are_shown_as_two() -> None:
+    """In one epoch: both. In an older one: as stale. One that cannot be reached counts for nothing."""
+    [shard] = shards_of(
+        [
+            member("m1", "a", "master", 7), member("m2", "a", "master", 7), member("old", "a", "master", 6),
+            member("gone", "a", "master", 7, is_reachable=False), member("s", "a", "slave", 7),
+        ]
+    )  # fmt: skip
+
+    assert (shard.epoch, shard.masters, shard.stale_masters) == (7, ["m1", "m2"], ["old"])
+    assert shard.wrote is None, "nobody knows whose it is"
+
+
+def wait_path(offset: int, level: str, timeout_ms: int) -> str:
+    return f"/v1/durability/wait?offset={offset}&level={level}&timeout_ms={timeout_ms}"
+
+
+def test_whoever_waits_is_told_when_it_is_safe_and_not_before(tmp_path: Path) -> None:
+    """Answered when the level is reached; at the deadline with `reached: false`; acked without slaves never."""
+    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+        sidecar.wait_ready()
+        broker.send(5)
+        end = broker.end
+        flushed = sidecar.get(wait_path(end, "flushed", 30_000)).json()
+        confirmed = sidecar.get(wait_path(end, "confirmed", 30_000)).json()
+        beyond = sidecar.get(wait_path(end + 1, "confirmed", 300)).json()
+        acked = sidecar.get(wait_path(end, "acked", 300)).json()
+        later = wait_while_sending(broker, sidecar, end + 1)
+
+    assert (flushed["reached"], flushed["position"]) == (True, end)
+    assert confirmed["reached"] is True
+    assert (beyond["reached"], beyond["position"]) == (False, end)
+    assert beyond["waited_ms"] >= 300
+    assert (acked["reached"], acked["position"]) == (False, None)
+    assert later["reached"] is True
+
+
+def wait_while_sending(broker: BrokerChild, sidecar: SidecarChild, offset: int) -> dict[str, object]:
+    found: list[dict[str, object]] = []
+    waiting = threading.Thread(target=lambda: found.append(sidecar.get(wait_path(offset, "flushed", 60_000)).json()))
+    waiting.start()
+    broker.send(1)
+    waiting.join(60)
+    return found[0]
+
+
+def test_nobody_waits_for_a_broker_that_is_gone(tmp_path: Path) -> None:
+    """kill -9 ends every wait at once: what was not reached will not be by this broker."""
+    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+        sidecar.wait_ready()
+        found: list[dict[str, object]] = []
+        waiting = threading.Thread(
+            target=lambda: found.append(sidecar.get(wait_path(1 << 40, "flushed", 25_000)).json())
+        )
+        waiting.start()
+        broker.child.send(signal.SIGKILL)
+        waiting.join(60)
+
+    assert found[0]["reached"] is False
+    assert found[0]["broker"]["state"] == "gone"  # type: ignore[index]
+
+
+def test_events_tell_of_what_changes(tmp_path: Path) -> None:
+    """First how things are, then offsets as they move, and at once that the broker stands still or is gone."""
+    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path) as sidecar:
+        sidecar.wait_ready()
+        seen: list[tuple[str, dict[str, object]]] = []
+        thread = threading.Thread(target=listen, args=(sidecar.url, seen), daemon=True)
+        thread.start()
+        wait_for(lambda: len(seen) >= 2, "the first two events")
+        broker.send(5)
+        wait_for(lambda: any(kind == "status" and facts["wrote"] == broker.end for kind, facts in seen), "it moved")
+        broker.child.send(signal.SIGKILL)
+        wait_for(lambda: any(kind == "change" and facts["broker"] == "gone" for kind, facts in seen), "it is gone")
+
+    assert [kind for kind, _ in seen[:2]] == ["change", "status"]
+    assert seen[0][1]["role"] == "master"
+
+
+def listen(url: str, seen: list[tuple[str, dict[str, object]]]) -> None:
+    kind = ""
+    try:
+        with httpx.stream("GET", f"{url}/v1/events", timeout=60) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("event: "):
+                    kind = line.removeprefix("event: ")
+                elif line.startswith("data: "):
+                    seen.append((kind, json.loads(line.removeprefix("data: "))))
+    except httpx.TransportError:
+        return

@@ -1,0 +1,138 @@
+"""Who may do what: the table of `guard`, cell by cell, and what is read from files of tokens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from admin_scene import READ_TOKEN, TOKEN, token_files
+
+from gantry_admin.__main__ import parser, settings_of
+from gantry_admin.credentials import TokenFile
+from gantry_admin.errors import Problem, SettingsError
+from gantry_admin.guard import Guard, Scope, is_own_name
+from gantry_admin.settings import SidecarSettings
+
+BROKER = ["--page", "p", "--control", "c", "--store", "s"]
+HOST = "127.0.0.1:8080"
+
+
+def settings(*arguments: str) -> SidecarSettings:
+    return settings_of(parser().parse_args([*BROKER, *arguments]))
+
+
+def outcome(
+    guard: Guard, scope: Scope, *, token: str | None = None, subject: str | None = None, host: str = HOST
+) -> int:
+    """The status that a caller gets; 200 when let through."""
+    try:
+        caller = guard.caller(None if token is None else f"Bearer {token}", subject)
+        guard.check(scope, caller, host)
+    except Problem as problem:
+        return problem.status
+    return 200
+
+
+@pytest.mark.parametrize(
+    ("with_tokens", "options", "token", "expected"),
+    [
+        (False, [], None, (200, 200, 401, 403)),
+        (False, ["--open-reads"], None, (200, 200, 200, 403)),
+        (True, [], None, (200, 401, 401, 401)),
+        (True, ["--open-reads"], None, (200, 200, 200, 401)),
+        (True, [], READ_TOKEN, (200, 200, 200, 403)),
+        (True, [], TOKEN, (200, 200, 200, 200)),
+        (True, [], "wrong-" + TOKEN, (401, 401, 401, 401)),
+        (False, [], TOKEN, (401, 401, 401, 401)),
+        (True, ["--listen", "0.0.0.0:8080"], None, (200, 401, 401, 401)),
+        (True, ["--listen", "0.0.0.0:8080"], READ_TOKEN, (200, 200, 200, 403)),
+    ],
+)
+def test_each_caller_may_what_the_table_says(
+    tmp_path: Path, with_tokens: bool, options: list[str], token: str | None, expected: tuple[int, ...]
+) -> None:
+    """Probes, looking, reading messages and changing, for each kind of caller."""
+    guard = Guard(settings(*options, *(token_files(tmp_path) if with_tokens else [])))
+
+    assert tuple(outcome(guard, scope, token=token) for scope in Scope) == expected
+
+
+def test_a_client_certificate_may_everything(tmp_path: Path) -> None:
+    """One that TLS has verified; its name is what the audit line says."""
+    guard = Guard(settings(*token_files(tmp_path), "--listen", "0.0.0.0:8080"))
+
+    assert outcome(guard, Scope.CHANGE, subject="operator") == 200
+    assert guard.caller(None, "operator").name == "certificate:operator"
+
+
+@pytest.mark.parametrize("name", ["evil.example", "evil.example:8080", "10.0.0.1:8080", "", "127.0.0.1.evil.example"])
+def test_a_page_that_rebinds_its_name_is_not_on_this_machine(name: str) -> None:
+    """Without a token the Host header must name the loopback; with one it does not matter."""
+    guard = Guard(settings())
+
+    assert outcome(guard, Scope.LOOK, host=name) == 403
+    assert outcome(guard, Scope.LOOK, host=HOST) == 200
+
+
+@pytest.mark.parametrize("name", ["localhost", "LOCALHOST:1", "127.0.0.1", "127.9.9.9:80", "[::1]:8080", "[::1]"])
+def test_names_of_this_machine_are_known(name: str) -> None:
+    """With and without a port."""
+    assert is_own_name(name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--listen", "0.0.0.0:8080"], "--token-file"),
+        (["--listen", "127.0.0.1:8080", "--log-listen", "192.0.2.1:1"], "--log-listen"),
+        (["--tls-cert", "x"], "--tls-key"),
+        (["--tls-client-ca", "x"], "--tls-cert"),
+        (["--listen", "nonsense"], "host:port"),
+        (["--peer", "ftp://x"], "--peer"),
+        (["--log-readers", "0"], "--log-readers"),
+    ],
+)
+def test_settings_that_promise_too_much_do_not_start(arguments: list[str], text: str) -> None:
+    """Each refusal names its option; nothing listens beyond loopback when nobody could prove who they are."""
+    with pytest.raises(SettingsError, match=text):
+        settings(*arguments)
+
+
+def test_open_reads_are_for_loopback_only(tmp_path: Path) -> None:
+    """With tokens, too: other machines never read without one."""
+    with pytest.raises(SettingsError, match="--open-reads"):
+        settings(*token_files(tmp_path), "--open-reads", "--listen", "0.0.0.0:8080")
+
+
+def test_a_token_is_replaced_without_a_restart(tmp_path: Path) -> None:
+    """A changed file is read again; one that is broken or gone keeps the old tokens."""
+    path = tmp_path / "tokens"
+    path.write_text("a:0123456789abcdef-old\n")
+    tokens = TokenFile(path)
+
+    path.write_text("a:0123456789abcdef-old\nb:0123456789abcdef-new\n")
+    tokens.refresh()
+    assert (tokens.name_of("0123456789abcdef-old"), tokens.name_of("0123456789abcdef-new")) == ("a", "b")
+
+    path.write_bytes(b"\xff\xfe short")
+    tokens.refresh()
+    os.unlink(path)
+    tokens.refresh()
+    assert tokens.name_of("0123456789abcdef-new") == "b"
+    assert "0123456789abcdef" not in repr(tokens)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing\n", "a:short\n", "a:with a blank in the middle\n", "ü:üüüüüüüüüüüüüüüüüüüü\n"]
+)
+def test_a_file_without_good_tokens_does_not_start(tmp_path: Path, text: str) -> None:
+    """The line is named, and never what is in it."""
+    path = tmp_path / "tokens"
+    path.write_text(text)
+
+    with pytest.raises(SettingsError) as raised:
+        TokenFile(path)
+
+    assert str(path) in str(raised.value)
+    assert "blank in" not in str(raised.value)

@@ -1,0 +1,106 @@
+"""Metrics: well formed for Prometheus, named as RocketMQ's exporter names them, bounded, and true."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from prometheus_client import Metric
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from gantry_admin.inventory import Inventory, QueueEnds
+from gantry_admin.metrics_rocketmq import ROWS_MAX, TOPICS_MAX, _groups, _topics
+from gantry_wire.commands.admin import TopicConfig
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
+    store = tmp_path_factory.mktemp("store")
+    with broker_beside(store) as broker, sidecar_beside(store) as sidecar:
+        broker.send(7)
+        wait_for(lambda: "rocketmq_producer_offset{" in sidecar.get("/metrics").text, "topics are known")
+        yield broker, sidecar
+
+
+def parse_text(text: str) -> list[Metric]:
+    return list(text_string_to_metric_families(text))
+
+
+def parse_openmetrics(text: str) -> list[Metric]:
+    return list(openmetrics.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
+
+
+def samples(text: str) -> dict[str, float]:
+    """Every sample by its name and labels."""
+    return {
+        f"{sample.name}{sorted(sample.labels.items())}": sample.value
+        for family in parse_text(text) for sample in family.samples
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian package prometheus) is not installed")
+def test_promtool_has_nothing_to_say(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """`promtool check metrics` is clean: names, units, help texts and types."""
+    _, sidecar = pair
+
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=sidecar.get("/metrics").text, capture_output=True, text=True, timeout=60
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_openmetrics_is_spoken_to_whoever_asks_for_it(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """With Prometheus' Accept header the answer is OpenMetrics, to its last line; the families are the same."""
+    _, sidecar = pair
+
+    answer = sidecar.get("/metrics", Accept=OPENMETRICS)
+
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+    families = {family.name for family in parse_openmetrics(answer.text)}
+    assert {family.name for family in parse_text(sidecar.get("/metrics").text)} <= families | {
+        name + "_total" for name in families
+    }
+
+
+def test_what_is_told_is_true(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """Offsets, topics and the broker's own rates are those of the broker, under the exporter's names."""
+    broker, sidecar = pair
+    wait_for(lambda: sidecar.get("/v1/status").json()["wrote"] == broker.end, "all of it is published")
+
+    found = samples(sidecar.get("/metrics").text)
+
+    own = "[('broker', 'test-broker'), ('cluster', 'TestCluster')"
+    assert found[f"rocketmq_brokeruntime_commitlog_maxoffset{own}]"] == broker.end
+    assert found[f"rocketmq_producer_offset{own}, ('topic', 'TopicTest')]"] == 7
+    assert found["gantry_log_position_bytes[('position', 'wrote')]"] == broker.end
+    assert found["gantry_role[('role', 'master')]"] == 1
+    assert found["gantry_broker_moving[]"] == 1
+    assert f"rocketmq_broker_tps{own}]" in found
+
+
+def test_labels_are_bounded_however_many_topics_there_are() -> None:
+    """So many topics and rows at most; what was left out is a number itself."""
+    names = [f"topic-{number:05d}" for number in range(TOPICS_MAX + 40)]
+    inventory = Inventory(
+        topics={name: TopicConfig(topic_name=name) for name in names},
+        queues={name: {0: QueueEnds(0, 9, None)} for name in names},
+        groups=("g1", "g2", "g3", "g4", "g5", "g6"),
+        consumed={f"g{number}": {(name, 0): 3 for name in names} for number in range(1, 7)},
+        topics_left_out=2,
+    )
+
+    by_name = {family.name: family for family in [*_topics(inventory, ["c", "b"]), *_groups(inventory, ["c", "b"])]}
+
+    assert len(by_name["rocketmq_producer_offset"].samples) == TOPICS_MAX
+    assert by_name["gantry_topics_left_out"].samples[0].value == 42
+    assert len(by_name["rocketmq_group_diff"].samples) == ROWS_MAX
+    assert by_name["gantry_groups_left_out"].samples[0].value == 6 * len(names) - ROWS_MAX
+    assert by_name["rocketmq_group_diff"].samples[0].value == 6

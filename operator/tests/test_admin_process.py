@@ -1,0 +1,216 @@
+"""The sidecar beside a real broker: what it says while the broker stands still, is gone, or dies while it writes."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+
+from gantry_status import PageReader
+from gantry_status.layout import COPY, COPY_BYTES, HEADER_BYTES, decode_copy, sequence_of
+
+ANSWER_S = 0.1
+"""The promise. The fastest of some tries is compared, because a machine that is busy delays anybody."""
+TRIES = 15
+PATHS = (
+    "/livez", "/readyz", "/startupz", "/v1/status", "/v1/group", "/v1/role", "/v1/topics", "/v1/groups", "/v1/log",
+    "/metrics", "/v1/durability/wait?offset=0", "/v1/events?limit=1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
+    """One broker with messages, and its sidecar."""
+    store = tmp_path_factory.mktemp("store")
+    with broker_beside(store) as broker, sidecar_beside(store, "--open-reads") as sidecar:
+        broker.send(20)
+        sidecar.wait_ready()
+        yield broker, sidecar
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_question_is_answered_at_once_while_the_broker_is_stopped(
+    pair: tuple[BrokerChild, SidecarChild], path: str
+) -> None:
+    """SIGSTOP of the broker: each endpoint answers within a tenth of a second, from the first moment on."""
+    broker, sidecar = pair
+    with httpx.Client(base_url=sidecar.url, timeout=30) as client:
+        client.get(path)
+        broker.child.send(signal.SIGSTOP)
+        try:
+            took, answers = [], []
+            for _ in range(TRIES):
+                began = time.perf_counter()
+                answers.append(client.get(path).status_code)
+                took.append(time.perf_counter() - began)
+        finally:
+            broker.child.send(signal.SIGCONT)
+
+    assert set(answers) <= {200, 503}, answers
+    assert min(took) < ANSWER_S, took
+    wait_for(lambda: sidecar.get("/readyz").status_code == 200, "it is ready again")
+
+
+def test_a_broker_that_stands_still_is_said_to_since_when(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """`/livez` and `/v1/status` say since when the event loop stands still, on the boot-time clock, and it grows."""
+    broker, sidecar = pair
+    broker.child.send(signal.SIGSTOP)
+    try:
+        wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "standing still", "it is noticed")
+        first = sidecar.get("/livez")
+        status = sidecar.get("/v1/status").json()
+        heartbeat = status["motion"]["last_heartbeat_wall_ms"]
+    finally:
+        broker.child.send(signal.SIGCONT)
+
+    assert first.status_code == 200, "the sidecar itself lives"
+    assert first.json()["broker"]["since_ms"] >= 2000
+    assert status["motion"]["since_ms"] >= first.json()["broker"]["since_ms"]
+    assert abs(time.time() * 1000 - status["motion"]["since_ms"] - heartbeat) < 60_000
+    wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "moving", "it goes on")
+
+
+def test_a_stopped_broker_gets_unready_and_its_tables_come_from_disk(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """After the hysteresis `/readyz` is 503 and says why; topics are answered from disk, and say so, too."""
+    broker, sidecar = pair
+    wait_for(lambda: b"TopicTest" in (broker.store / "config/topics.json").read_bytes(), "the table is saved")
+    broker.child.send(signal.SIGSTOP)
+    try:
+        wait_for(lambda: sidecar.get("/readyz").status_code == 503, "it is not ready")
+        reason = sidecar.get("/readyz").json()["reason"]
+        wait_for(lambda: sidecar.get("/v1/topics").json().get("source") == "disk", "the disk is read")
+        topics = sidecar.get("/v1/topics").json()
+    finally:
+        broker.child.send(signal.SIGCONT)
+
+    assert "stands still" in reason
+    assert "stands still" in topics["reason"]
+    [topic] = [one for one in topics["topics"] if one["name"] == "TopicTest"]
+    assert topic["messages"] == 20
+    wait_for(lambda: sidecar.get("/v1/topics").json()["source"] == "broker", "the broker is asked again")
+    assert [one for one in sidecar.get("/v1/topics").json()["topics"] if one["name"] == "TopicTest"] == [topic]
+    sidecar.wait_ready()
+
+
+def test_an_order_to_a_broker_that_stands_still_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    """Orders to a stopped broker are answered 503 and are not obeyed later."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("operator:0123456789-0123456789\n")
+    with broker_beside(tmp_path / "store") as broker, sidecar_beside(
+        tmp_path / "store", "--token-file", str(tokens)
+    ) as sidecar:  # fmt: skip
+        sidecar.wait_ready()
+        broker.child.send(signal.SIGSTOP)
+        try:
+            wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "standing still", "it is noticed")
+            refused = sidecar.post("/v1/role/fence", {"epoch": 9}, token="0123456789-0123456789")
+        finally:
+            broker.child.send(signal.SIGCONT)
+
+        assert refused.status_code == 503
+        sidecar.wait_ready()
+        assert sidecar.get("/v1/role", token="0123456789-0123456789").json()["promised_epoch"] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_signal_stops_the_sidecar_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    """Exit code 0, without a traceback, also while somebody listens to events; no broker is needed for that."""
+    with sidecar_beside(tmp_path) as sidecar, httpx.stream("GET", f"{sidecar.url}/v1/events", timeout=30) as stream:
+        next(stream.iter_lines())
+        sidecar.child.send(number)
+        sidecar.child.process.wait(30)
+
+        assert sidecar.child.process.returncode == 0
+        wait_for(lambda: "stopped" in sidecar.child.log, "it says so")
+        assert "Traceback" not in sidecar.child.log
+
+
+def test_the_broker_does_not_notice_that_its_sidecar_is_killed(tmp_path: Path) -> None:
+    """kill -9 of the sidecar in the middle of everything: every send is acknowledged, and a new sidecar takes over."""
+    with broker_beside(tmp_path) as broker:
+        with sidecar_beside(tmp_path, "--open-reads") as sidecar:
+            sidecar.wait_ready()
+            broker.send(50)
+            sidecar.child.send(signal.SIGKILL)
+            sidecar.child.process.wait(30)
+
+            broker.send(50)
+
+        assert broker.child.process.poll() is None
+        assert "WARNING" not in broker.child.log and "ERROR" not in broker.child.log, broker.child.log
+        with sidecar_beside(tmp_path, "--open-reads") as another:
+            another.wait_ready()
+            assert another.get("/v1/status").json()["wrote"] > 0
+
+
+def test_a_killed_broker_is_gone_at_once_and_its_last_word_stays(tmp_path: Path) -> None:
+    """kill -9 of the broker: not ready without hysteresis, `gone`, and the offsets it published last are still told."""
+    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path, "--open-reads") as sidecar:
+        sidecar.wait_ready()
+        broker.send(20)
+        wait_for(lambda: sidecar.get("/v1/status").json()["confirmed"] > 20_000, "it is published")
+        before = sidecar.get("/v1/status").json()
+
+        broker.child.send(signal.SIGKILL)
+        broker.child.process.wait(30)
+        wait_for(lambda: sidecar.get("/readyz").status_code == 503, "it is not ready", 10)
+        after = sidecar.get("/v1/status").json()
+
+        assert after["motion"]["state"] == "gone"
+        assert after["wrote"] == before["wrote"]
+        assert sidecar.get("/livez").status_code == 200
+
+
+def test_a_broker_that_is_killed_while_it_writes_its_page_fools_nobody(tmp_path: Path) -> None:
+    """Whatever a kill leaves of the newest publication, the whole one before it is told, and no mixture of the two."""
+    with broker_beside(tmp_path) as broker:
+        broker.send(30)
+        wait_for(lambda: _told(broker.page) > 30_000, "it is published")
+        broker.child.send(signal.SIGKILL)
+        broker.child.process.wait(30)
+
+    whole = broker.page.read_bytes()
+    for cut in (8, 9, 64, 200, 1000, 1792):
+        torn, before = _torn(whole, cut)
+        broker.page.write_bytes(torn)
+        with sidecar_beside(tmp_path) as sidecar:
+            told = sidecar.get("/v1/status").json()
+        assert {name: told[name] for name in ("wrote", "committed", "flushed", "confirmed")} == before
+
+
+def test_the_page_test_has_teeth(tmp_path: Path) -> None:
+    """The twin: without sequence and checksum the torn publication would be read as offsets that never were."""
+    with broker_beside(tmp_path) as broker:
+        broker.send(30)
+        wait_for(lambda: _told(broker.page) > 30_000, "it is published")
+    torn, before = _torn(broker.page.read_bytes(), 200)
+    copies = [COPY.unpack_from(torn, start) for start in (HEADER_BYTES, HEADER_BYTES + COPY_BYTES)]
+
+    newest = max(copies, key=lambda copy: copy[0])
+
+    assert newest[7] != before["wrote"], "an unguarded reader takes the newest copy as it is"
+
+
+def _told(page: Path) -> int:
+    with PageReader(str(page)) as reader:
+        return reader.read().status.confirmed or 0
+
+
+def _torn(whole: bytes, cut: int) -> tuple[bytes, dict[str, int | None]]:
+    """The page as a kill in the middle leaves it, and what the publication before said.
+
+    The copy that was written has an odd sequence, new bytes up to `cut`, and old ones behind them.
+    """
+    copies = [whole[HEADER_BYTES : HEADER_BYTES + COPY_BYTES], whole[HEADER_BYTES + COPY_BYTES :]]
+    sequences = [sequence_of(copy) for copy in copies]
+    written = sequences.index(min(sequences))
+    status = decode_copy(copies[1 - written])
+    assert status is not None, "the other copy is whole"
+    copies[written] = (max(sequences) + 1).to_bytes(8, "big") + b"\x7f" * (cut - 8) + copies[written][cut:]
+    before = {name: getattr(status, name) for name in ("wrote", "committed", "flushed", "confirmed")}
+    return whole[:HEADER_BYTES] + copies[0] + copies[1], before

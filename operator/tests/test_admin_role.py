@@ -1,0 +1,128 @@
+"""Orders over HTTP: guarded, passed on, refused in the broker's words, and one audit line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from admin_scene import (
+    READ_TOKEN,
+    TOKEN,
+    BrokerChild,
+    SidecarChild,
+    broker_beside,
+    sidecar_beside,
+    token_files,
+    wait_for,
+)
+
+ORDERS = {
+    "promise": {"epoch": 3, "to": "tests"},
+    "promote": {"epoch": 3},
+    "demote": {"epoch": 3, "master": "127.0.0.1:1"},
+    "fence": {"epoch": 3},
+    "drain": {"timeout_ms": 100},
+    "flush": {},
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
+    store = tmp_path_factory.mktemp("store")
+    with broker_beside(store) as broker:
+        broker.send(3)
+        with sidecar_beside(store, *token_files(tmp_path_factory.mktemp("tokens"))) as sidecar:
+            sidecar.wait_ready()
+            yield broker, sidecar
+
+
+def audit_lines(log: str) -> list[dict[str, object]]:
+    return [json.loads(line.partition(" gantry.audit ")[2]) for line in log.splitlines() if " gantry.audit " in line]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("token", "status"), [(None, 401), (READ_TOKEN, 403), ("x" * 40, 401)], ids=["no", "read", "wrong"]
+)
+def test_no_order_is_passed_on_without_a_token_that_may(
+    pair: tuple[BrokerChild, SidecarChild], order: str, token: str | None, status: int
+) -> None:
+    """401 and 403, one audit line, and the broker never heard of it."""
+    broker, sidecar = pair
+    before, heard = len(audit_lines(sidecar.child.log)), broker.child.log.count("gantry.audit")
+
+    answer = sidecar.post(f"/v1/role/{order}", ORDERS[order], token=token)
+
+    assert answer.status_code == status
+    wait_for(lambda: len(audit_lines(sidecar.child.log)) == before + 1, "the line is written")
+    line = audit_lines(sidecar.child.log)[-1]
+    assert (line["what"], line["outcome"], line["server"]) == (order, f"http {status}", "sidecar")
+    assert broker.child.log.count("gantry.audit") == heard
+    assert "x" * 40 not in sidecar.child.log and READ_TOKEN not in sidecar.child.log
+
+
+def test_orders_move_the_role_and_leave_a_line_each(tmp_path: Path) -> None:
+    """Drain, promote, fence: the broker obeys, refuses in its own words, and both audit logs say who wanted it."""
+    with broker_beside(tmp_path / "store") as broker:
+        broker.send(3)
+        with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens")) as sidecar:
+            sidecar.wait_ready()
+            epoch = sidecar.get("/v1/role", token=TOKEN).json()["epoch"]
+            drained = sidecar.post("/v1/role/drain", {"timeout_ms": 5000}, token=TOKEN)
+            wait_for(lambda: sidecar.get("/readyz").status_code == 503, "it drains and is not ready")
+            reason = sidecar.get("/readyz").json()["reason"]
+            back = sidecar.post("/v1/role/promote", {"epoch": epoch}, token=TOKEN)
+            fenced = sidecar.post("/v1/role/fence", {"epoch": epoch + 1}, token=TOKEN)
+            again = sidecar.post("/v1/role/fence", {"epoch": epoch + 1}, token=TOKEN)
+            late = sidecar.post("/v1/role/promote", {"epoch": epoch}, token=TOKEN)
+            wait_for(lambda: len(audit_lines(sidecar.child.log)) == 5, "every line is written")
+            wait_for(lambda: broker.child.log.count('"what":"fence"') == 2, "the broker's own lines, too")
+            lines = audit_lines(sidecar.child.log)
+            told = broker.child.log
+
+    assert (drained.status_code, drained.json()["is_draining"]) == (200, True)
+    assert "drain" in reason
+    assert (back.status_code, back.json()["is_draining"]) == (200, False)
+    assert (fenced.status_code, fenced.json()["role"]) == (200, "unassigned")
+    assert again.status_code == 200, "idempotent"
+    assert late.status_code == 409
+    assert late.json()["reason"]
+    assert [(line["what"], line["outcome"]) for line in lines] == [
+        ("drain", "http 200"), ("promote", "http 200"), ("fence", "http 200"), ("fence", "http 200"),
+        ("promote", "http 409"),
+    ]  # fmt: skip
+    assert {line["account"] for line in lines} == {"token:operator"}
+    assert told.count('"what":"fence"') == 2
+
+
+@pytest.mark.parametrize(
+    ("order", "body"),
+    [
+        ("fence", {}), ("fence", {"epoch": 0}), ("fence", {"epoch": "7"}), ("fence", {"epoch": True}),
+        ("fence", {"epoch": 7.5}), ("fence", {"epoch": 7, "and": 1}), ("fence", []), ("fence", {"epoch": 1 << 62}),
+        ("promote", {"epoch": 7, "electable": [-1]}), ("promote", {"epoch": 7, "force": "yes"}),
+        ("demote", {"epoch": 7, "master": ""}), ("demote", {"epoch": 7, "master": "a b"}),
+        ("drain", {"timeout_ms": -1}),
+    ],
+)  # fmt: skip
+def test_a_wrong_order_is_refused_before_the_broker_hears_of_it(
+    pair: tuple[BrokerChild, SidecarChild], order: str, body: object
+) -> None:
+    """422, with the name of the field."""
+    _, sidecar = pair
+
+    answer = sidecar.post(f"/v1/role/{order}", body, token=TOKEN)
+
+    assert answer.status_code == 422
+    assert "body" in answer.json()["reason"]
+
+
+def test_asking_who_somebody_is_changes_nothing(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """`GET /v1/role` is a look: the read token is enough, and no audit line is left."""
+    _, sidecar = pair
+    before = len(audit_lines(sidecar.child.log))
+
+    assert sidecar.get("/v1/role", token=READ_TOKEN).json()["role"] == "master"
+    assert len(audit_lines(sidecar.child.log)) == before

@@ -1,0 +1,93 @@
+"""Topics and groups: from the broker, and from its files when it stands still; both say the same."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+
+from gantry_admin.inventory import from_disk
+from gantry_admin.ranges import Span
+from gantry_admin.store_files import StoreFiles
+from gantry_broker.testing.local import GROUP, TOPIC, Dialogue
+from gantry_wire import RequestCode
+
+CONSUMED = 4
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[BrokerChild, SidecarChild]]:
+    """Ten messages in one queue, of which a group has consumed four."""
+    store = tmp_path_factory.mktemp("store")
+    with broker_beside(store) as broker, sidecar_beside(store) as sidecar:
+        broker.send(10)
+        asyncio.run(commit(broker.address))
+        yield broker, sidecar
+
+
+async def commit(address: str) -> None:
+    dialogue = await Dialogue.open(address)
+    group = {"groupName": GROUP, "consumeEnable": True}
+    await dialogue.ask_json(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
+    ext = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": str(CONSUMED)}
+    await dialogue.ask_json(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+    await dialogue.close()
+
+
+def lag_of(sidecar: SidecarChild) -> int | None:
+    groups = sidecar.get("/v1/groups").json().get("groups", [])
+    return next((int(group["lag"]) for group in groups if group["name"] == GROUP), None)
+
+
+def test_lag_is_told_and_where_it_is_from(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """Ten sent, four consumed: six behind, asked of the broker a moment ago."""
+    _, sidecar = pair
+    wait_for(lambda: lag_of(sidecar) == 10 - CONSUMED, "the group is known")
+
+    document = sidecar.get("/v1/groups").json()
+
+    assert document["source"] == "broker"
+    assert document["age_ms"] <= 10_000
+    [group] = [one for one in document["groups"] if one["name"] == GROUP]
+    assert group["queues"] == [{"topic": TOPIC, "queue_id": 0, "consumed": CONSUMED, "end": 10, "lag": 6}]
+
+
+def test_the_same_is_read_from_disk_while_the_broker_stands_still(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """With the broker stopped: the tables it saved last and its queue files give the same lag, and it is said so."""
+    broker, sidecar = pair
+    wait_for(lambda: GROUP.encode() in table(broker.store, "consumerOffset"), "offsets are saved")
+    broker.child.send(signal.SIGSTOP)
+    try:
+        wait_for(lambda: sidecar.get("/v1/groups").json().get("source") == "disk", "the disk is read")
+        document = sidecar.get("/v1/groups").json()
+    finally:
+        broker.child.send(signal.SIGCONT)
+
+    [group] = [one for one in document["groups"] if one["name"] == GROUP]
+    assert group["lag"] == 10 - CONSUMED
+
+
+def table(store: Path, name: str) -> bytes:
+    path = store / "config" / f"{name}.json"
+    return path.read_bytes() if path.exists() else b""
+
+
+def test_a_damaged_table_is_replaced_by_its_predecessor(pair: tuple[BrokerChild, SidecarChild], tmp_path: Path) -> None:
+    """The good predecessor is read; no messages beyond the limit are counted."""
+    broker, _ = pair
+    wait_for(lambda: TOPIC.encode() in table(broker.store, "topics"), "the table is saved")
+    store = tmp_path / "copy"
+    (store / "config").mkdir(parents=True)
+    (store / "config/topics.json.bak").write_bytes(table(broker.store, "topics"))
+    (store / "config/topics.json").write_bytes(b'{"topicConfigTable":{"Topic')
+    (store / "consumequeue").symlink_to(broker.store / "consumequeue")
+    (store / "commitlog").symlink_to(broker.store / "commitlog")
+    whole = from_disk(StoreFiles(store), Span(0, broker.end), set())
+    half = from_disk(StoreFiles(store), Span(0, broker.end // 2), set())
+
+    assert whole.queues[TOPIC][0].end == 10
+    assert half.queues[TOPIC][0].end == 5
