@@ -6,13 +6,13 @@ import click
 import msgspec
 
 from gantry_cli.account import client_settings
-from gantry_cli.dead_letters import DeadLetters, Resend, Tally, reader_fault
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
 from gantry_cli.options import json_option, name_server_option, run
 from gantry_cli.text import count_text, time_text
 from gantry_cli.times import HELP, parse_start
 from gantry_client import Producer, PullConsumer, ReceivedMessage
+from gantry_client.dead_letters import DeadLetters, Resend, Tally, reader_fault
 
 PRODUCER_GROUP = "GANTRY_RESEND"
 
