@@ -15,10 +15,10 @@ from gantry_admin.__main__ import parser, settings_of
 from gantry_admin.app import make_app
 from gantry_admin.guard import Scope
 from gantry_admin.metrics import BrokerCollector
-from gantry_admin.routes import log, observe, probes, role, status, tables
+from gantry_admin.routes import log, messages, observe, probes, role, status, tables
 from gantry_admin.sidecar import Sidecar
 
-MODULES = (probes, status, tables, role, log, observe)
+MODULES = (probes, status, tables, messages, role, log, observe)
 PAGE = ROOT / "docs/sidecar.md"
 
 

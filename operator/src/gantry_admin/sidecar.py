@@ -27,6 +27,8 @@ from gantry_admin.health import Following, Hysteresis, Verdict, ready
 from gantry_admin.limits import LogLimits
 from gantry_admin.link import BrokerLink
 from gantry_admin.peers import Peers
+from gantry_admin.rates import Rates
+from gantry_admin.resending import Resending
 from gantry_admin.settings import SidecarSettings
 from gantry_admin.store_files import StoreFiles
 from gantry_admin.tables import Tables
@@ -61,6 +63,8 @@ class Sidecar:
         self.files: Final = StoreFiles(settings.broker.store)
         self.limits: Final = LogLimits(settings.log)
         self.tables: Final = Tables(self)
+        self.rates: Final = Rates(self)
+        self.resending: Final = Resending(self)
         self.fast_port: int | None = None
         """Where ranges leave by sendfile, once that listens."""
         self.waiters = 0
@@ -83,6 +87,7 @@ class Sidecar:
         self._begin(self.link.run(), "link")
         self._begin(self.guard.keep_fresh(), "guard")
         self._begin(self.peers.run(), "peers")
+        self._begin(self.rates.run(), "rates")
 
     async def close(self) -> None:
         """End what runs in the background."""
@@ -189,6 +194,7 @@ class Sidecar:
             last_error_wall_ms=status and status.last_error_wall_ms,
             said=None if word.status is None else role_document(word.status),
             said_fresh=Answered(age_ms=word.age_ms(now_ns), fault=word.fault or None),
+            rates=self.rates.shown(),
             sidecar={"version": version()},
         )
 

@@ -115,10 +115,16 @@ class Tables:
     async def broker_settings(self) -> dict[str, str]:
         """The broker's effective settings, as it says. Raises ``Problem`` 503."""
         try:
-            admin, address = await self._connected()
+            admin, address = await self.connected()
             return await admin.brokers.config(address)
         except (ClientError, AccessFileError) as error:
             raise Problem(503, str(error)[:300]) from error
+
+    async def client_settings(self) -> ClientSettings:
+        """How a client of ours speaks to the broker. Raises ``AccessFileError``."""
+        path = self._sidecar.settings.broker.credentials
+        credentials = None if path is None else await asyncio.to_thread(read_credentials, path)
+        return ClientSettings(request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=1_000, credentials=credentials)
 
     def _servers(self) -> set[str]:
         word, reading = self._sidecar.link.word.status, self._sidecar.reading
@@ -127,14 +133,14 @@ class Tables:
 
     async def _ask(self) -> None:
         try:
-            admin, address = await self._connected()
+            admin, address = await self.connected()
             inventory = await from_broker(admin, address, self._servers())
         except (ClientError, AccessFileError, Problem) as error:
             self._fault = str(error)[:300]
         else:
             self._told, self._fault = Shown(inventory, "broker", time.monotonic(), None), ""
 
-    async def _connected(self) -> tuple[Admin, str]:
+    async def connected(self) -> tuple[Admin, str]:
         """A client, and where the broker is. Raises ``Problem`` while nobody knows."""
         broker, word = self._sidecar.settings.broker, self._sidecar.link.word.status
         address = broker.address or (word.address if word is not None else "")
@@ -143,11 +149,7 @@ class Tables:
         if self._admin is None or self._admin_address != address:
             if self._admin is not None:
                 await self._admin.close()
-            path = broker.credentials
-            credentials = None if path is None else await asyncio.to_thread(read_credentials, path)
-            settings = ClientSettings(
-                request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=1_000, credentials=credentials
-            )
+            settings = await self.client_settings()
             # No name server is ever asked: the questions are to one broker whose address is known.
             self._admin, self._admin_address = Admin(address, client_settings=settings), address
             await self._admin.start()
