@@ -1,4 +1,4 @@
-"""A whole group for the console's tests and its screenshots: name server, brokers, a sidecar each, and people who use it.
+"""A whole group for the console's tests and screenshots: name server, brokers, a sidecar each, and people who use it.
 
 Real processes all of them, on loopback. Brokers start without a role and are given theirs as a supervisor would do it,
 so that the master can be killed and a slave promoted in a later epoch.
@@ -61,11 +61,12 @@ class Group:
                 pool = tempfile.mkdtemp(prefix="gantry-console-", dir=SHARED_MEMORY)
                 stack.callback(shutil.rmtree, pool, ignore_errors=True)
                 conf["transientStorePoolPath"] = pool
-            broker = BrokerChild(
-                folder / f"broker-{number}", brokerId=str(number), brokerClusterName=CLUSTER, brokerName="orders-0",
-                roleAtStart="UNASSIGNED", namesrvAddr=self.name_server, brokerRole="SYNC_MASTER",
-                **{"mappedFileSizeCommitLog": str(16 << 20), **conf},
-            )  # fmt: skip
+            own = {
+                "brokerId": str(number), "brokerClusterName": CLUSTER, "brokerName": "orders-0",
+                "roleAtStart": "UNASSIGNED", "namesrvAddr": self.name_server, "brokerRole": "SYNC_MASTER",
+                "mappedFileSizeCommitLog": str(16 << 20),
+            }  # fmt: skip
+            broker = BrokerChild(folder / f"broker-{number}", **(own | conf))
             stack.callback(broker.child.end)
             self.brokers.append(broker)
             peers = [part for url in urls if url != urls[number - 1] for part in ("--peer", url)]
@@ -115,9 +116,10 @@ def console_group(folder: Path, *, members: int = 2, **conf: str) -> Iterator[Gr
 
 def body_of(number: int) -> bytes:
     """Something that an application would send."""
+    items = [{"sku": f"SKU-{(number * 7 + one) % 4096:04d}", "count": 1 + one} for one in range(3)]
     order = {
         "order": 481_000 + number, "customer": f"c-{number % 977:04d}", "total": round(19.9 + number % 83, 2),
-        "currency": "EUR", "items": [{"sku": f"SKU-{(number * 7 + one) % 4096:04d}", "count": 1 + one} for one in range(3)],
+        "currency": "EUR", "items": items,
     }  # fmt: skip
     return json.dumps(order).encode()
 
@@ -156,8 +158,8 @@ class Load:
                 number = 0
                 while not self._over.is_set():
                     wave = 1.0 + 0.6 * random.Random(number // 40).random()
-                    sends = (self._send(producer, topic_of(one), number + one) for one in range(int(self._batch * wave)))
-                    await asyncio.gather(*sends)
+                    numbers = range(number, number + int(self._batch * wave))
+                    await asyncio.gather(*(self._send(producer, topic_of(one), one) for one in numbers))
                     number += self._batch
                     await asyncio.sleep(self._pause_s)
 
@@ -195,7 +197,7 @@ def bury(name_server: str, group: str, bodies: list[bytes], **properties: str) -
             for body in bodies:
                 await producer.send(Message(topic, body, keys=["dead"], properties=properties))
             async with PushConsumer(name_server, group, topics=topic, handler=give_up, settings=settings):
-                while await letters_of(admin, group) < len(bodies):
+                while await letters_of(admin, group) < len(bodies):  # noqa: ASYNC110 - it comes from another process
                     await asyncio.sleep(0.1)
 
     asyncio.run(asyncio.wait_for(all_of_it(), 120))

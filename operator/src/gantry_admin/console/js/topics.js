@@ -24,7 +24,7 @@ export function topicsView() {
       h("label", { class: "check" }, h("input", { type: "checkbox", checked: look.isAll, onchange: (event) => { look.isAll = event.target.checked; changed(); } }), `retry, dead letters, system (${hidden})`)),
     source(topics),
     shown.length === 0 ? empty("Nothing here", words ? "No topic has that in its name." : "No application has made a topic on this broker.")
-      : table("Topics", [
+      : table("Topics table", [
           { title: "Topic" }, { title: "Messages", class: "right" }, { title: "In", class: "right" }, { title: "Queues", class: "right" }, { title: "May", class: "middle" }, { title: "Last message", class: "right" },
         ], shown.flatMap(topicRows)));
 }
@@ -60,7 +60,7 @@ export function groupsView() {
       h("span", { class: "grow" }), search("groups", "Filter groups")),
     source(groups),
     shown.length === 0 ? empty("Nothing here", words ? "No group has that in its name." : "No group has consumed from this broker yet.")
-      : table("Consumer groups", [
+      : table("Consumer groups table", [
           { title: "Group" }, { title: "Behind", class: "right" }, { title: "To be retried", class: "right" }, { title: "Dead letters", class: "right" }, { title: "Topics", class: "right" },
         ], shown.flatMap(groupRows)));
 }
