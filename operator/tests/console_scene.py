@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, final
@@ -45,7 +45,7 @@ SHARED_MEMORY: Final = Path("/dev/shm")
 class Group:
     """One shard of brokers, each with its sidecar."""
 
-    def __init__(self, folder: Path, stack: ExitStack, *, members: int = 2, **conf: str) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, members: int, conf: Mapping[str, str]) -> None:
         ports = free_ports(members + 1)
         self.folder = folder
         self.name_server = f"127.0.0.1:{ports[0]}"
@@ -57,16 +57,12 @@ class Group:
         self.brokers: list[BrokerChild] = []
         self.sidecars: list[SidecarChild] = []
         for number in range(1, members + 1):
-            if BUFFERS.items() <= conf.items() and SHARED_MEMORY.is_dir():
-                pool = tempfile.mkdtemp(prefix="gantry-console-", dir=SHARED_MEMORY)
-                stack.callback(shutil.rmtree, pool, ignore_errors=True)
-                conf["transientStorePoolPath"] = pool
             own = {
                 "brokerId": str(number), "brokerClusterName": CLUSTER, "brokerName": "orders-0",
                 "roleAtStart": "UNASSIGNED", "namesrvAddr": self.name_server, "brokerRole": "SYNC_MASTER",
                 "mappedFileSizeCommitLog": str(16 << 20),
             }  # fmt: skip
-            broker = BrokerChild(folder / f"broker-{number}", **(own | conf))
+            broker = BrokerChild(folder / f"broker-{number}", **{**own, **conf, **self._pool(conf, stack)})
             stack.callback(broker.child.end)
             self.brokers.append(broker)
             peers = [part for url in urls if url != urls[number - 1] for part in ("--peer", url)]
@@ -78,6 +74,15 @@ class Group:
             self.sidecars.append(sidecar)
         electable = [part for number in range(1, members + 1) for part in ("--electable", str(number))]
         self.promote(1, *electable)
+
+    @staticmethod
+    def _pool(conf: Mapping[str, str], stack: ExitStack) -> dict[str, str]:
+        """Where one broker's write buffers lie, so that they outlive it."""
+        if "transientStorePoolEnable" not in conf or not SHARED_MEMORY.is_dir():
+            return {}
+        pool = tempfile.mkdtemp(prefix="gantry-console-", dir=SHARED_MEMORY)
+        stack.callback(shutil.rmtree, pool, ignore_errors=True)
+        return {"transientStorePoolPath": pool}
 
     @property
     def console(self) -> str:
@@ -106,10 +111,10 @@ class Group:
 
 
 @contextmanager
-def console_group(folder: Path, *, members: int = 2, **conf: str) -> Iterator[Group]:
+def console_group(folder: Path, *, members: int = 2, conf: Mapping[str, str] = BUFFERS) -> Iterator[Group]:
     """A group with a master, ended at the end."""
     with ExitStack() as stack:
-        group = Group(folder, stack, members=members, **conf)
+        group = Group(folder, stack, members, conf)
         group.wait_ready()
         yield group
 
@@ -210,3 +215,22 @@ async def letters_of(admin: Admin, group: str) -> int:
     except ClientError:
         return 0
     return sum(row.max_offset - row.min_offset for row in stats.values())
+
+
+def queue_ends(group: Group, topic: str) -> int:
+    """How many messages a topic was ever sent."""
+    topics = group.sidecars[0].get("/v1/topics", token=TOKEN).json()["topics"]
+    return sum(int(queue["end"]) for one in topics if one["name"] == topic for queue in one["queues"])
+
+
+def sent_again(group: Group, name: str) -> int:
+    """What lies before it was sent again, as the sidecar says."""
+    [queue] = group.sidecars[0].get(f"/v1/dead-letters/{name}", token=TOKEN).json()["queues"]
+    return int(queue["sent_again_end"] or 0)
+
+
+def fullest(group: Group) -> int:
+    """A queue that has messages in it."""
+    topics = group.sidecars[0].get("/v1/topics", token=TOKEN).json()["topics"]
+    [topic] = [one for one in topics if one["name"] == "billing-input"]
+    return max((queue["end"], int(queue["queue_id"])) for queue in topic["queues"])[1]

@@ -10,7 +10,7 @@ import pytest
 from admin_scene import READ_TOKEN, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
 from console_scene import Group, body_of, bury, console_group
 
-from gantry_admin.documents import AckWaitDocument
+from gantry_admin.rate_documents import AckWaitDocument
 from gantry_admin.rates import Counters, counters_of, rates_between, upper_end_ms
 from gantry_admin.showing import as_text, body_document
 from gantry_wire.message import COMPRESSION_ZLIB, FLAG_COMPRESSED, StoredMessage
@@ -21,7 +21,9 @@ LETTERS = 5
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """One broker with its sidecar, and a group that has given up messages."""
-    with console_group(tmp_path_factory.mktemp("console-api"), members=1, brokerRole="ASYNC_MASTER") as started:
+    with console_group(
+        tmp_path_factory.mktemp("console-api"), members=1, conf={"brokerRole": "ASYNC_MASTER"}
+    ) as started:
         bury(started.name_server, "billing", [body_of(number) for number in range(LETTERS)])
         wait_for(lambda: letters(started.sidecars[0])["queues"] != [], "they can be read")
         yield started

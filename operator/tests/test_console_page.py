@@ -9,7 +9,7 @@ import httpx
 import pytest
 from admin_scene import TOKEN, wait_for
 from console_browser import CONTRASTS, OVERFLOW, Scheme, browser, page_at
-from console_scene import BUFFERS, Group, Load, body_of, bury, console_group
+from console_scene import Group, Load, body_of, bury, console_group, fullest, queue_ends, sent_again
 from playwright.sync_api import Browser, Page, expect
 
 from gantry_client import Message
@@ -29,7 +29,7 @@ HOSTILE = (
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """A master and a slave with their sidecars, some messages and some dead letters."""
-    with console_group(tmp_path_factory.mktemp("console"), **BUFFERS) as started:
+    with console_group(tmp_path_factory.mktemp("console")) as started:
         bury(started.name_server, "billing", [body_of(number) for number in range(3)])
         yield started
 
@@ -211,17 +211,6 @@ def test_the_browser_would_refuse_markup_all_the_same(group: Group, chromium: Br
     assert "default-src 'none'" in httpx.get(f"{group.sidecars[0].url}/v1/status").headers["content-security-policy"]
 
 
-def queue_ends(group: Group, topic: str) -> int:
-    topics = group.sidecars[0].get("/v1/topics", token=TOKEN).json()["topics"]
-    return sum(queue["end"] for one in topics if one["name"] == topic for queue in one["queues"])
-
-
-def sent_again(group: Group, name: str) -> int:
-    """What lies before it was sent again, as the sidecar says."""
-    [queue] = group.sidecars[0].get(f"/v1/dead-letters/{name}", token=TOKEN).json()["queues"]
-    return int(queue["sent_again_end"] or 0)
-
-
 def test_dead_letters_are_sent_again_one_and_all(group: Group, chromium: Browser) -> None:
     """After a question, and for a token that may: one arrives in its topic again, with its id; then all of them."""
     wait_for(lambda: queue_ends(group, "billing-input") == 3, "the topic is known")
@@ -248,13 +237,6 @@ def test_dead_letters_are_sent_again_one_and_all(group: Group, chromium: Browser
         wait_for(lambda: sent_again(group, "billing") == 3, "it is remembered")
         page.reload()
         expect(page.locator(".message .badge", has_text="sent again")).to_have_count(3)
-
-
-def fullest(group: Group) -> int:
-    """A queue that has messages in it."""
-    topics = group.sidecars[0].get("/v1/topics", token=TOKEN).json()["topics"]
-    [topic] = [one for one in topics if one["name"] == "billing-input"]
-    return max((queue["end"], int(queue["queue_id"])) for queue in topic["queues"])[1]
 
 
 def test_topics_and_groups_lead_to_their_messages(group: Group, chromium: Browser) -> None:

@@ -32,8 +32,7 @@ SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; "
-    "base-uri 'none'; form-action 'none'",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 }
 CONSOLE_HEADERS: Final = {
     # Nothing but our own files, nothing written into the page, and no text that could become markup.

@@ -42,8 +42,8 @@ class AtRisk:
 def acked_offset(status: Status, told: int | None, acks_needed: int) -> int | None:
     """How far enough slaves have the log: what the broker says, else what the page says of its slaves.
 
-    The broker is asked once a second and the page is younger. What it calls confirmed and enough slaves have received is
-    acknowledged, whatever counts as an acknowledgement.
+    The broker is asked once a second and the page is younger. What it calls confirmed and enough slaves have received
+    is acknowledged, whatever counts as an acknowledgement.
     """
     received = sorted((slave.received for slave in status.slaves if slave.received is not None), reverse=True)
     needed = max(acks_needed, 1)

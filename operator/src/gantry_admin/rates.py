@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from gantry_access import AccessFileError
-from gantry_admin.documents import AckWaitDocument, RatesDocument
 from gantry_admin.errors import Problem
+from gantry_admin.rate_documents import AckWaitDocument, RatesDocument
 from gantry_client.errors import ClientError
 
 if TYPE_CHECKING:

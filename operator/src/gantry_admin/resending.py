@@ -44,7 +44,7 @@ class Resending:
     async def run(self, wish: Resend, one: OneLetter | None = None) -> Tally:
         """Do it. Raises ``Problem``; what was acknowledged until then is not sent again by the next order."""
         if reader_fault(wish.group) is not None:
-            raise Problem(422, "no group can be called so")
+            raise Problem(404, "no group can be called so")
         motion = self._sidecar.motion()
         if motion.state != "moving":
             raise Problem(503, f"nobody would send them: {motion.reason}")
@@ -60,7 +60,7 @@ class Resending:
             except NoRoute as error:
                 raise Problem(404, f"there are no dead letters of {wish.group} here: {error}"[:500]) from error
             except InvalidMessage as error:
-                raise Problem(422, str(error)[:500]) from error
+                raise Problem(409, str(error)[:500]) from error
             except (ClientError, AccessFileError) as error:
                 raise Problem(502, str(error)[:500]) from error
 

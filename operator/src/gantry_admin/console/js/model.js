@@ -21,7 +21,7 @@ export const LOSSES = {
 
 /** The shards with their members as they are to be shown; `leader` is the one master of the newest epoch. */
 export function shardsOf(group) {
-  const byUrl = new Map(group.members.map((member) => [member.url, member]));
+  const byUrl = new Map(group.members.map((member) => [member.url, inOrder(member)]));
   return group.shards.map((shard) => {
     const members = shard.members.map((url) => byUrl.get(url)).filter((member) => member !== undefined);
     const masters = shard.masters.map((url) => byUrl.get(url)).filter((member) => member !== undefined);
@@ -36,6 +36,10 @@ export function shardsOf(group) {
     };
   });
 }
+
+/** The same, its slaves by number. */
+const inOrder = (member) =>
+  member.status === null ? member : { ...member, status: { ...member.status, slaves: member.status.slaves.toSorted((a, b) => a.slave_id - b.slave_id) } };
 
 /** Members whose broker nobody has heard of yet. */
 export const strangersOf = (group) => group.members.filter((member) => !member.status?.broker_name);

@@ -8,6 +8,7 @@ import { note } from "./series.js";
 
 const GROUP_MS = 1000;
 const TABLES_MS = 2000;
+const SELDOM = 5; // so many times as long while nobody looks at them; the count of dead letters is always shown
 const BACK_OFF_MS = [500, 1000, 2000, 4000];
 
 export const state = {
@@ -56,7 +57,12 @@ export function hurry() {
 export function watch() {
   followGroup();
   followEvents();
-  setInterval(() => tablesWanted && !document.hidden && lookAtTables(), TABLES_MS);
+  let turn = 0;
+  lookAtTables();
+  setInterval(() => {
+    turn += 1;
+    if (!document.hidden && (tablesWanted || turn % SELDOM === 0)) lookAtTables();
+  }, TABLES_MS);
   document.addEventListener("visibilitychange", () => document.hidden || hurry());
 }
 
