@@ -205,3 +205,27 @@ def test_the_console_is_served_with_its_files_and_nothing_else(group: Group) -> 
     assert "<style" not in page and " style=" not in page and "onclick" not in page and "https://" not in page
     assert sidecar.get("/console/..%2fapp.py").status_code == 404
     assert sidecar.get("/").headers["location"] == "/console/"
+
+
+def test_one_sidecar_speaks_for_the_shards_of_its_peers_and_of_nobody_else(tmp_path: Path) -> None:
+    """`?shard=` asks a peer and takes only what is the right document; nobody can name an address; a dead peer: 404."""
+    with (
+        broker_beside(tmp_path / "a", brokerName="a") as first,
+        broker_beside(tmp_path / "b", brokerName="b") as second,
+        sidecar_beside(tmp_path / "b", "--open-reads") as peer,
+        sidecar_beside(tmp_path / "a", "--open-reads", "--peer", peer.url) as sidecar,
+    ):
+        first.send(2)
+        second.send(3)
+        wait_for(lambda: sidecar.get("/v1/topics?shard=b").status_code == 200, "the peer is known")
+        path = "/v1/queues/TopicTest/0/messages?count=9"
+        wait_for(lambda: len(sidecar.get(f"{path}&shard=b").json()["messages"]) == 3, "its messages are read")
+
+        assert len(sidecar.get(path).json()["messages"]) == len(sidecar.get(f"{path}&shard=a").json()["messages"]) == 2
+        assert sidecar.get("/v1/groups?shard=b").status_code == 200
+        assert sidecar.get("/v1/queues/TopicTest/7/messages?shard=b").status_code == 404
+        assert sidecar.get("/v1/topics?shard=nowhere").status_code == 404
+        assert sidecar.get(f"/v1/topics?shard={peer.url}").status_code == 422
+        peer.child.end()
+        assert sidecar.get("/v1/topics?shard=b").status_code in (404, 502)
+        wait_for(lambda: sidecar.get("/v1/topics?shard=b").status_code == 404, "the peer is given up")

@@ -24,10 +24,11 @@ TIMEOUT_S: Final = 60.0
 
 
 class OneLetter(NamedTuple):
-    """Where a dead letter lies on this broker."""
+    """Where a dead letter lies; on this broker if none is named."""
 
     queue_id: int
     offset: int
+    broker_name: str | None = None
 
 
 @final
@@ -79,7 +80,7 @@ class Resending:
                 return await letters.run()
             reading = sidecar.reading
             assert reading is not None, "a broker that moves has a page"
-            tally = await letters.run_one(reading.origin.broker_name, one.queue_id, one.offset)
+            tally = await letters.run_one(one.broker_name or reading.origin.broker_name, one.queue_id, one.offset)
             if not tally.looked_at:
                 raise Problem(404, "there is no such dead letter here")
             return tally

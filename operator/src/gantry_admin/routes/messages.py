@@ -27,6 +27,7 @@ from gantry_admin.message_documents import (
 )
 from gantry_admin.message_files import Found, message_at, queue_messages
 from gantry_admin.ranges import OFFSET_MAX
+from gantry_admin.relay import Shard, elsewhere
 from gantry_admin.resending import OneLetter
 from gantry_admin.routes.common import BEARER, TheSidecar, allow, needs, refusals
 from gantry_admin.showing import SHOWN_BYTES, SHOWN_BYTES_MAX, message_document
@@ -46,7 +47,7 @@ NAME: Final = r"^[%|a-zA-Z0-9_-]+$"
 PRINTABLE: Final = r"^[\x21-\x7e]+$"
 
 READ = [needs(Scope.READ)]
-READ_REFUSALS = refusals(401, 403, 404, 422, 429, 503)
+READ_REFUSALS = refusals(401, 403, 404, 422, 429, 502, 503, 504)
 router = APIRouter(tags=["messages"])
 
 Topic = Annotated[str, Path(pattern=NAME, max_length=255)]
@@ -60,14 +61,18 @@ BodyBytes = Annotated[int, Query(ge=0, le=SHOWN_BYTES_MAX, description="So much 
     "/v1/queues/{topic}/{queue_id}/messages", dependencies=READ, responses={**READ_REFUSALS, **refusals(410, 416)}
 )
 async def peek(
+    request: Request,
     sidecar: TheSidecar,
     topic: Topic,
     queue_id: QueueId,
     start: Annotated[int | None, Query(alias="from", ge=0, le=1 << 53, description="By default the newest.")] = None,
     count: Count = 20,
     body_bytes: BodyBytes = SHOWN_BYTES,
+    shard: Shard = None,
 ) -> MessagesDocument:
     """Messages of a queue from an offset on, or its newest."""
+    if (told := await elsewhere(request, sidecar, shard, MessagesDocument)) is not None:
+        return told
     found = await _in_queue(sidecar, topic, queue_id, start, count)
     return MessagesDocument(
         topic=topic, queue_id=queue_id, begin=found.bounds.begin, end=found.bounds.end, left_out=found.left_out,
@@ -75,8 +80,9 @@ async def peek(
     )  # fmt: skip
 
 
-@router.get("/v1/messages", dependencies=READ, responses={**READ_REFUSALS, **refusals(400, 502, 504)})
+@router.get("/v1/messages", dependencies=READ, responses={**READ_REFUSALS, **refusals(400, 410, 416)})
 async def find(
+    request: Request,
     sidecar: TheSidecar,
     id: Annotated[str | None, Query(max_length=64, pattern=PRINTABLE, description="A message's id.")] = None,
     key: Annotated[str | None, Query(max_length=256, pattern=PRINTABLE, description="One of its keys.")] = None,
@@ -84,8 +90,11 @@ async def find(
         str | None, Query(max_length=255, pattern=NAME, description="Needed but for broker's ids.")
     ] = None,
     body_bytes: BodyBytes = SHOWN_BYTES,
+    shard: Shard = None,
 ) -> FoundDocument:
     """Messages by the broker's id, by the sender's id and topic, or by key and topic; oldest first, 32 at most."""
+    if (told := await elsewhere(request, sidecar, shard, FoundDocument)) is not None:
+        return told
     if (id is None) == (key is None):
         raise Problem(400, "give an id or a key, and not both")
     if id is not None:
@@ -103,9 +112,16 @@ async def find(
 
 @router.get("/v1/dead-letters/{group}", dependencies=READ, responses=READ_REFUSALS)
 async def dead_letters(
-    sidecar: TheSidecar, group: Group, count: Count = 20, body_bytes: BodyBytes = SHOWN_BYTES
+    request: Request,
+    sidecar: TheSidecar,
+    group: Group,
+    count: Count = 20,
+    body_bytes: BodyBytes = SHOWN_BYTES,
+    shard: Shard = None,
 ) -> DeadLettersDocument:
     """The newest dead letters of a group on this broker, and how far they were sent again."""
+    if (told := await elsewhere(request, sidecar, shard, DeadLettersDocument)) is not None:
+        return told
     topic, reading = dead_letter_topic(group), sidecar.reading
     if group_fault(group) is not None or topic_fault(topic) is not None or reading is None:
         raise Problem(404, "there is no such group here")
@@ -156,9 +172,10 @@ async def resend_one(
     request: Request,
     sidecar: TheSidecar,
     caller: Orderer,
+    shard: Shard = None,
 ) -> ResentDocument:
-    """Send one dead letter of this broker again, also for a second time."""
-    return await _resend(request, sidecar, caller, Resend(group=group), OneLetter(queue_id, offset))
+    """Send one dead letter again, also for a second time; of this broker, or of the shard that is named."""
+    return await _resend(request, sidecar, caller, Resend(group=group), OneLetter(queue_id, offset, shard))
 
 
 async def _resend(

@@ -11,26 +11,27 @@ import { count, plain, plural } from "./format.js";
 import { keyOf, messageItem } from "./messages.js";
 import { badge, button, empty, note } from "./parts.js";
 import { go, here } from "./router.js";
-import { changed, state } from "./store.js";
+import { changed, state, within } from "./store.js";
+import { shards } from "./topics.js";
 
 const BATCH = 200;
 const WHY = "Dead letters hold messages.";
 const open = new Set();
-const shown = { group: null, document: null, fault: null, result: null, isBusy: false, isStopped: false };
+const shown = { group: null, shard: null, document: null, fault: null, result: null, isBusy: false, isStopped: false };
 
 /** The view. */
 export function lettersView() {
   const groups = (state.groups?.groups ?? []).filter((group) => group.dead_letters > 0);
   const wanted = here().given.get("group") ?? groups[0]?.name ?? null;
-  if (wanted !== shown.group) {
-    Object.assign(shown, { group: wanted, document: null, fault: null, result: null });
+  if (wanted !== shown.group || state.shard !== shown.shard) {
+    Object.assign(shown, { group: wanted, shard: state.shard, document: null, fault: null, result: null });
     open.clear();
     if (wanted !== null) queueMicrotask(load);
   }
   const names = [...new Set([...groups.map((group) => group.name), ...(wanted === null ? [] : [wanted])])];
   return h("div", { class: "stack" },
     h("section", { class: "panel", "aria-labelledby": "title", key: "head" },
-      h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Dead letters"), h("span", { class: "grow" }),
+      h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Dead letters"), h("span", { class: "grow" }), shards(),
         names.length === 0 ? null : h("label", { class: "field row" }, h("span", null, "Group"),
           h("select", { onchange: (event) => go("letters", { group: event.target.value }) }, names.map((name) =>
             h("option", { key: name, value: name, selected: name === wanted }, name))))),
@@ -66,7 +67,7 @@ function list() {
 async function load() {
   const { group } = shown;
   try {
-    const document = await withToken(() => get(`${path("dead-letters", group)}?count=50`), WHY);
+    const document = await withToken(() => get(within(`${path("dead-letters", group)}?count=50`)), WHY);
     if (shown.group === group) Object.assign(shown, { document, fault: null });
   } catch (error) {
     if (shown.group === group) shown.fault = error.message;
@@ -81,7 +82,7 @@ async function sendOne(message) {
     h("p", { class: "faint mono" }, plain(message.message_id)),
   ], "Send it again");
   if (!isMeant) return;
-  await order(() => post(path("dead-letters", shown.group, message.queue_id, message.queue_offset, "resend"), {}), false);
+  await order(() => post(within(path("dead-letters", shown.group, message.queue_id, message.queue_offset, "resend")), {}), false);
   open.delete(keyOf(message));
 }
 

@@ -7,7 +7,8 @@ import { withToken } from "./access.js";
 import { bytes, count, exactly, hexDump, moment, plain, plural } from "./format.js";
 import { badge, empty, facts, icon, note } from "./parts.js";
 import { go, here } from "./router.js";
-import { changed, state } from "./store.js";
+import { changed, state, within } from "./store.js";
+import { shards } from "./topics.js";
 
 const WAYS = [["newest", "Newest"], ["offset", "From offset"], ["id", "By id"], ["key", "By key"]];
 const COUNT = 20;
@@ -28,7 +29,7 @@ export function messagesView() {
   }
   return h("div", { class: "stack" },
     h("section", { class: "panel", "aria-labelledby": "title", key: "form" },
-      h("header", { class: "panel-head" }, h("h1", { id: "title" }, "Messages")), asking()),
+      h("header", { class: "panel-head" }, h("h1", { id: "title" }, "Messages"), h("span", { class: "grow" }), shards()), asking()),
     h("section", { class: "panel results", "aria-label": "Found", "aria-busy": String(found.isBusy), key: "found" }, results()));
 }
 
@@ -73,7 +74,7 @@ async function ask() {
   Object.assign(found, { isBusy: true, fault: null, asked });
   changed();
   try {
-    const document = await withToken(() => get(asked), "Reading messages here needs a token.");
+    const document = await withToken(() => get(within(asked)), "Reading messages here needs a token.");
     if (found.asked !== asked) return;
     const isQueue = document.end !== undefined;
     open.clear();

@@ -36,6 +36,14 @@ export function meter(label, share, text, tone = "plain") {
     h("div", { class: "meter-rail" }, h("div", { class: `meter-bar ${tone}`, style: { "--part": part.toFixed(4) } })));
 }
 
+/** Which shard is looked at, where there are several. `own` is this sidecar's. */
+export function shardChoice(names, own, chosen, onchoose) {
+  if (names.length < 2) return null;
+  return h("label", { class: "field row", key: "shard" }, h("span", null, "Shard"),
+    h("select", { name: "shard", onchange: (event) => onchoose(event.target.value === own ? null : event.target.value) }, names.map((name) =>
+      h("option", { key: name, value: name, selected: name === (chosen ?? own) }, name))));
+}
+
 /** A table that can be scrolled with the keyboard where it is wider than its place. */
 export const table = (label, columns, rows) =>
   h("div", { class: "table-box", tabindex: 0, role: "region", "aria-label": label },

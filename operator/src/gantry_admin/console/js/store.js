@@ -17,6 +17,7 @@ export const state = {
   liveAtMs: 0,
   topics: null,
   groups: null,
+  shard: null, // whose tables are looked at; null: this sidecar's own broker's
   tablesFault: null,
   connection: "connecting", // live | polling | lost | refused | connecting
   sinceMs: Date.now(),
@@ -45,6 +46,18 @@ export function changed() {
 export function wantTables(isWanted) {
   if (isWanted && !tablesWanted) lookAtTables();
   tablesWanted = isWanted;
+}
+
+/** A path, of the shard that is looked at. */
+export function within(path) {
+  return state.shard === null ? path : `${path}${path.includes("?") ? "&" : "?"}shard=${encodeURIComponent(state.shard)}`;
+}
+
+/** Look at another shard's topics, groups and messages. */
+export function lookAtShard(name) {
+  Object.assign(state, { shard: name, topics: null, groups: null });
+  lookAtTables();
+  changed();
 }
 
 /** Ask again at once: a token was given, or somebody came back. */
@@ -137,7 +150,9 @@ const behind = (slave, wrote) => ({ ...slave, behind_bytes: wrote === null || sl
 
 async function lookAtTables() {
   try {
-    const [topics, groups] = await Promise.all([get("/v1/topics"), get("/v1/groups")]);
+    const asked = state.shard;
+    const [topics, groups] = await Promise.all([get(within("/v1/topics")), get(within("/v1/groups"))]);
+    if (asked !== state.shard) return;
     Object.assign(state, { topics: withRates(topics, state.topics), groups, tablesFault: null });
   } catch (error) {
     state.tablesFault = error.message;

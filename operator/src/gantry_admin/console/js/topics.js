@@ -2,8 +2,8 @@
 
 import { h } from "./dom.js";
 import { count, duration, moment, plural, short } from "./format.js";
-import { badge, button, empty, note, table } from "./parts.js";
-import { changed, state } from "./store.js";
+import { badge, button, empty, note, shardChoice, table } from "./parts.js";
+import { changed, lookAtShard, state } from "./store.js";
 import { go } from "./router.js";
 
 const look = { topics: "", groups: "", isAll: false };
@@ -20,13 +20,20 @@ export function topicsView() {
   return h("section", { class: "panel", "aria-labelledby": "title" },
     h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Topics"), h("span", { class: "faint" }, plural(shown.length, "topic")),
       h("span", { class: "grow" }),
-      search("topics", "Filter topics"),
+      shards(), search("topics", "Filter topics"),
       h("label", { class: "check" }, h("input", { type: "checkbox", checked: look.isAll, onchange: (event) => { look.isAll = event.target.checked; changed(); } }), `retry, dead letters, system (${hidden})`)),
     source(topics),
     shown.length === 0 ? empty("Nothing here", words ? "No topic has that in its name." : "No application has made a topic on this broker.")
       : table("Topics table", [
           { title: "Topic" }, { title: "Messages", class: "right" }, { title: "In", class: "right" }, { title: "Queues", class: "right" }, { title: "May", class: "middle" }, { title: "Last message", class: "right" },
         ], shown.flatMap(topicRows)));
+}
+
+/** The choice of a shard, for every view of tables and messages. */
+export function shards() {
+  const names = state.group?.shards.map((shard) => shard.broker_name) ?? [];
+  const own = state.group?.members.find((member) => member.is_self)?.status?.broker_name ?? null;
+  return shardChoice(names, own, state.shard, lookAtShard);
 }
 
 function topicRows(topic) {
@@ -57,7 +64,7 @@ export function groupsView() {
   const shown = groups.groups.filter((group) => group.name.toLowerCase().includes(words));
   return h("section", { class: "panel", "aria-labelledby": "title" },
     h("header", { class: "panel-head wrap" }, h("h1", { id: "title" }, "Consumer groups"), h("span", { class: "faint" }, plural(shown.length, "group")),
-      h("span", { class: "grow" }), search("groups", "Filter groups")),
+      h("span", { class: "grow" }), shards(), search("groups", "Filter groups")),
     source(groups),
     shown.length === 0 ? empty("Nothing here", words ? "No group has that in its name." : "No group has consumed from this broker yet.")
       : table("Consumer groups table", [
