@@ -263,7 +263,9 @@ def test_the_keyboard_is_enough(group: Group, chromium: Browser) -> None:
             outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
             assert outline != "none", f"{order[-1]} has the focus and does not look like it"
         assert order[0] == "Skip to content"
-        assert order[5:10] == ["Overview", "Topics", "Groups", "Messages", "Dead letters"]
+        assert [name.partition(",")[0] for name in order[5:10]] == [
+            "Overview", "Topics", "Groups", "Messages", "Dead letters",
+        ]  # fmt: skip
         assert order[10] == "Details of orders-0 · 1"
 
         page.keyboard.press("Enter")

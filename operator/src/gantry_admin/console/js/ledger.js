@@ -61,18 +61,23 @@ function laneOf(lane, wrote) {
 export function risks(status) {
   return h("div", { class: "risks", key: "risks" }, status.at_risk.map((risk) => {
     const { title, what } = LOSSES[risk.loss];
-    const tone = risk.bytes === null ? "unknown" : risk.bytes === 0 ? "good" : risk.loss === "process" ? "bad" : "warn";
+    const isAll = isOnlyCopy(risk, status);
+    const tone = isAll ? "warn" : risk.bytes === null ? "unknown" : risk.bytes === 0 ? "good" : risk.loss === "process" ? "bad" : "warn";
     return h("div", { class: `risk ${tone}`, key: risk.loss, "data-risk": risk.loss },
       h("div", { class: "risk-name" }, icon(risk.loss), h("span", null, title)),
-      h("div", { class: "risk-bytes number" }, risk.bytes === null ? "not known" : bytes(risk.bytes)),
+      h("div", { class: "risk-bytes number" }, isAll ? "everything" : risk.bytes === null ? "not known" : bytes(risk.bytes)),
       h("div", { class: "risk-words" }, wordsOf(risk, status), h("span", { class: "faint" }, what)));
   }));
 }
 
+/** Without a slave, all of the log is on this broker alone. */
+const isOnlyCopy = (risk, status) => risk.loss === "master" && risk.bytes === null && status.role === "master" && status.slaves.length === 0;
+
 function wordsOf(risk, status) {
-  if (risk.bytes === null) return h("span", null, risk.loss === "master" ? "no slave holds a copy" : "no figures");
+  if (isOnlyCopy(risk, status)) return h("span", null, "no slave holds a copy");
+  if (risk.bytes === null) return h("span", null, "no figures");
   if (risk.bytes > 0) return h("span", null, risk.seconds === null ? "of unknown age" : `up to ${duration(risk.seconds)} old`);
-  if (risk.loss === "process" && status.buffer?.is_crash_safe) return h("span", null, "the write buffer outlives it");
+  if (risk.loss === "process" && status.buffer?.is_crash_safe) return h("span", null, status.buffer.buffers_total ? "the write buffer outlives it" : "the page cache outlives it");
   return h("span", null, "nothing would be lost");
 }
 

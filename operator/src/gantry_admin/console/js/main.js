@@ -31,16 +31,19 @@ function draw() {
   render(app,
     bar(group, shards),
     h("nav", { class: "nav", "aria-label": "Views", key: "nav" }, VIEWS.map((one) =>
-      h("a", { key: one.name, href: `#/${one.name}`, "aria-current": one.name === view.name ? "page" : null }, one.title, lettersCount(one.name)))),
+      h("a", { key: one.name, href: `#/${one.name}`, "aria-current": one.name === view.name ? "page" : null, "aria-label": nameOf(one) }, one.title, lettersCount(one.name)))),
     banner(),
     h("main", { id: "main", tabindex: -1, key: `main-${view.name}`, class: state.connection === "lost" ? "stale" : "" }, BODIES[view.name]()),
-    h("footer", { class: "foot", key: "foot" }, h("span", null, footWords(group)), h("span", { class: "grow" }), h("a", { href: "/docs" }, "interface"), h("span", { class: "faint" }, "press ? for keys")));
+    h("footer", { class: "foot", key: "foot" }, h("span", null, footWords(group)), h("span", { class: "grow" }), h("span", { class: "faint" }, "press ? for keys")));
   drawDialog();
 }
 
+const deadLetters = () => (state.groups?.groups ?? []).reduce((sum, group) => sum + group.dead_letters, 0);
+
+const nameOf = (view) => (view.name === "letters" && deadLetters() > 0 ? `${view.title}, ${deadLetters()}` : view.title);
+
 function lettersCount(name) {
-  if (name !== "letters") return null;
-  const number = (state.groups?.groups ?? []).reduce((sum, group) => sum + group.dead_letters, 0);
+  const number = name === "letters" ? deadLetters() : 0;
   return number > 0 ? h("span", { class: "nav-count" }, number > 999 ? "999+" : number) : null;
 }
 

@@ -103,7 +103,16 @@ export function followingOf(member, leader) {
   return { isRunning: isMoving && seen !== undefined, follows, behind, seen: seen ?? null };
 }
 
-/** What is wrong, the worst first: `{tone, text}`. Nothing when all is well. */
+/** How a shard is, in a tone and two words. */
+export function healthOfShard(shard) {
+  if (shard.isSplit) return { tone: "bad", word: "two masters" };
+  if (shard.leader === null) return { tone: "bad", word: "no master" };
+  const master = healthOf(shard.leader);
+  if (master.tone !== "good") return { tone: master.tone, word: `master ${master.word}` };
+  return shard.members.every((member) => healthOf(member).tone === "good") ? { tone: "good", word: "all well" } : { tone: "warn", word: "degraded" };
+}
+
+/** What is wrong, the worst first: `{tone, text, why}`. Nothing when all is well. */
 export function problemsOf(group, shards) {
   const found = [];
   for (const shard of shards) {
@@ -111,11 +120,14 @@ export function problemsOf(group, shards) {
     else if (shard.leader === null) found.push({ tone: "bad", text: `${shard.name} has no master` });
     for (const member of shard.members) {
       const health = healthOf(member);
-      if (health.tone !== "good") found.push({ tone: health.tone, text: `${titleOf(member)}: ${health.word}` });
+      if (health.tone !== "good") found.push({ tone: health.tone, text: `${titleOf(member)}: ${health.word}`, why: health.reason });
     }
     if (shard.leader?.status.is_refusing_sends) found.push({ tone: "warn", text: `${shard.name} refuses sends for now` });
   }
-  for (const member of strangersOf(group)) found.push({ tone: "warn", text: `${hostOf(member)}: ${healthOf(member).word}` });
+  for (const member of strangersOf(group)) {
+    const { word, reason } = healthOf(member);
+    found.push({ tone: "warn", text: `${hostOf(member)}: ${word}`, why: reason });
+  }
   const worth = { bad: 0, warn: 1, idle: 2 };
   return found.toSorted((a, b) => worth[a.tone] - worth[b.tone]);
 }

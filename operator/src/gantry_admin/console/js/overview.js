@@ -4,7 +4,7 @@ import { chart } from "./charts.js";
 import { h } from "./dom.js";
 import { bytes, duration, millis, plural, short } from "./format.js";
 import { ledger, risks } from "./ledger.js";
-import { healthOf, hostOf, problemsOf, shardsOf, strangersOf, titleOf } from "./model.js";
+import { healthOf, healthOfShard, hostOf, problemsOf, shardsOf, strangersOf, titleOf } from "./model.js";
 import { badge, command, dot, empty, icon } from "./parts.js";
 import { newest, series } from "./series.js";
 import { changed, state } from "./store.js";
@@ -55,14 +55,14 @@ function problems(group, shards) {
   const found = problemsOf(group, shards);
   if (found.length === 0) return h("div", { key: "problems", class: "problems none" });
   return h("ul", { key: "problems", class: "problems", "aria-label": "What is not well" },
-    found.map((problem) => h("li", { key: problem.text, class: problem.tone }, dot(problem.tone), problem.text)));
+    found.map((problem) =>
+      h("li", { key: problem.text, class: problem.tone }, dot(problem.tone), h("b", null, problem.text), h("span", { class: "muted" }, problem.why ?? ""))));
 }
 
 function shardPanel(shard) {
   const leader = shard.lastLeader;
   const isNow = shard.leader !== null && leader.is_reachable && leader.status.motion.state === "moving" && state.connection !== "lost";
-  const tone = shard.leader === null ? "bad" : shard.members.some((member) => healthOf(member).tone === "bad") ? "warn" : "good";
-  const word = shard.isSplit ? "two masters" : shard.leader === null ? "no master" : tone === "good" ? "all well" : "degraded";
+  const { tone, word } = healthOfShard(shard);
   return h("section", { class: "panel shard", key: shard.name, "data-shard": shard.name, "aria-label": `Shard ${shard.name}` },
     h("header", { class: "panel-head" },
       h("h2", null, shard.name), badge(tone, word), h("span", { class: "epoch big", "data-epoch": shard.epoch ?? "" }, `epoch ${shard.epoch ?? "–"}`),
