@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from admin_scene import READ_TOKEN, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
+from admin_scene import READ_TOKEN, ROOT, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
 from console_scene import Group, body_of, bury, console_group
 
 from gantry_admin.rate_documents import AckWaitDocument
@@ -205,6 +208,21 @@ def test_the_console_is_served_with_its_files_and_nothing_else(group: Group) -> 
     assert "<style" not in page and " style=" not in page and "onclick" not in page and "https://" not in page
     assert sidecar.get("/console/..%2fapp.py").status_code == 404
     assert sidecar.get("/").headers["location"] == "/console/"
+
+
+def test_the_wheel_has_every_file_of_the_console(tmp_path: Path) -> None:
+    """What is installed serves the same page as the clone: each file beside the code is in the wheel."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
+        cwd=ROOT, check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    [wheel] = tmp_path.glob("*.whl")
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    source = ROOT / "operator/src"
+    files = {str(path.relative_to(source)) for path in (source / "gantry_admin/console").rglob("*") if path.is_file()}
+
+    assert len(files) > 20
+    assert files - packed == set()
 
 
 def test_one_sidecar_speaks_for_the_shards_of_its_peers_and_of_nobody_else(tmp_path: Path) -> None:
