@@ -128,6 +128,15 @@ class Answered(Document):
     fault: str | None = Field(description="Why the last question was not answered; null when it was.")
 
 
+class LeaseDocument(Document):
+    """The shard's Lease, as this sidecar renews it for its broker."""
+
+    is_held: bool = Field(description="Whether the newest renewal still counts for the broker.")
+    renewed_age_ms: int | None
+    duration_ms: int | None
+    reason: str | None = Field(description="Why it is not renewed; null while it is.")
+
+
 class StatusDocument(Document):
     """One broker at this moment."""
 
@@ -165,6 +174,7 @@ class StatusDocument(Document):
     )
     last_error: str | None
     last_error_wall_ms: int | None
+    lease: LeaseDocument | None = Field(default=None, description="Where this sidecar was given a Lease to renew.")
     said: RoleDocument | None = Field(
         description="What it said last of its role; see `said_fresh` for how old that is."
     )

@@ -16,11 +16,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
-from gantry_access import AccessFileError, read_credentials
+from gantry_access import AccessFileError
+from gantry_admin.broker_client import BrokerClient
 from gantry_admin.errors import Problem
 from gantry_admin.inventory import Inventory, from_broker, from_disk, server_topics
 from gantry_admin.log_span import log_span
-from gantry_client import Admin, ClientSettings
+from gantry_client import Admin
 from gantry_client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ OLD_S: Final = 10.0
 PATIENCE_S: Final = 0.06
 """How long somebody waits for the broker; with the same again for the disk it stays under a tenth of a second."""
 PATIENCE_DISK_S: Final = 0.03
-REQUEST_TIMEOUT_MS: Final = 2_000
 
 
 class Shown(NamedTuple):
@@ -59,8 +59,7 @@ class Tables:
 
     def __init__(self, sidecar: Sidecar) -> None:
         self._sidecar: Final = sidecar
-        self._admin: Admin | None = None
-        self._admin_address = ""
+        self._client: Final = BrokerClient(sidecar.settings.broker)
         self._told: Shown | None = None
         self._read: Shown | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -77,8 +76,7 @@ class Tables:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        if self._admin is not None:
-            await self._admin.close()
+        await self._client.close()
 
     async def get(self, *, young_s: float = YOUNG_S) -> Shown:
         """What is to be shown now. Raises ``Problem`` 503 when there is nothing at all yet."""
@@ -140,18 +138,7 @@ class Tables:
         address = broker.address or (word.address if word is not None else "")
         if not address:
             raise Problem(503, "its address is not known yet: give --broker, or wait until it answers orders")
-        if self._admin is None or self._admin_address != address:
-            if self._admin is not None:
-                await self._admin.close()
-            path = broker.credentials
-            credentials = None if path is None else await asyncio.to_thread(read_credentials, path)
-            settings = ClientSettings(
-                request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=1_000, credentials=credentials
-            )
-            # No name server is ever asked: the questions are to one broker whose address is known.
-            self._admin, self._admin_address = Admin(address, client_settings=settings), address
-            await self._admin.start()
-        return self._admin, address
+        return await self._client.at(address), address
 
     async def _read_disk(self) -> None:
         sidecar = self._sidecar
