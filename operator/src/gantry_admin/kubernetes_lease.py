@@ -41,11 +41,14 @@ class _Token:
     path: Path
 
     def header(self) -> str:
-        """Blocks. Raises OSError or ValueError."""
-        text = read_small_file(str(self.path)).decode("ascii").strip()
-        if not text or not text.isprintable() or " " in text:
-            raise ValueError("there is no token in it")
-        return f"Bearer {text}"
+        """Blocks. Raises ``LeaseUnavailable``, without what is in the file."""
+        try:
+            data = read_small_file(str(self.path)).strip()
+        except OSError as error:
+            raise LeaseUnavailable(f"cannot read {self.path}: {error.strerror}") from error
+        if not data or not data.isascii() or not data.decode("ascii").isprintable() or b" " in data:
+            raise LeaseUnavailable(f"there is no token in {self.path}")
+        return f"Bearer {data.decode('ascii')}"
 
 
 @final
@@ -67,9 +70,10 @@ class KubernetesLease:
         try:
             self._certificates.load()
             self._token.header()
-        except (OSError, ValueError) as error:
-            reason = error if isinstance(error, OSError) else "it holds no token"
-            raise SettingsError(f"--lease-token-file {settings.token_file}, --lease-ca: {reason}") from None
+        except OSError as error:
+            raise SettingsError(str(error)) from error
+        except LeaseUnavailable as error:
+            raise SettingsError(f"--lease-token-file: {error}") from error
 
     def __repr__(self) -> str:
         return f"<KubernetesLease {self._name}>"
@@ -95,8 +99,6 @@ class KubernetesLease:
                 answer = await http_request(self._server, method, self._path, headers, body, context)
         except TimeoutError:
             raise LeaseUnavailable(f"the API server has not answered within {timeout_s:g} s") from None
-        except ValueError:  # without what a decoder quotes of the file
-            raise LeaseUnavailable(f"there is no token in {self._token.path}") from None
         except (OSError, BadAnswer) as error:
             raise LeaseUnavailable(f"the API server was not reached: {str(error)[:MESSAGE_MAX]}") from error
         if answer.status == 409:
