@@ -204,6 +204,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry topic create": TopicCreatedDocument,
     "gantry topic delete": TopicDeletedDocument,
     "gantry topic describe": TopicDocument,
+    "gantry topic stats": TopicDocument,
     "gantry produce": ReceiptDocument,
     "gantry consume": MessageDocument,
     "gantry group resend": ResendDocument,

@@ -19,6 +19,7 @@ from gantry_cli.ha_orders import demote, drain, explain_order, fence, flush, fol
 from gantry_cli.ha_steps import Moved, Step, Wish, look
 from gantry_cli.ha_text import group_text, moved_text, step_text
 from gantry_cli.output import Form, output_option, print_document, show
+from gantry_cli.progress import waiting
 from gantry_cli.stack import DEFAULT_DIRECTORY
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import OrderError, OrderRefused
@@ -81,7 +82,8 @@ def status(paths: Sequence[Path], form: Form) -> None:
 
     Exit codes: 0 everybody answers, 1 somebody does not.
     """
-    members = asyncio.run(_look(paths))
+    with waiting("asking the members"):
+        members = asyncio.run(_look(paths))
     show(form, MembersDocument(members=members), lambda: group_text(members))
     if any(one.status is None for one in members):
         raise click.exceptions.Exit(1)

@@ -50,7 +50,7 @@ def status(name_server: str, data: Path, with_internal: bool, page: Path | None,
     """
     if page is not None:
         raise click.exceptions.Exit(show_page(page, form))
-    view = run(_ask(name_server, with_internal), name_server)
+    view = run(_ask(name_server, with_internal), name_server, waiting_for="asking everybody")
     record = StackDirectory(data).running()
     local = record if record is not None and record.name_server == name_server else None
     show(form, _document(view, local), lambda: render(view, local))
