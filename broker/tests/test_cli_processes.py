@@ -154,8 +154,8 @@ def test_foreground_stack_streams_state_and_stops_on_a_signal(tmp_path: Path, nu
 def test_bad_setting_ends_up_with_the_brokers_own_words(tmp_path: Path) -> None:
     """A setting that the broker refuses is one line, in the foreground and with --detach, and nothing is left."""
     for detach in ((), ("--detach",)):
-        result = gantry("up", "--single", "--data", str(tmp_path), "--namesrv-port", "0", "--broker-port", "0", "-o", "no.such=1",
-                        *detach)  # fmt: skip
+        ports = ("--namesrv-port", "0", "--broker-port", "0")
+        result = gantry("up", "--single", "--data", str(tmp_path), *ports, "-o", "no.such=1", *detach)
 
         assert result.returncode == 1
         assert len(result.stderr.splitlines()) == 1 and "no.such is not a setting" in result.stderr
