@@ -5,16 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import msgspec
 from rich.console import RenderableType
 
 from gantry_cli.account import client_settings
 from gantry_cli.cluster_view import BrokerView, ClusterView, view_cluster
+from gantry_cli.documents import ClusterDocument
 from gantry_cli.examples import examples
-from gantry_cli.options import data_option, json_option, name_server_option, run
+from gantry_cli.options import data_option, name_server_option, run
+from gantry_cli.output import Form, output_option, show
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.status_page import show_page
-from gantry_cli.tables import console, table
+from gantry_cli.tables import table
 from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, rate_text, time_text
 from gantry_client import Admin
 
@@ -24,7 +25,7 @@ from gantry_client import Admin
         ("gantry status", "the cluster of `gantry up` here"),
         ("gantry status -n ns.example:9876", "any cluster"),
         ("gantry status --all", "with retry, dead letter and system topics"),
-        ("gantry status --json | jq .brokers", "for programs"),
+        ("gantry status --output json | jq .brokers", "for programs"),
         ("gantry status --page /var/lib/gantry/store/status", "what one broker says, though it may not answer"),
     )
 )
@@ -37,8 +38,8 @@ from gantry_client import Admin
     metavar="FILE",
     help="Read a broker's status page (statusPagePath) instead; asks nobody.",
 )
-@json_option
-def status(name_server: str, data: Path, with_internal: bool, page: Path | None, as_json: bool) -> None:
+@output_option
+def status(name_server: str, data: Path, with_internal: bool, page: Path | None, form: Form) -> None:
     """Show name servers, brokers, topics and groups.
 
     Rates are each broker's own averages over ten seconds; totals count since the broker started. A broker that does not
@@ -48,16 +49,11 @@ def status(name_server: str, data: Path, with_internal: bool, page: Path | None,
     lives and does not serve, or has ended; 3 there is no page, 1 it cannot be read.
     """
     if page is not None:
-        raise click.exceptions.Exit(show_page(page, as_json=as_json))
+        raise click.exceptions.Exit(show_page(page, form))
     view = run(_ask(name_server, with_internal), name_server)
     record = StackDirectory(data).running()
     local = record if record is not None and record.name_server == name_server else None
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_document(view, local))).decode())
-    else:
-        out = console()
-        for part in render(view, local):
-            out.print(part)
+    show(form, _document(view, local), lambda: render(view, local))
     if any(broker.failure for broker in view.brokers):
         raise click.exceptions.Exit(1)
 
@@ -67,15 +63,15 @@ async def _ask(name_server: str, with_internal: bool) -> ClusterView:
         return await view_cluster(admin, name_server, with_internal=with_internal)
 
 
-def _document(view: ClusterView, local: StackRecord | None) -> dict[str, object]:
-    return {
-        "name_server": view.name_server,
-        "local_stack": local,
-        "brokers": view.brokers,
-        "topics": view.topics,
-        "topics_total": view.topics_total,
-        "groups": view.groups,
-    }
+def _document(view: ClusterView, local: StackRecord | None) -> ClusterDocument:
+    return ClusterDocument(
+        name_server=view.name_server,
+        local_stack=local,
+        brokers=view.brokers,
+        topics=view.topics,
+        topics_total=view.topics_total,
+        groups=view.groups,
+    )
 
 
 def render(view: ClusterView, local: StackRecord | None) -> Iterator[RenderableType]:
