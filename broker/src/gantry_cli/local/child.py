@@ -64,8 +64,6 @@ class Child:
         self._hurry = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._is_stopping = False
-        self.held_until_s = 0.0
-        """On the wall clock: not started before."""
         self.is_blocked: Callable[[], bool] = lambda: False
         """Whether it must not be started now."""
 
@@ -95,12 +93,12 @@ class Child:
         self._wanted.set()
         await self._end()
 
-    async def run(self, clock_s: Callable[[], float]) -> None:
+    async def run(self) -> None:
         """Keep it running while it is wanted."""
         while True:
             await self._wanted.wait()
             self._hurry.clear()
-            while self._wanted.is_set() and (self.is_blocked() or clock_s() < self.held_until_s):
+            while self._wanted.is_set() and self.is_blocked():
                 await self._rest(HOLD_POLL_S)
             if not self._wanted.is_set():
                 continue
@@ -133,7 +131,8 @@ class Child:
         delay_s = PATIENCE_S if delay_s is None else delay_s
         last = f": {self._last_words()}" if code > 0 else ""
         self.failure = f"{self.name} {how}{last}"
-        self._tell(f"{self.failure}; it starts again {'at once' if not delay_s else f'in {delay_s:.0f} s'}")
+        when = "is kept down" if self.is_blocked() else f"starts again {f'in {delay_s:.0f} s' if delay_s else 'at once'}"
+        self._tell(f"{self.failure}; it {when}")
         await self._rest(delay_s)
 
     async def _rest(self, seconds: float) -> None:

@@ -7,6 +7,7 @@ connection that was made after that process was started, and thrown away if anot
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ class LocalMember:
         self.broker: Final = Child(
             record.name, "gantry_broker", self._broker_arguments, Path(record.log), now_ms, tell, changed
         )
-        self.broker.is_blocked = lambda: self.is_disk_lost
+        self.broker.is_blocked = self._is_blocked
         self.sidecar: Final = None if not has_sidecar else Child(
             f"sidecar of {record.name}", "gantry_admin", self._sidecar_arguments, Path(record.sidecar_log), now_ms,
             tell, changed,
@@ -74,6 +75,10 @@ class LocalMember:
 
     def __repr__(self) -> str:
         return f"<LocalMember {self.broker!r}>"
+
+    def _is_blocked(self) -> bool:
+        """Whether it must not be started now: its disk is gone, or a person keeps it down."""
+        return self.is_disk_lost or self._state.is_held(self.record.name, time.time_ns() // 1_000_000)
 
     @property
     def children(self) -> list[Child]:

@@ -14,63 +14,15 @@ from typing import Any, Final, final
 import msgspec
 
 from gantry_cli.local.child import Child
+from gantry_cli.local.look import Look, MemberView
 from gantry_cli.local.names import member_name
-from gantry_cli.local.supervisor import Event, Supervisor, now_ms
+from gantry_cli.local.supervisor import Supervisor, now_ms
 from gantry_cli.local.whole_file import write_whole
 from gantry_cli.text import duration_text
-from gantry_spec.decide import Condition
-from gantry_spec.explain import Outlook, explain
+from gantry_spec.explain import explain
 from gantry_spec.ledger import Fault, Ledger
 from gantry_spec.manifest.quantities import bytes_text
 from gantry_spec.observed import ObservedShard, Role
-
-
-@final
-class MemberView(msgspec.Struct, frozen=True, kw_only=True):
-    """One member as it was seen last."""
-
-    name: str
-    shard: int
-    number: int
-    process: str
-    pid: int | None
-    starts: int
-    address: str
-    sidecar_url: str
-    role: str = ""
-    epoch: int = 0
-    seen_ago_ms: int | None = None
-    """How old this is; None if it never was seen."""
-    wrote: int | None = None
-    committed: int | None = None
-    flushed: int | None = None
-    acked: int | None = None
-    confirmed: int | None = None
-    behind_bytes: int | None = None
-    """What its master has more."""
-    is_draining: bool = False
-    trouble: str = ""
-
-
-@final
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a group, and what was decided."""
-
-    at_ms: int
-    """On the wall clock."""
-    group: str
-    pid: int
-    started_at_ms: int
-    name_servers: list[str]
-    members: list[MemberView]
-    conditions: tuple[Condition, ...]
-    ledgers: tuple[Ledger, ...]
-    decision: tuple[str, ...]
-    """What is being done, and waited for."""
-    outlook: tuple[Outlook, ...]
-    """What would happen if a master died now."""
-    events: list[Event]
-    """What was done and has happened lately."""
 
 
 @final

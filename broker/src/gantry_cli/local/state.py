@@ -195,6 +195,13 @@ class GroupState:
         """Raises CliError if they are damaged."""
         return read_whole(self.held_file, list[Held], "remove it: it only keeps members down for a while") or []
 
+    def is_held(self, name: str, now_ms: int) -> bool:
+        """Whether a member is kept down at this moment of the wall clock. A damaged file keeps nobody down."""
+        try:
+            return any(one.name == name and now_ms < one.until_ms for one in self.read_held())
+        except CliError:
+            return False
+
     def write_held(self, held: list[Held]) -> None:
         write_whole(self.held_file, msgspec.json.encode(held), is_durable=False)
 

@@ -19,12 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, final
 
-import msgspec
-
 from gantry_cli.errors import CliError
 from gantry_cli.local.acting import Hands
 from gantry_cli.local.child import Child
 from gantry_cli.local.lease_file import LeaseFile
+from gantry_cli.local.look import Event
 from gantry_cli.local.member import LocalMember, Settings
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
 from gantry_spec import actions as act
@@ -52,14 +51,6 @@ def now_ms() -> int:
 def machine_boot() -> str:
     """Another one after each boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-class Event(msgspec.Struct, frozen=True):
-    """Something that was done, or happened."""
-
-    at_ms: int
-    """On the wall clock."""
-    text: str
 
 
 @final
@@ -136,7 +127,7 @@ class Supervisor:
     def keep(self, child: Child) -> None:
         """Run it beside us."""
         assert self._group is not None, "run comes first"
-        self._group.create_task(child.run(time.time), name=f"keep {child.name}")
+        self._group.create_task(child.run(), name=f"keep {child.name}")
 
     async def remove(self, member: LocalMember) -> None:
         """Stop it for good; its store stays if the spec says so."""
@@ -189,7 +180,6 @@ class Supervisor:
 
     async def _once(self) -> bool:
         """One look; whether something was done."""
-        self._hold()
         await asyncio.gather(*(member.look() for member in self.members.values()))
         self._keep_words()
         self.observed = self._look()
@@ -273,16 +263,6 @@ class Supervisor:
                     self._words[shard] = word
         if self._words != before:
             self.state.write_words(self._machine_boot, self._words)
-
-    def _hold(self) -> None:
-        """Members that somebody keeps down."""
-        try:
-            until_s = {one.name: one.until_ms / 1000 for one in self.state.read_held()}
-        except CliError as error:
-            self.tell(str(error))
-            return
-        for member in self.members.values():
-            member.broker.held_until_s = until_s.get(member.record.name, 0.0)
 
     # -- the Lease -----------------------------------------------------------------------------------------------------
 
