@@ -19,6 +19,7 @@ from gantry_broker.store.message_store import RecoveryReport
 from gantry_cli.cluster_view import BrokerView, GroupView, TopicView
 from gantry_cli.ha_group import Member
 from gantry_cli.ha_steps import Step
+from gantry_cli.local.look import Look
 from gantry_cli.migrate_plan import Outcome
 from gantry_cli.stack import StackRecord
 from gantry_status.orders import HaStatus, Promised
@@ -35,6 +36,8 @@ class ClusterDocument:
     topics: tuple[TopicView, ...]
     topics_total: int
     groups: tuple[GroupView, ...]
+    local_group: Look | None = None
+    """The group of `gantry up` here, if it is that cluster, as its supervisor saw it last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
