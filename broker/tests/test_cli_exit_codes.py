@@ -22,9 +22,15 @@ PAGE = ROOT / "docs/exit-codes.md"
 SERVERS = {"gantry nameserver", "gantry broker", "gantry sidecar"}
 COMMANDS = {words: command for words, command in leaves(cli) if words not in SERVERS}
 
-ARGUMENTS = {"name": "x", "topic": "x", "directory": "/nowhere/at/all", "shell": "bash", "bodies": "x"}
+ARGUMENTS = {"name": "x", "topic": "x", "directory": "/nowhere/at/all", "shell": "bash", "bodies": "x", "order": "0"}
 """What the arguments of commands can be; a command with another one has to be added here."""
-OPTIONS = {"--socket": "/nowhere/control.sock", "--epoch": "8", "--master": "192.0.2.1:10912", "--data": "/nowhere/x"}
+OPTIONS = {
+    "--socket": "/nowhere/control.sock",
+    "--epoch": "8",
+    "--master": "192.0.2.1:10912",
+    "--data": "/nowhere/x",
+    "-f": __file__,
+}
 
 ABSENT = [
     *(f"store {name} /nowhere/at/all" for name in ("inspect", "verify", "dump", "repair-plan", "recover --yes")),

@@ -20,6 +20,10 @@ from gantry_client.testing import FakeCluster, ThreadedCluster
 SHOWS_NOTHING = {
     "gantry up": "runs servers",
     "gantry down": "stops servers",
+    "gantry apply": "is an order to the group here; what comes of it `status` shows",
+    "gantry promote": "is an order to the group here; what comes of it `status` shows",
+    "gantry kill": "is an order to the group here; what comes of it `status` shows",
+    "gantry bundle": "writes a file",
     "gantry nameserver": "is the server itself",
     "gantry broker": "is the server itself",
     "gantry sidecar": "is the server itself",

@@ -209,6 +209,8 @@ def test_every_example_can_be_typed(
     words: str, typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Options and arguments of each example exist and take what they are given; that of a command is its own."""
+    (tmp_path / "group.yaml").touch()
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GANTRY_NAMESRV", "127.0.0.1:9876")
     monkeypatch.setattr("gantry_cli.ha.default_sockets", lambda: (tmp_path / "control.sock",))
 

@@ -22,6 +22,7 @@ from gantry_cli.ha_steps import Step
 from gantry_cli.local.look import Look
 from gantry_cli.migrate_plan import Outcome
 from gantry_cli.stack import StackRecord
+from gantry_spec.explain import Outlook
 from gantry_status.orders import HaStatus, Promised
 
 
@@ -38,6 +39,18 @@ class ClusterDocument:
     groups: tuple[GroupView, ...]
     local_group: Look | None = None
     """The group of `gantry up` here, if it is that cluster, as its supervisor saw it last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainDocument:
+    """`gantry explain`: what would happen if a master of the group here died now."""
+
+    at_ms: int
+    group: str
+    decision: tuple[str, ...]
+    """What is being done, and waited for."""
+    outlook: tuple[Outlook, ...]
+    """For each shard: who would take over, what blocks it, what would be lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +216,7 @@ class RecordDocument(TypedDict, total=False):
 
 DOCUMENTS: Final[dict[str, Any]] = {
     "gantry status": ClusterDocument,
+    "gantry explain": ExplainDocument,
     "gantry topic list": list[str],
     "gantry topic create": TopicCreatedDocument,
     "gantry topic delete": TopicDeletedDocument,

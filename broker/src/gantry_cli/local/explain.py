@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from gantry_cli.documents import ExplainDocument
 from gantry_cli.examples import examples
 from gantry_cli.local.look import Look
 from gantry_cli.local.looking import require_look
@@ -28,7 +29,7 @@ def explain(data: Path, form: Form) -> None:
     It is asked of the same functions that would decide, so it is what is done, unless the master takes more meanwhile.
     """
     look = require_look(data)
-    document = {"at_ms": look.at_ms, "group": look.group, "decision": look.decision, "outlook": look.outlook}
+    document = ExplainDocument(at_ms=look.at_ms, group=look.group, decision=look.decision, outlook=look.outlook)
     show(form, document, lambda: lines(look))
 
 
