@@ -17,7 +17,7 @@ from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import Tell, count_progress
 from gantry_cli.text import count_text, time_text
 from gantry_cli.times import HELP, parse_start
-from gantry_client import Producer, PullConsumer, ReceivedMessage
+from gantry_client import NoRoute, Producer, PullConsumer, ReceivedMessage
 
 PRODUCER_GROUP = "GANTRY_RESEND"
 
@@ -92,7 +92,12 @@ async def _resend(name_server: str, wish: Resend, *, is_verbose: bool, tell: Tel
         PullConsumer(name_server, wish.reader, client_settings=settings) as reader,
         Producer(name_server, PRODUCER_GROUP, client_settings=settings) as producer,
     ):
-        return await DeadLetters(wish, reader, producer, said=said).run()
+        try:
+            return await DeadLetters(wish, reader, producer, said=said).run()
+        except NoRoute as error:
+            if error.topic != wish.topic:
+                raise
+            return Tally()  # a group that has never given anything up has no such topic
 
 
 def _moment(option: str, text: str | None) -> int | None:
