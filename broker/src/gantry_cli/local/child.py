@@ -131,7 +131,9 @@ class Child:
         delay_s = PATIENCE_S if delay_s is None else delay_s
         last = f": {self._last_words()}" if code > 0 else ""
         self.failure = f"{self.name} {how}{last}"
-        when = "is kept down" if self.is_blocked() else f"starts again {f'in {delay_s:.0f} s' if delay_s else 'at once'}"
+        when = (
+            "is kept down" if self.is_blocked() else f"starts again {f'in {delay_s:.0f} s' if delay_s else 'at once'}"
+        )
         self._tell(f"{self.failure}; it {when}")
         await self._rest(delay_s)
 
