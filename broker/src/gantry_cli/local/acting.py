@@ -68,9 +68,16 @@ class Hands:
         """All of one shard's. Never raises for what a broker says."""
         for action in actions:
             if isinstance(action, act.LeaseAction):
-                is_written = self._body.lease(action.shard).write(action.expected, action.record)
-                self._told(action, "" if is_written else "the Lease is another one by now")
+                self._told(action, self._write(action))
         await asyncio.gather(*(self._one(action) for action in actions if not isinstance(action, act.LeaseAction)))
+
+    def _write(self, action: act.LeaseAction) -> str:
+        """Why the Lease is not replaced; empty if it is."""
+        try:
+            is_written = self._body.lease(action.shard).write(action.expected, action.record)
+        except OSError as error:
+            return str(error)
+        return "" if is_written else "the Lease is another one by now"
 
     async def _one(self, action: act.Action) -> None:
         refusal = ""

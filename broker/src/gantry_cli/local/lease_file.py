@@ -48,6 +48,7 @@ class LeaseFile:
             return False
         version = str(int("0" if current is None else current.version) + 1)
         new = msgspec.structs.replace(record, version=version)
-        write_whole(self.path, msgspec.json.format(msgspec.json.encode(new)))
+        # A loss that a person has accepted is a size as manifests write it; here it is its number.
+        write_whole(self.path, msgspec.json.format(msgspec.json.encode(new, enc_hook=int)))
         self._seen = ObservedLease(record=new, seen_ms=self._now_ms())
         return True

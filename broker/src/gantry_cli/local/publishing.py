@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 import msgspec
 
@@ -33,13 +33,20 @@ class Publisher:
         self._supervisor: Final = supervisor
         self._name_servers: Final = name_servers
         self._written = b""
+        self._failure = ""
 
     def publish(self) -> None:
-        """After a look."""
-        look = self.look()
+        """After a look. A disk that is full costs the view, and not the group."""
         path = self._supervisor.state.decision_file
-        write_whole(path, msgspec.json.encode(look, enc_hook=_encode), mode=0o644, is_durable=False)
-        self._publish_group()
+        data = msgspec.json.encode(self.look(), enc_hook=int)
+        try:
+            write_whole(path, data, mode=0o644, is_durable=False)
+            self._publish_group()
+            self._failure = ""
+        except OSError as error:
+            if str(error) != self._failure:
+                self._failure = str(error)
+                self._supervisor.tell(f"what is seen cannot be written down: {error}")
 
     def publish_end(self) -> None:
         """Nothing runs any more; ports and folders stay as they are."""
@@ -140,7 +147,3 @@ def _ledger_text(ledger: Ledger) -> str:
         f"shard {ledger.shard}: {member_name(ledger.shard, ledger.master)} in epoch {ledger.epoch},"
         f" {len(ledger.in_sync)} in sync, {stored} stored, {at_risk} at risk"
     )
-
-
-def _encode(value: object) -> Any:
-    raise TypeError(f"everything here is plain: {type(value)}")

@@ -262,7 +262,8 @@ class Supervisor:
                 if known is None or (word.epoch, word.asked_ms) > (known.epoch, known.asked_ms):
                     self._words[shard] = word
         if self._words != before:
-            self.state.write_words(self._machine_boot, self._words)
+            with suppress(OSError):  # whoever comes next then knows less of what may be lost, and promises less
+                self.state.write_words(self._machine_boot, self._words)
 
     # -- the Lease -----------------------------------------------------------------------------------------------------
 
