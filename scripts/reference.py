@@ -256,7 +256,7 @@ def output_page(text: str) -> str:
     """docs/output.md: what was written by hand, and every document of every command behind it."""
     import msgspec
 
-    from gantry_cli.documents import DOCUMENTS
+    from gantry_cli.document_types import DOCUMENTS
 
     commands: dict[Any, list[str]] = {}
     for command, kind in DOCUMENTS.items():

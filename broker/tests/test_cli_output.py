@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner, Result
 from looking.looks import filled
 
-from gantry_cli.documents import DOCUMENTS
+from gantry_cli.document_types import DOCUMENTS
 from gantry_cli.main import cli
 from gantry_cli.output import FORMS, Form, yaml_text
 from gantry_client.testing import FakeCluster, ThreadedCluster

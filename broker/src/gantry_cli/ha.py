@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
-from gantry_cli.documents import MembersDocument, MoveDocument
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
+from gantry_cli.ha_documents import MembersDocument, MoveDocument
 from gantry_cli.ha_group import CannotMove, Member
 from gantry_cli.ha_move import Move
 from gantry_cli.ha_orders import demote, drain, explain_order, fence, flush, follow, promise

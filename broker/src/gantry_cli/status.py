@@ -11,9 +11,9 @@ from rich.console import RenderableType
 
 from gantry_cli.account import client_settings
 from gantry_cli.cluster_view import BrokerView, ClusterView, view_cluster
-from gantry_cli.documents import ClusterDocument
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
+from gantry_cli.group_documents import ClusterDocument
 from gantry_cli.local.look import Look
 from gantry_cli.local.looking import running_look
 from gantry_cli.local.screen import render as render_group

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from gantry_cli.documents import ExplainDocument
 from gantry_cli.examples import examples
+from gantry_cli.group_documents import ExplainDocument
 from gantry_cli.local.look import Look
 from gantry_cli.local.looking import require_look
 from gantry_cli.options import data_option
