@@ -12,6 +12,7 @@ import pytest
 from gantry_broker.control.server import ControlServer
 from gantry_broker.testing.fake_group import FakeGroup, FakeMember
 from gantry_cli.errors import CliError
+from gantry_cli.local import emptying
 from gantry_cli.local.acting import check_promotion
 from gantry_cli.local.kill import _down_ms
 from gantry_cli.local.lease_file import LeaseFile
@@ -19,7 +20,9 @@ from gantry_cli.local.look import Event, Look, MemberView
 from gantry_cli.local.promote import _leave
 from gantry_cli.local.screen import render
 from gantry_cli.local.state import GroupState
+from gantry_cli.round_trip import CHECK_TOPIC
 from gantry_cli.tables import console
+from gantry_client import QueueOffsets
 from gantry_spec import actions as act
 from gantry_spec.ledger import Fault, Ledger, Risk
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE
@@ -205,3 +208,89 @@ async def test_a_lease_that_was_taken_is_renewed_for_nobody(tmp_path: Path) -> N
     await asyncio.sleep(0)
 
     assert asked == [(0, 1)], "of the settled epoch only"
+
+
+# ------- shards that go
+
+
+class FakeBrokers:
+    """What is on a shard, as its master says."""
+
+    def __init__(self) -> None:
+        self.messages = 1
+        self.forbidden: list[str] = []
+        self.allowed: list[str] = []
+
+    async def forbid_writes(self, name: str) -> None:
+        self.forbidden.append(name)
+
+    async def allow_writes(self, name: str) -> None:
+        self.allowed.append(name)
+
+    async def topic_table(self, address: str) -> dict[str, object]:
+        return {"orders": None, CHECK_TOPIC: None}
+
+    async def queue_table(self, address: str, topic: str) -> dict[int, QueueOffsets]:
+        assert topic != CHECK_TOPIC, "our own proof of life keeps no shard"
+        return {0: QueueOffsets(min_offset=5, max_offset=5 + self.messages), 1: QueueOffsets()}
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
+    found = FakeBrokers()
+
+    class FakeAdmin:
+        brokers = found
+
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        async def __aenter__(self) -> FakeAdmin:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(emptying, "Admin", FakeAdmin)
+    return found
+
+
+async def test_a_shard_goes_when_nothing_is_left_and_nobody_can_come(brokers: FakeBrokers) -> None:
+    """Producers are turned away first; until old routes are forgotten, and while one message is left, it stays."""
+    now_s = [0.0]
+    shards = emptying.Emptying("crew", "ns:1", lambda _: None, lambda: now_s[0])
+
+    async def look(wrote: int) -> bool:
+        now_s[0] += emptying.AGAIN_S
+        await shards.keep(1, {0: ("a:1", 10), 1: ("b:1", wrote)})
+        return shards.is_empty(1, wrote)
+
+    brokers.messages = 0
+    early = await look(100)
+    now_s[0] += emptying.ROUTES_OLD_S
+    brokers.messages = 1
+    full = await look(100)
+    brokers.messages = 0
+    empty = await look(100)
+
+    assert (early, full, empty) == (False, False, True)
+    assert set(brokers.forbidden) == {"crew-1"}, "never one that is wanted"
+    assert not shards.is_empty(1, 101), "something has come since"
+    assert shards.is_empty(1, None), "without a master nothing comes"
+    assert not shards.is_empty(0, 10)
+
+
+async def test_a_shard_that_is_wanted_again_is_shown_again(brokers: FakeBrokers) -> None:
+    """An edit that is taken back: producers come again, and nothing is believed of what was seen before."""
+    now_s = [0.0]
+    shards = emptying.Emptying("crew", "ns:1", lambda _: None, lambda: now_s[0])
+    brokers.messages = 0
+    for _ in range(10):
+        now_s[0] += emptying.AGAIN_S
+        await shards.keep(1, {1: ("b:1", 7)})
+    was_empty = shards.is_empty(1, 7)
+
+    now_s[0] += emptying.AGAIN_S
+    await shards.keep(2, {1: ("b:1", 7)})
+
+    assert was_empty and not shards.is_empty(1, 7) and brokers.allowed == ["crew-1"]
