@@ -78,7 +78,7 @@ export function promised(counted) {
   return h("p", { class: "promised", key: "promised" }, h("span", null, "Of what was acknowledged, counting slaves:"),
     counted.risks.map((risk) => h("span", { key: risk.fault, "data-promised": risk.fault, class: risk.bytes > 0 ? "some" : "" },
       `${FAULTS[risk.fault]} `, h("b", { class: "number" }, risk.bytes === null ? "not known" : bytes(risk.bytes)))),
-    counted.bound === null ? null : h("span", null, `bound by the ${counted.bound}`));
+    counted.bound === null || !counted.risks.some((risk) => risk.bytes > 0) ? null : h("span", null, `bound by the ${counted.bound}`));
 }
 
 /** Without a slave, all of the log is on this broker alone. */
