@@ -16,7 +16,7 @@ from gantry_cli.local.child import boot_id_of
 from gantry_cli.local.lease_file import LeaseFile
 from gantry_cli.local.names import member_name, parse_member
 from gantry_cli.local.orphans import wait_for_end
-from gantry_cli.local.plan import DEFAULT_MANIFEST, Planner, Wanted, notes_of, refuse_unrunnable
+from gantry_cli.local.plan import DEFAULT_MANIFEST, Planner, Wanted, notes_of, refuse_unrunnable, require_room
 from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR, PortPlan
 from gantry_cli.local.state import GroupRecord, GroupState, Held
 from gantry_cli.local.whole_file import write_whole
@@ -184,6 +184,19 @@ def test_buffers_never_take_more_memory_than_there_is() -> None:
     assert buffers.choose(spec, 90 * MIB, [], MEMORY).root == Path("/dev/shm")
     with pytest.raises(CliError, match=r"need 90\.\d MiB, and /dev/shm has room for 90\.0 MiB"):
         buffers.choose(spec, 90 * MIB + 200_000, [], MEMORY)
+
+
+def test_a_member_that_comes_later_must_fit_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit adds a slave: its buffers are asked for before it starts, where the others have theirs."""
+    spec = buffered("Memory")
+    free = [5 * MIB]
+    monkeypatch.setattr(buffers, "memory_mount", lambda: Mount(Path("/dev/shm"), free[0]))
+
+    require_room(spec, Path("/dev/shm"))
+    require_room(spec, None)
+    free[0] = 4 * MIB
+    with pytest.raises(CliError, match=r"need 4\.0 MiB, and /dev/shm has room for 3\.6 MiB"):
+        require_room(spec, Path("/dev/shm"))
 
 
 def test_memory_does_not_take_huge_pages_and_off_takes_nothing() -> None:

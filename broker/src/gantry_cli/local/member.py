@@ -131,7 +131,7 @@ class LocalMember:
     def _sidecar_arguments(self) -> Sequence[str]:
         record, store = self.record, Path(self.record.store)
         self._sidecar_peers = self._peers()
-        listen, ranges = (f"{self._settings().host}:{record.sidecar_port + offset}" for offset in (0, 1))
+        listen, ranges = (f"127.0.0.1:{record.sidecar_port + offset}" for offset in (0, 1))
         words = ["--page", str(store / "status"), "--control", self.control, "--store", str(store)]
         words += ["--broker-log", record.log, "--listen", listen, "--log-listen", ranges]
         words += ["--token-file", str(self._state.token_file), "--open-reads", "--openapi"]

@@ -34,6 +34,8 @@ spec:
   failover: {after: 3s}
 """
 WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: 10911, SIDECAR: 8080}
+SIDECAR_HOST: Final = "127.0.0.1"
+"""Whatever brokers listen on: sidecars show much to whoever is on this machine, and nothing to others."""
 SECRETS: Final = "a local group has no Secrets"
 
 
@@ -143,7 +145,7 @@ class Planner:
             port=port,
             ha_port=port + 1,
             sidecar_port=sidecar,
-            sidecar_url=f"http://{join_address(self._typed.host, sidecar)}",
+            sidecar_url=f"http://{SIDECAR_HOST}:{sidecar}",
             store=str(self._state.store(shard, number)),
             log=str(self._state.log(name)),
             sidecar_log=str(self._state.log(f"sidecar-{name}")),
@@ -160,6 +162,13 @@ def choose_buffers(state: GroupState, spec: Spec, record: GroupRecord) -> Choice
         if any(buffers.folder_of(root, state.path, one.name).is_dir() for one in record.members):
             return Choice(root, f"write buffers: {root}, where they were")
     return buffers.choose(spec, buffers.size_of(spec) * len(record.members), huge, memory)
+
+
+def require_room(spec: Spec, root: Path | None) -> None:
+    """Whether the buffers of one more member fit where the others are. Raises CliError."""
+    if root is not None:
+        mounts = [one for one in (*buffers.huge_mounts(), buffers.memory_mount()) if one.path == root]
+        buffers.choose(spec, buffers.size_of(spec), (), min(mounts, key=lambda one: one.free_bytes))
 
 
 def settings_of(group: BrokerGroup, record: GroupRecord, root: Path | None, *, has_sidecars: bool) -> Settings:

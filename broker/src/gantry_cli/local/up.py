@@ -19,16 +19,18 @@ from gantry_cli.local.editing import Edits, read_manifest
 from gantry_cli.local.orphans import wait_for_end
 from gantry_cli.local.plan import (
     DEFAULT_MANIFEST,
+    SIDECAR_HOST,
     Planner,
     Wanted,
     choose_buffers,
     default_group,
     notes_of,
     refuse_unrunnable,
+    require_room,
     settings_of,
 )
 from gantry_cli.local.publishing import Publisher
-from gantry_cli.local.state import GroupState, NameServerRecord
+from gantry_cli.local.state import GroupState, MemberRecord, NameServerRecord
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.topics import Upkeep
 from gantry_cli.own_name import own_name
@@ -110,7 +112,8 @@ class GroupRun:
         settings = settings_of(group, self.record, choice.root, has_sidecars=has_sidecars)
         self._token: Final = self.state.token()
         self.supervisor: Final = Supervisor(self.state, self.record, settings, self._tell, has_sidecars=has_sidecars)
-        self.supervisor.make_record = planner.member
+        self._planner: Final = planner
+        self.supervisor.make_record = self._make_record
         self._has_sidecars: Final = has_sidecars
         self._name_servers: Final = [self._name_server(one) for one in self.record.name_servers]
         self._publisher: Final = Publisher(self.supervisor, self._name_servers)
@@ -119,6 +122,12 @@ class GroupRun:
         self.supervisor.on_look = self._looked
         self._is_ready = asyncio.Event()
         self._is_quiet = True
+
+    def _make_record(self, shard: int, number: int) -> MemberRecord:
+        """Of a member that has come by an edit. Raises CliError when there is no room for it."""
+        settings = self.supervisor.settings
+        require_room(settings.spec, settings.buffers_root)
+        return self._planner.member(shard, number)
 
     def _tell(self, text: str) -> None:
         if not self._is_quiet:
@@ -180,7 +189,7 @@ class GroupRun:
         """So that every address that is printed answers. One that cannot start is told of, and costs no group."""
         for member in self.supervisor.members.values():
             sidecar = member.sidecar
-            while sidecar is not None and not await is_listening(self.record.host, member.record.sidecar_port):
+            while sidecar is not None and not await is_listening(SIDECAR_HOST, member.record.sidecar_port):
                 if sidecar.starts >= STARTS_MAX or time.monotonic() > deadline:
                     self._face.report(f"{sidecar.name} does not answer: {sidecar.failure or f'see {sidecar.log}'}")
                     break
