@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
-from gantry_interop import java
 from gantry_pages import Kind, PageFailed, Sandbox, blocks_of
-from gantry_pages.blocks import Block, PageFault, missing_lines
-from gantry_pages.sandbox import Java
-
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-TASKS = ("start", "java", "python", "watch", "failover", "recover", "upgrade", "tune")
-TYPED = (*TASKS, "output")
+from gantry_pages.blocks import PageFault, missing_lines
+from gantry_pages.typed import DOCS, FIRST, SECOND, TASKS, TYPED, blocks, has_java, type_page
 
 NOT_RUN = {
     "start": 1,
@@ -29,31 +23,17 @@ NOT_RUN = {
 """How many blocks of each page say that they are not run, and why. Whoever adds one counts it here."""
 
 
-def blocks(name: str) -> list[Block]:
-    return blocks_of((DOCS / f"{name}.md").read_text())
-
-
-def has_java(name: str) -> bool:
-    return any(block.language == "java" and not block.reason for block in blocks(name))
-
-
-def sandbox_of(name: str, folder: Path) -> Sandbox:
-    if not has_java(name):
-        return Sandbox(folder)
-    java.build()
-    compiler, machine = shutil.which("javac"), shutil.which("java")
-    assert compiler is not None and machine is not None, "the test needs Java"
-    return Sandbox(folder, java=Java(compiler, machine, java.class_path(java.CLIENT_MODULES["5.3.3"])))
-
-
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.needs_java) if has_java(name) else name for name in TYPED]
+    "name", [pytest.param(name, marks=pytest.mark.needs_java) if has_java(name) else name for name in FIRST]
 )
 def test_every_command_of_the_page_does_what_the_page_says(name: str, tmp_path: Path) -> None:
     """Each block ends well and prints the lines that the page shows."""
-    with sandbox_of(name, tmp_path) as sandbox:
-        for block in blocks(name):
-            sandbox.run(block)
+    type_page(name, tmp_path)
+
+
+def test_every_page_is_typed() -> None:
+    """Each page is in one of the two lists, and nothing else is."""
+    assert {*FIRST, *SECOND} == set(TYPED) and len(FIRST) + len(SECOND) == len(TYPED)
 
 
 @pytest.mark.parametrize("name", TYPED)

@@ -199,6 +199,11 @@ def probe_buildah() -> str | None:
     return missing_commands("buildah")
 
 
+def probe_prometheus() -> str | None:
+    """Prometheus and its tool, to be scraped by."""
+    return missing_commands("prometheus", "promtool")
+
+
 NEEDS: dict[str, Need] = {
     need.name: need
     for need in (
@@ -214,6 +219,7 @@ NEEDS: dict[str, Need] = {
         Need("curl", probe_curl, "apt-get install curl"),
         Need("openssl", probe_openssl, "apt-get install openssl"),
         Need("buildah", probe_buildah, "apt-get install buildah"),
+        Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }
 
