@@ -6,6 +6,7 @@ no half of a group.
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from gantry_cli.local.member import Settings
 from gantry_cli.local.names import member_name
 from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord
-from gantry_cli.ports import free_broker_port
 from gantry_cli.text import join_address
 from gantry_spec.manifest import BrokerGroup, Spec, read_group
 from gantry_spec.manifest.parts import Medium
@@ -34,6 +34,8 @@ spec:
   failover: {after: 3s}
 """
 WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: 10911, SIDECAR: 8080}
+ANY: Final = range(20_000, 31_000)
+"""Where any port is looked for: below those that the kernel gives to connections."""
 SIDECAR_HOST: Final = "127.0.0.1"
 """Whatever brokers listen on: sidecars show much to whoever is on this machine, and nothing to others."""
 SECRETS: Final = "a local group has no Secrets"
@@ -85,7 +87,7 @@ class Planner:
     def _base(self, kind: Kind) -> int:
         chosen = dict(self._typed.ports).get(kind)
         if chosen == 0:
-            return free_broker_port(self._typed.host)
+            return random.choice(ANY)
         return WELL_KNOWN[kind] if chosen is None else chosen
 
     def _is_kept(self, kind: Kind) -> bool:
@@ -120,7 +122,7 @@ class Planner:
         self.record.console_url = f"{self.record.members[0].sidecar_url}/console/"
 
     def _port(self, kind: Kind, name: str, *, is_first: bool) -> int:
-        if is_first:
+        if is_first and dict(self._typed.ports).get(kind) != 0:
             return self._ports.first(kind, self._bases[kind], name)
         return self._ports.next(kind, self._bases[kind])
 

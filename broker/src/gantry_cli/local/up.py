@@ -108,6 +108,7 @@ class GroupRun:
         choice = choose_buffers(self.state, group.spec, self.record)
         has_sidecars = importlib.util.find_spec("fastapi") is not None
         self.record.notes = notes_of(group.spec, choice) + ([] if has_sidecars else [WITHOUT_ADMIN])
+        self.record.console_url = self.record.console_url if has_sidecars else ""
         self.record.started_at_ms, self.record.pid = time.time_ns() // 1_000_000, os.getpid()
         settings = settings_of(group, self.record, choice.root, has_sidecars=has_sidecars)
         self._token: Final = self.state.token()
