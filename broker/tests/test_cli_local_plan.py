@@ -11,12 +11,13 @@ import pytest
 
 from gantry_cli.errors import CliError
 from gantry_cli.local import buffers
+from gantry_cli.local.access import access_of, make_replication_secret
 from gantry_cli.local.buffers import Mount
 from gantry_cli.local.child import boot_id_of
 from gantry_cli.local.lease_file import LeaseFile
 from gantry_cli.local.names import member_name, parse_member
 from gantry_cli.local.orphans import wait_for_end
-from gantry_cli.local.plan import DEFAULT_MANIFEST, Planner, Wanted, notes_of, refuse_unrunnable, require_room
+from gantry_cli.local.plan import DEFAULT_MANIFEST, Planner, Wanted, notes_of, require_room
 from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR, PortPlan
 from gantry_cli.local.state import GroupRecord, GroupState, Held
 from gantry_cli.local.whole_file import write_whole
@@ -140,11 +141,34 @@ def test_the_default_group_is_a_pair() -> None:
 
 
 @pytest.mark.parametrize("field", ["aclSecret", "tlsSecret"])
-def test_a_promise_that_cannot_be_kept_here_is_refused(field: str) -> None:
+def test_a_promise_that_cannot_be_kept_here_is_refused(tmp_path: Path, field: str) -> None:
     """Accounts and certificates that are asked for and are not there must not be left out silently."""
     with pytest.raises(CliError, match=rf"spec\.access\.{field}"):
-        refuse_unrunnable(spec_of(f"{{access: {{{field}: keys}}}}"))
-    refuse_unrunnable(spec_of("{}"))
+        access_of(spec_of(f"{{access: {{{field}: keys}}}}"), GroupState(tmp_path))
+    assert access_of(spec_of("{}"), GroupState(tmp_path)).broker_keys == ()
+
+
+def test_a_secret_is_a_folder_with_the_keys_that_it_has_in_a_cluster(tmp_path: Path) -> None:
+    """Accounts and the group's own account; a broken account is a line that shows nothing of it."""
+    state, spec = GroupState(tmp_path), spec_of("{access: {aclSecret: keys}}")
+    folder = tmp_path / "secrets" / "keys"
+    folder.mkdir(parents=True)
+    (folder / "plain_acl.yml").write_text("accounts: []\n")
+    (folder / "credentials").write_text("accessKey: a-name\nsecretKey: a-secret-of-ours\n")
+
+    access = access_of(spec, state)
+    make_replication_secret(access)
+    made = (tmp_path / "replication-secret").read_text()
+    make_replication_secret(access)
+
+    assert dict(access.broker_keys)["aclFile"] == str(folder / "plain_acl.yml")
+    assert "aclEnable=true" in access.name_server_conf and "a-secret-of-ours" not in repr(access)
+    assert made == (tmp_path / "replication-secret").read_text() and len(made) >= 32
+    assert (tmp_path / "replication-secret").stat().st_mode & 0o777 == 0o600
+    (folder / "credentials").write_text("a-secret-of-ours\n")
+    with pytest.raises(CliError) as caught:
+        access_of(spec, state)
+    assert "a-secret-of-ours" not in caught.value.format_message()
 
 
 def test_what_means_nothing_here_is_said() -> None:

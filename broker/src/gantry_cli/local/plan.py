@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from gantry_cli.errors import CliError
 from gantry_cli.local import buffers
+from gantry_cli.local.access import Access
 from gantry_cli.local.buffers import Choice
 from gantry_cli.local.member import Settings
 from gantry_cli.local.names import member_name
@@ -38,7 +38,6 @@ ANY: Final = range(20_000, 31_000)
 """Where any port is looked for: below those that the kernel gives to connections."""
 SIDECAR_HOST: Final = "127.0.0.1"
 """Whatever brokers listen on: sidecars show much to whoever is on this machine, and nothing to others."""
-SECRETS: Final = "a local group has no Secrets"
 
 
 @final
@@ -54,13 +53,6 @@ class Wanted:
 def default_group() -> BrokerGroup:
     """Without a manifest."""
     return read_group(DEFAULT_MANIFEST)
-
-
-def refuse_unrunnable(spec: Spec) -> None:
-    """Raise CliError for what a local group cannot keep: to run without it would be less than was asked for."""
-    for field, value in (("aclSecret", spec.access.acl_secret), ("tlsSecret", spec.access.tls_secret)):
-        if value:
-            raise CliError(f"spec.access.{field}: {SECRETS}", "leave it out here; see docs/local-groups.md")
 
 
 def notes_of(spec: Spec, choice: Choice) -> list[str]:
@@ -173,7 +165,9 @@ def require_room(spec: Spec, root: Path | None) -> None:
         buffers.choose(spec, buffers.size_of(spec), (), min(mounts, key=lambda one: one.free_bytes))
 
 
-def settings_of(group: BrokerGroup, record: GroupRecord, root: Path | None, *, has_sidecars: bool) -> Settings:
+def settings_of(
+    group: BrokerGroup, record: GroupRecord, root: Path | None, access: Access, *, has_sidecars: bool
+) -> Settings:
     """What members are started with."""
     return Settings(
         group=group.metadata.name,
@@ -181,6 +175,7 @@ def settings_of(group: BrokerGroup, record: GroupRecord, root: Path | None, *, h
         host=record.host,
         name_servers=tuple(record.addresses),
         buffers_root=root,
+        access=access,
         sidecars=tuple(one.sidecar_url for one in record.members) if has_sidecars else (),
     )
 

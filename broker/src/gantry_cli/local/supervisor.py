@@ -71,7 +71,7 @@ class Supervisor:
         self._told: Final = tell
         self._words: Final = LastWords(state)
         self._wishes: Final = Wishes(state, self.tell)
-        self.emptying: Final = Emptying(record.name, ";".join(record.addresses), self.tell)
+        self.emptying: Final = Emptying(record.name, ";".join(record.addresses), settings.access, self.tell)
         self._leases: Final[dict[int, LeaseFile]] = {}
         self._wake: Final = asyncio.Event()
         self._acting: Final[dict[tuple[int, int], asyncio.Task[None]]] = {}
