@@ -138,8 +138,7 @@ class LocalMember:
         words = ["--page", str(store / "status"), "--control", self.control, "--store", str(store)]
         words += ["--broker-log", record.log, "--listen", listen, "--log-listen", ranges]
         words += ["--token-file", str(self._state.token_file), "--openapi"]
-        credentials = self._settings().access.credentials
-        words += ["--open-reads"] if credentials is None else ["--broker-credentials", str(credentials)]
+        words += self._settings().access.sidecar_words
         return words + [word for url in self._sidecar_peers for word in ("--peer", url)]
 
     def _peers(self) -> tuple[str, ...]:
