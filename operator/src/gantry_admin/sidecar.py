@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, final
 
 from gantry_admin.at_risk import AtRisk, acked_offset, at_risk
+from gantry_admin.certificates import listener_certificates
 from gantry_admin.describe import (
     buffer_document,
     disk_document,
@@ -71,6 +72,8 @@ class Sidecar:
         self.lease: Final = self._lease_renewal(settings.lease)
         """None where no Lease is renewed."""
         self.ledgers: Final = ShardLedgers(settings.health.lag_bytes_max)
+        self.certificates: Final = listener_certificates(settings.access)
+        """Of both listeners; None without TLS. Whoever serves starts and closes them."""
         self.fast_port: int | None = None
         """Where ranges leave by sendfile, once that listens."""
         self.waiters = 0

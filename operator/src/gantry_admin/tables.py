@@ -33,6 +33,8 @@ YOUNG_S: Final = 2.0
 OLD_S: Final = 10.0
 PATIENCE_S: Final = 0.06
 """How long somebody waits for the broker; with the same again for the disk it stays under a tenth of a second."""
+REFUSED_S: Final = 15.0
+"""Before a broker that does not tell its settings is asked again by itself: nobody has asked for them."""
 PATIENCE_DISK_S: Final = 0.03
 
 
@@ -137,7 +139,7 @@ class Tables:
         try:
             found = (await self.broker_settings()).get("flushDiskType")
         except Problem:
-            await asyncio.sleep(YOUNG_S)  # before it is asked again
+            await asyncio.sleep(REFUSED_S)
             return
         self._flush_mode = "sync" if found == "SYNC_FLUSH" else "async" if found == "ASYNC_FLUSH" else None
         self._flush_mode_of = None if reading is None else reading.origin.boot_id
