@@ -21,6 +21,7 @@ from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_cli.options import data_option
+from gantry_cli.progress import waiting
 from gantry_cli.text import bytes_text
 
 LOG_BYTES_MAX: Final = 1 << 20
@@ -51,7 +52,7 @@ def bundle(data: Path, target: Path | None) -> None:
         raise Absent(f"there is no group in {data}", "name its folder with --data")
     path = target or Path(f"gantry-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     try:
-        with tarfile.open(path, "w:gz") as archive:
+        with tarfile.open(path, "w:gz") as archive, waiting("packing"):
             for name, content in _contents(state, record):
                 _add(archive, name, content)
     except OSError as error:

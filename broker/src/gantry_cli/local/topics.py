@@ -37,8 +37,8 @@ class Upkeep:
         told: list[str] = []
         try:
             async with Admin(self._name_servers, client_settings=client_settings()) as admin:
-                masters = {one.name for one in await admin.brokers.masters(self._cluster)}
-                if not {broker_name(self._group, shard) for shard in shards} <= masters:
+                masters = {broker_name(self._group, shard) for shard in shards}
+                if not masters <= {one.name for one in await admin.brokers.masters(self._cluster)}:
                     return []
                 for topic in spec.topics:
                     told += await self._topic(admin, topic, masters)

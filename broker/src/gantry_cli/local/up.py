@@ -216,7 +216,9 @@ class GroupRun:
         """The clients of this group are ordinary ones, so they wait for its masters as others do."""
         while True:
             await asyncio.sleep(UPKEEP_S)
-            mastered = tuple(one.shard for one in self.supervisor.decision.ledgers if one.is_fresh)
+            wanted, masters = self.supervisor.spec.shards, self.supervisor.masters()
+            await self.supervisor.emptying.keep(wanted, masters)
+            mastered = tuple(shard for shard in sorted(masters) if shard < wanted)
             for line in await self._upkeep.keep(self.supervisor.spec, mastered):
                 self.supervisor.tell(line)
 
