@@ -13,6 +13,7 @@ from gantry_broker.control.server import ControlServer
 from gantry_broker.testing.fake_group import FakeGroup, FakeMember
 from gantry_cli.errors import CliError
 from gantry_cli.local import emptying
+from gantry_cli.local.access import Access
 from gantry_cli.local.acting import check_promotion
 from gantry_cli.local.kill import _down_ms
 from gantry_cli.local.lease_file import LeaseFile
@@ -258,7 +259,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
 async def test_a_shard_goes_when_nothing_is_left_and_nobody_can_come(brokers: FakeBrokers) -> None:
     """Producers are turned away first; until old routes are forgotten, and while one message is left, it stays."""
     now_s = [0.0]
-    shards = emptying.Emptying("crew", "ns:1", lambda _: None, lambda: now_s[0])
+    shards = emptying.Emptying("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
 
     async def look(wrote: int) -> bool:
         now_s[0] += emptying.AGAIN_S
@@ -283,7 +284,7 @@ async def test_a_shard_goes_when_nothing_is_left_and_nobody_can_come(brokers: Fa
 async def test_a_shard_that_is_wanted_again_is_shown_again(brokers: FakeBrokers) -> None:
     """An edit that is taken back: producers come again, and nothing is believed of what was seen before."""
     now_s = [0.0]
-    shards = emptying.Emptying("crew", "ns:1", lambda _: None, lambda: now_s[0])
+    shards = emptying.Emptying("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
     brokers.messages = 0
     for _ in range(10):
         now_s[0] += emptying.AGAIN_S

@@ -11,8 +11,6 @@ from click.testing import CliRunner, Result
 from crash.processes import HOST, broker, name_server
 
 from gantry_broker.testing.ports import free_port
-from gantry_cli import dead_letters
-from gantry_cli.dead_letters import COMMIT_EVERY, READER_PREFIX
 from gantry_cli.main import cli
 from gantry_client import (
     Admin,
@@ -23,7 +21,9 @@ from gantry_client import (
     ReceivedMessage,
     RetryLater,
     StartFrom,
+    dead_letters,
 )
+from gantry_client.dead_letters import COMMIT_EVERY, READER_PREFIX
 from gantry_client.testing import FakeCluster, ThreadedCluster, wait_until
 from gantry_client.testing.sending import send as fake_send
 from gantry_remoting.server import Connection

@@ -8,7 +8,6 @@ from rich.text import Text
 
 from gantry_cli.account import client_settings
 from gantry_cli.completing import complete_group
-from gantry_cli.dead_letters import DeadLetters, Resend, Tally, reader_fault
 from gantry_cli.documents import ResendDocument
 from gantry_cli.errors import Absent, Mistyped
 from gantry_cli.examples import examples
@@ -18,6 +17,7 @@ from gantry_cli.progress import Tell, count_progress
 from gantry_cli.text import count_text, time_text
 from gantry_cli.times import HELP, parse_start
 from gantry_client import NoRoute, Producer, PullConsumer, ReceivedMessage
+from gantry_client.dead_letters import DeadLetters, Resend, Tally, reader_fault
 
 PRODUCER_GROUP = "GANTRY_RESEND"
 

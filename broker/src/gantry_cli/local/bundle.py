@@ -73,18 +73,19 @@ def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, byt
         if member.sidecar_pid is None:
             continue
         try:
-            yield f"sidecars/{member.name}.tar.gz", _packed(f"{member.sidecar_url}/v1/bundle")
+            yield f"sidecars/{member.name}.tar.gz", _packed(f"{member.sidecar_url}/v1/bundle", state.token())
         except OSError as error:
             missing.append(f"sidecar of {member.name}: {error}")
     if missing:
         yield "missing.txt", "\n".join([*missing, ""]).encode()
 
 
-def _packed(url: str) -> bytes:
+def _packed(url: str, token: str) -> bytes:
     """What a sidecar packs. One that has just been started again is asked once more. Raises OSError."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     for rest in reversed(range(TRIES)):
         try:
-            with urllib.request.urlopen(url, timeout=SIDECAR_TIMEOUT_S) as answer:
+            with urllib.request.urlopen(request, timeout=SIDECAR_TIMEOUT_S) as answer:
                 data: bytes = answer.read()
                 return data
         except OSError:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
-from gantry_cli.account import client_settings
+from gantry_cli.local.access import Access
 from gantry_cli.round_trip import CHECK_TOPIC
 from gantry_client import Admin, ClientError
 from gantry_spec.broker_conf import broker_name
@@ -27,8 +27,10 @@ class Emptying:
     """Of one supervisor."""
 
     def __init__(
-        self, group: str, name_servers: str, tell: Callable[[str], None], clock_s: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, group: str, name_servers: str, access: Access, tell: Callable[[str], None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._access: Final = access
         self._group: Final = group
         self._name_servers: Final = name_servers
         self._tell: Final = tell
@@ -50,7 +52,7 @@ class Emptying:
             return
         self._looked_s = self._clock_s()
         try:
-            async with Admin(self._name_servers, client_settings=client_settings()) as admin:
+            async with Admin(self._name_servers, client_settings=self._access.client_settings()) as admin:
                 for shard in back:
                     await admin.brokers.allow_writes(broker_name(self._group, shard))
                     self._forget(shard)

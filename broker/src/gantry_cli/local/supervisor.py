@@ -42,7 +42,8 @@ LOOK_INTERVAL_S: Final = 1.0
 BUSY_INTERVAL_S: Final = 0.1
 """While something was just done, or is about to be."""
 LEASE_DURATION_MS: Final = 6_000
-EVENTS_MAX: Final = 500
+EVENTS_MAX: Final = 200
+SAME_AGAIN_MS: Final = 5_000
 EVERYBODY: Final = 0
 """No member's number: whoever of a shard answers."""
 
@@ -70,14 +71,13 @@ class Supervisor:
         self._told: Final = tell
         self._words: Final = LastWords(state)
         self._wishes: Final = Wishes(state, self.tell)
-        self.emptying: Final = Emptying(record.name, ";".join(record.addresses), self.tell)
+        self.emptying: Final = Emptying(record.name, ";".join(record.addresses), settings.access, self.tell)
         self._leases: Final[dict[int, LeaseFile]] = {}
         self._wake: Final = asyncio.Event()
         self._acting: Final[dict[tuple[int, int], asyncio.Task[None]]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._hands: Final = Hands(self, self.tell)
         self._ledgers: Mapping[int, Ledger] = {}
-        self._is_stopping = False
 
     def __repr__(self) -> str:
         return f"<Supervisor {self.record.name} looks={self.looks} members={len(self.members)}>"
@@ -143,8 +143,11 @@ class Supervisor:
         self._wishes.clear(wish)
 
     def tell(self, text: str) -> None:
-        """Something has happened."""
-        self.events.append(Event(time.time_ns() // 1_000_000, text))
+        """Something has happened. What is tried again and again is told now and then."""
+        now = time.time_ns() // 1_000_000
+        if any(one.text == text and now - one.at_ms < SAME_AGAIN_MS for one in self.events):
+            return
+        self.events.append(Event(now, text))
         self._told(text)
 
     def wake(self) -> None:
@@ -165,7 +168,7 @@ class Supervisor:
             group.create_task(self._look_forever(), name="look and decide")
 
     async def _look_forever(self) -> None:
-        while not self._is_stopping:
+        while True:
             self._wake.clear()
             is_busy = await self._once()
             with suppress(TimeoutError):
@@ -279,7 +282,6 @@ class Supervisor:
 
     async def stop(self) -> list[str]:
         """Stop all members, masters first, so that slaves get the rest; the names of those that had to be killed."""
-        self._is_stopping = True
         masters: list[Child] = []
         others: list[Child] = []
         sidecars: list[Child] = []
