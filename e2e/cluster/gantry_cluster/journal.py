@@ -1,0 +1,164 @@
+"""What was changed on this machine, so that it can be left as it was.
+
+The rule it guards: a change is written down before it is made, in a form whose undoing is harmless when the change was
+never made or is gone already. So `undo` may run after a crash at any point, and twice. Undoing goes backwards.
+
+The journal ends with the boot it belongs to: a restart of the machine has undone everything by itself, and then a
+number of a process or an old setting means nothing any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Literal
+
+from gantry_cluster.commands import POLL_SECONDS, run, wait_until
+from gantry_cluster.errors import ClusterError, CommandFailed
+from gantry_cluster.processes import Process
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+SETTINGS = Path("/proc/sys")
+END_SECONDS_MAX = 30.0
+
+Kind = Literal["claim", "setting", "folder", "mount", "group", "link", "process"]
+
+
+class Journal:
+    """The changes of one cluster, in the order in which they were made."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._boot = BOOT.read_text().strip()
+        self._entries: list[tuple[Kind, str, str]] = []
+        if path.exists():
+            kept = json.loads(path.read_text())
+            if kept["boot"] == self._boot:
+                self._entries = [(kind, name, value) for kind, name, value in kept["entries"]]
+
+    def _write(self) -> None:
+        text = json.dumps({"boot": self._boot, "entries": self._entries}, indent=1)
+        draft = self._path.with_suffix(".draft")
+        draft.write_text(text)
+        draft.replace(self._path)
+
+    def _note(self, kind: Kind, name: str, value: str = "") -> None:
+        self._entries.append((kind, name, value))
+        self._write()
+
+    def claim(self, link: Path, folder: Path) -> bool:
+        """Take the machine, unless somebody has it."""
+        try:
+            link.symlink_to(folder)
+        except FileExistsError:
+            return False
+        self._note("claim", str(link), str(folder))
+        return True
+
+    def set(self, name: str, value: str | None) -> None:
+        """Change a setting of the kernel, or only note it because another program is going to change it."""
+        file = SETTINGS / name
+        self._note("setting", name, file.read_text().strip())
+        if value is not None:
+            file.write_text(value)
+
+    def folder(self, path: Path) -> None:
+        """Make a folder that is to vanish again."""
+        self._note("folder", str(path))
+        path.mkdir()
+
+    def mount(self, path: Path, kind: str, options: str) -> None:
+        """Mount a file system of the kernel."""
+        self._note("mount", str(path))
+        run("mount", "-t", kind, "-o", options, kind, path)
+
+    def group(self, path: Path) -> None:
+        """Make a control group; what others make below it vanishes with it."""
+        self._note("group", str(path))
+        path.mkdir(exist_ok=True)
+
+    def link(self, name: str) -> None:
+        """Note a network device that is about to be made."""
+        self._note("link", name)
+
+    def process(self, process: Process) -> None:
+        """Note a process that was started."""
+        self._note("process", str(process.pid), str(process.started))
+
+    def undo(self) -> list[str]:
+        """Leave the machine as it was; what could not be undone, in words."""
+        failures: list[str] = []
+        for kind, name, value in reversed(self._entries):
+            try:
+                _UNDO[kind](name, value)
+            except (ClusterError, OSError) as error:
+                failures.append(f"{kind} {name}: {error}")
+        if not failures:
+            self._entries = []
+            self._path.unlink(missing_ok=True)
+        return failures
+
+
+def _undo_claim(name: str, value: str) -> None:
+    link = Path(name)
+    if link.is_symlink() and os.readlink(link) == value:
+        link.unlink()
+
+
+def _undo_setting(name: str, value: str) -> None:
+    file = SETTINGS / name
+    if file.read_text().strip() != value:
+        file.write_text(value)
+
+
+def _undo_folder(name: str, value: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        Path(name).rmdir()
+
+
+def _undo_mount(name: str, value: str) -> None:
+    while Path(name).is_mount():
+        run("umount", name)
+
+
+def _undo_group(name: str, value: str) -> None:
+    """Control groups vanish from the leaves; a moment after their last process has."""
+    deadline = time.monotonic() + END_SECONDS_MAX
+    while Path(name).is_dir():
+        for folder, _, _ in os.walk(name, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+        if time.monotonic() > deadline:
+            raise ClusterError("still holds processes")
+        if Path(name).is_dir():
+            time.sleep(POLL_SECONDS)
+
+
+def _undo_link(name: str, value: str) -> None:
+    """It dies with the namespace of its other end, which the kernel takes apart in its own time."""
+    device = Path("/sys/class/net") / name
+    with contextlib.suppress(CommandFailed):
+        if device.exists():
+            run("ip", "link", "delete", name)
+    wait_until(f"the end of {name}", lambda: not device.exists(), END_SECONDS_MAX)
+
+
+def _undo_process(name: str, value: str) -> None:
+    process = Process(int(name), int(value))
+    process.send(signal.SIGKILL)
+    wait_until(f"the end of process {name}", lambda: not process.is_alive(), END_SECONDS_MAX)
+
+
+_UNDO = {
+    "claim": _undo_claim,
+    "setting": _undo_setting,
+    "folder": _undo_folder,
+    "mount": _undo_mount,
+    "group": _undo_group,
+    "link": _undo_link,
+    "process": _undo_process,
+}
