@@ -1,0 +1,54 @@
+"""What goes wrong in a cluster, done on purpose, and put right again.
+
+A cut is made where a cable is, at the bridge. A one-way cut and loss are rules in the `raw` table of the node that does
+not hear, before connection tracking and in a table that kube-proxy never touches.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gantry_cluster.cluster import Cluster
+
+TABLE = ("iptables", "--wait", "-t", "raw")
+
+
+@contextmanager
+def uplink_cut(cluster: Cluster, node: str) -> Iterator[None]:
+    """Nobody reaches the node and it reaches nobody; its pods go on among themselves."""
+    cluster.hub.run("ip", "link", "set", node, "down")
+    try:
+        yield
+    finally:
+        cluster.hub.run("ip", "link", "set", node, "up")
+
+
+@contextmanager
+def deaf(cluster: Cluster, node: str, source: str, share: float = 1.0) -> Iterator[None]:
+    """The node loses packets that come from an address or range; the other way stays open."""
+    chance = () if share >= 1 else ("-m", "statistic", "--mode", "random", "--probability", str(share))
+    rule = ("PREROUTING", "-i", "eth0", "-s", source, *chance, "-j", "DROP")
+    machine = cluster.machines[node]
+    machine.run(*TABLE, "-I", *rule)
+    try:
+        yield
+    finally:
+        machine.run(*TABLE, "-D", *rule)
+
+
+@contextmanager
+def stopped(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
+    """A program of the cluster is there and does nothing, as when its machine has no time for it."""
+    process = cluster.machines[machine].programs[program]
+    process.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send(signal.SIGCONT)
+
+
+def crash(cluster: Cluster, node: str) -> None:
+    """Pull the plug of a node: everything in it is gone at once. The node does not come back."""
+    cluster.machines[node].init.send(signal.SIGKILL)
