@@ -1,7 +1,7 @@
 """Keys and certificates: one authority, and who is who.
 
-Kubernetes reads a certificate's common name as the user and its organisations as the groups. Everything is made anew for
-every cluster, lies in a folder that only its owner may read, and dies with it.
+Kubernetes reads a certificate's common name as the user and its organisations as the groups. Everything is made anew
+for every cluster, lies in a folder that only its owner may read, and dies with it.
 """
 
 from __future__ import annotations
@@ -105,8 +105,6 @@ class Authority:
         key = rsa.generate_private_key(public_exponent=65537, key_size=RSA_BITS)
         pair = Pair(self._folder / f"{file}.pub", _private(self._folder / f"{file}.key", _pem(key)))
         pair.certificate.write_bytes(
-            key.public_key().public_bytes(
-                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-            )
+            key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         )
         return pair

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from gantry_cluster import cluster as clusters
+from gantry_cluster import making
 from gantry_cluster.errors import ClusterError
 from gantry_cluster.network import NODES_MAX
 from gantry_cluster.places import Folder, default_folder
@@ -40,12 +41,12 @@ def build() -> None:
 @click.option("--nodes", type=click.IntRange(1, NODES_MAX), default=3, show_default=True, help="How many nodes.")
 @click.option("--folder", type=click.Path(path_type=Path), default=None, help="Where everything it writes goes.")
 @click.option(
-    "--huge-pages", type=click.IntRange(0), default=0, show_default=True, help="Pages of 2 MiB for all nodes together."
+    "--huge-pages", type=click.IntRange(0), default=0, show_default=True, help="Pages of 2 MiB for each node."
 )
 def up(nodes: int, folder: Path | None, huge_pages: int) -> None:
     """Make a cluster and return when its nodes are ready."""
     place = Folder.at(folder or default_folder())
-    clusters.up(place, clusters.Plan(nodes, huge_pages), _say)
+    making.up(place, clusters.Plan(nodes, huge_pages), _say)
     click.echo(f"export KUBECONFIG={place.kubeconfig}")
 
 
@@ -53,7 +54,7 @@ def up(nodes: int, folder: Path | None, huge_pages: int) -> None:
 @click.option("--keep", is_flag=True, help="Keep logs and stores.")
 def down(keep: bool) -> None:
     """End the cluster and leave the machine as it was."""
-    clusters.down(_say, keep)
+    making.down(_say, keep)
 
 
 @commands.command()
@@ -66,7 +67,8 @@ def status() -> None:
         is_hub = machine.name == clusters.HUB
         word = "" if is_hub else ("ready" if machine.name in ready else "NOT READY")
         click.echo(f"{machine.name:<8} process {machine.init.pid} {word if machine.is_alive() else 'DEAD'}")
-        for name, process in machine.programs.items():
+        for name, program in machine.programs.items():
+            process = program.process
             alive = f"{process.resident_bytes() // MEBIBYTE:>5} MiB" if process.is_alive() else "DEAD"
             click.echo(f"  {name:<24} {process.pid:>8} {alive}")
 

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gantry_cluster.cluster import Cluster
+from gantry_cluster.commands import wait_until
 
+CRASH_SECONDS_MAX = 30.0
 TABLE = ("iptables", "--wait", "-t", "raw")
 
 
@@ -41,7 +43,7 @@ def deaf(cluster: Cluster, node: str, source: str, share: float = 1.0) -> Iterat
 @contextmanager
 def stopped(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
     """A program of the cluster is there and does nothing, as when its machine has no time for it."""
-    process = cluster.machines[machine].programs[program]
+    process = cluster.machines[machine].programs[program].process
     process.send(signal.SIGSTOP)
     try:
         yield
@@ -50,5 +52,14 @@ def stopped(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
 
 
 def crash(cluster: Cluster, node: str) -> None:
-    """Pull the plug of a node: everything in it is gone at once. The node does not come back."""
-    cluster.machines[node].init.send(signal.SIGKILL)
+    """Pull the plug of a node: everything in it is gone at once, and it stays away until somebody revives it."""
+    init = cluster.machines[node].init
+    init.send(signal.SIGKILL)
+    wait_until(f"the end of {node}", lambda: not init.is_alive(), CRASH_SECONDS_MAX)
+
+
+def kill(cluster: Cluster, machine: str, program: str) -> None:
+    """Kill one program of the cluster; it stays dead until somebody starts it again (`Machine.respawn`)."""
+    process = cluster.machines[machine].programs[program].process
+    process.send(signal.SIGKILL)
+    wait_until(f"the end of {program}", lambda: not process.is_alive(), CRASH_SECONDS_MAX)

@@ -25,7 +25,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 SETTINGS = Path("/proc/sys")
 END_SECONDS_MAX = 30.0
 
-Kind = Literal["claim", "setting", "folder", "mount", "group", "link", "process"]
+Kind = Literal["claim", "setting", "folder", "mount", "group", "link", "route", "process"]
 
 
 class Journal:
@@ -84,6 +84,11 @@ class Journal:
     def link(self, name: str) -> None:
         """Note a network device that is about to be made."""
         self._note("link", name)
+
+    def unreachable(self, addresses: str) -> None:
+        """Refuse packets to a range, before they take a way out that is not meant for them."""
+        self._note("route", addresses)
+        run("ip", "route", "add", "unreachable", addresses)
 
     def process(self, process: Process) -> None:
         """Note a process that was started."""
@@ -147,6 +152,11 @@ def _undo_link(name: str, value: str) -> None:
     wait_until(f"the end of {name}", lambda: not device.exists(), END_SECONDS_MAX)
 
 
+def _undo_route(name: str, value: str) -> None:
+    if run("ip", "route", "show", "type", "unreachable", "exact", name).strip():
+        run("ip", "route", "delete", "unreachable", name)
+
+
 def _undo_process(name: str, value: str) -> None:
     process = Process(int(name), int(value))
     process.send(signal.SIGKILL)
@@ -160,5 +170,6 @@ _UNDO = {
     "mount": _undo_mount,
     "group": _undo_group,
     "link": _undo_link,
+    "route": _undo_route,
     "process": _undo_process,
 }

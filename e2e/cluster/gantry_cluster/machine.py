@@ -15,17 +15,25 @@ machine has of its own), and control groups.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gantry_cluster.commands import run, wait_until
+from gantry_cluster.commands import run, tail, wait_until
 from gantry_cluster.errors import CommandFailed
 from gantry_cluster.journal import Journal
-from gantry_cluster.processes import Process, child_of
+from gantry_cluster.processes import Process, child_of, is_running, start_apart
 
 START_SECONDS_MAX = 10.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that was started to stay, and how to start it again."""
+
+    process: Process
+    words: tuple[str, ...]
+    log: Path
 
 
 @dataclass
@@ -34,26 +42,21 @@ class Machine:
 
     name: str
     init: Process
-    programs: dict[str, Process] = field(default_factory=dict)
+    programs: dict[str, Program] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, name: str, pause: Path, journal: Journal) -> Machine:
+    def start(cls, name: str, pause: Path, journal: Journal, log: Path) -> Machine:
         """New namespaces, held open by `pause`."""
-        waiting = subprocess.Popen(
-            ["unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--mount-proc", "--", str(pause)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        namespaces = ("--mount", "--net", "--pid", "--uts", "--ipc")
+        waiting = start_apart(["unshare", *namespaces, "--fork", "--mount-proc", "--", str(pause)], log)
         found: list[Process] = []
 
         def is_there() -> bool:
-            child = child_of(waiting.pid)
+            child = child_of(waiting)
             if child is not None:
                 found[:] = [child]
-            elif waiting.poll() is not None:
-                raise CommandFailed(f"unshare ended with {waiting.returncode}: namespaces cannot be made here")
+            elif not is_running(waiting):
+                raise CommandFailed(f"namespaces cannot be made here; see {log}:\n{tail(log)}")
             # Before it has become `pause`, mounts of the new namespace may still be under way.
             return child is not None and Path(f"/proc/{child.pid}/comm").read_text().strip() == pause.name
 
@@ -87,19 +90,22 @@ class Machine:
 
     def spawn(self, name: str, words: Sequence[str | Path], log: Path) -> Process:
         """Start a program that stays."""
-        with log.open("ab") as output:
-            entering = subprocess.Popen(
-                self.enter(words), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
+        entering = start_apart(self.enter(words), log)
         found: list[Process] = []
 
         def is_there() -> bool:
-            if entering.poll() is not None:
-                raise CommandFailed(f"{name} in {self.name} ended at once; see {log}")
-            child = child_of(entering.pid)
+            if not is_running(entering):
+                raise CommandFailed(f"{name} in {self.name} ended at once; see {log}:\n{tail(log)}")
+            child = child_of(entering)
             found[:] = [child] if child else []
             return bool(found)
 
         wait_until(f"{name} in {self.name}", is_there, START_SECONDS_MAX, log)
-        self.programs[name] = found[0]
+        self.programs[name] = Program(found[0], tuple(str(word) for word in words), log)
         return found[0]
+
+    def respawn(self, program: str) -> Process:
+        """Start a program again that has ended."""
+        kept = self.programs[program]
+        assert not kept.process.is_alive(), f"{program} in {self.name} still runs"
+        return self.spawn(program, kept.words, kept.log)

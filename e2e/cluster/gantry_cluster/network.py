@@ -6,9 +6,10 @@
                                       ├─ node1 ────────── eth0 10.77.0.1   pods 10.244.1.0/24
                                       └─ node2 ────────── eth0 10.77.0.2   pods 10.244.2.0/24
 
-The root namespaces have one foot in the network of the nodes and no route to pods or Services: what runs there is a
-client outside of the cluster. A cut cable is a port of the bridge that is down; everything else that can go wrong on
-the way is a rule in the node's own tables (`faults`).
+The root namespaces have one foot in the network of the nodes and refuse to send to pods or Services, which otherwise
+would be looked for behind the machine's own gateway: what runs there is a client outside of the cluster. A cut cable is
+a port of the bridge that is down; everything else that can go wrong on the way is a rule in the node's own tables
+(`faults`).
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ def wire_hub(hub: Machine, journal: Journal) -> None:
     run("ip", "address", "add", f"{OUTSIDE_ADDRESS}/24", "dev", OUTSIDE_LINK)
     run("ip", "link", "set", OUTSIDE_LINK, "up")
     hub.run("ip", "link", "set", "outside", "master", "bridge", "up")
+    for inside in (PODS, SERVICES):
+        journal.unreachable(inside)
 
 
 def wire_node(hub: Machine, node: Machine, number: int, nodes: int) -> None:
@@ -71,7 +74,7 @@ def wire_node(hub: Machine, node: Machine, number: int, nodes: int) -> None:
         if other != number:
             node.run("ip", "route", "add", pods_of(other), "via", node_address(other))
     # The API server reaches webhooks and aggregated servers in pods.
-    hub.run("ip", "route", "add", pods_of(number), "via", node_address(number))
+    hub.run("ip", "route", "replace", pods_of(number), "via", node_address(number))
     node.set("net/ipv4/ip_forward", "1")
     node.set("net/bridge/bridge-nf-call-iptables", "1")
     # Pods keep their address towards other pods; only what leaves the cluster takes the node's.

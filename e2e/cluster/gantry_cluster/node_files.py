@@ -17,7 +17,7 @@ from gantry_cluster.network import DNS_SERVICE, PODS, node_address, node_name, p
 
 PAUSE_IMAGE = "gantry.dev/pause:1"
 SOCKET = "/run/containerd/containerd.sock"
-LEASE_S = 8
+LEASE_S = 10
 """A kubelet renews its Lease four times in this time (Kubernetes' own default is 40)."""
 
 PLUGINS_FOLDER = Path("/usr/lib/cni")

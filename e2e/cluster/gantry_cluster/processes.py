@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,26 @@ class Process:
         except (FileNotFoundError, ProcessLookupError):
             return 0
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process that we have just started has not ended."""
+    process = Process.of(pid)
+    return process is not None and process.is_alive()
+
+
+def start_apart(words: Sequence[str], log: Path) -> int:
+    """Start a program that outlives us, in a session of its own, with its words in a log; its number.
+
+    Not by `subprocess`, whose objects want to see the end of what they started.
+    """
+    output = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    files: list[tuple[int, int, str, int, int] | tuple[int, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), output, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawnp(words[0], list(words), os.environ, file_actions=files, setsid=True)
 
 
 def child_of(pid: int) -> Process | None:

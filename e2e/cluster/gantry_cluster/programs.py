@@ -98,7 +98,7 @@ def programs(say: Say) -> Programs:
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not wanted.is_dir():    # somebody else may have built it while we waited
+        if not wanted.is_dir():  # somebody else may have built it while we waited
             _build(wanted, go_version, say)
     return Programs(wanted)
 
@@ -120,7 +120,7 @@ def _build(wanted: Path, go_version: str, say: Say) -> None:
             say(f"  {number:>2}/{len(PACKAGES)} {name}: {time.monotonic() - since:.0f} s")
         Path(draft).chmod(0o755)
         Path(draft).rename(wanted)
-        Path(draft).mkdir()    # what the context manager expects to remove
+        Path(draft).mkdir()  # what the context manager expects to remove
     say(f"built in {time.monotonic() - started:.0f} s; kept in {wanted}")
 
 

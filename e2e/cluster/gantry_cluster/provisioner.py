@@ -34,7 +34,7 @@ def is_wanted(claim: Object) -> bool:
     annotations = claim["metadata"].get("annotations", {})
     spec = claim["spec"]
     is_pending = claim.get("status", {}).get("phase") == "Pending" and not spec.get("volumeName")
-    return is_pending and spec.get("storageClassName") == CLASS and SELECTED_NODE in annotations
+    return bool(is_pending and spec.get("storageClassName") == CLASS and SELECTED_NODE in annotations)
 
 
 def is_spent(volume: Object) -> bool:
@@ -42,7 +42,7 @@ def is_spent(volume: Object) -> bool:
     metadata = volume["metadata"]
     is_ours = metadata.get("annotations", {}).get(MADE_BY) == PROVISIONER
     is_released = volume.get("status", {}).get("phase") == "Released"
-    return is_ours and is_released and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+    return bool(is_ours and is_released and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete")
 
 
 def volume_for(claim: Object, path: Path) -> Object:
@@ -82,7 +82,7 @@ def look(api: Api, folder: Folder) -> None:
         try:
             api.create(VOLUMES, volume_for(claim, path))
         except ApiRefused as refusal:
-            if refusal.status != http.client.CONFLICT:    # it is there: we looked before Kubernetes had bound it
+            if refusal.status != http.client.CONFLICT:  # it is there: we looked before Kubernetes had bound it
                 raise
     for volume in filter(is_spent, api.items(VOLUMES)):
         api.delete(f"{VOLUMES}/{volume['metadata']['name']}")
