@@ -14,6 +14,7 @@ from pathlib import Path
 from gantry_cluster.api import Api, Object
 from gantry_cluster.commands import run
 from gantry_cluster.errors import NoCluster
+from gantry_cluster.journal import Journal
 from gantry_cluster.machine import Machine, Program
 from gantry_cluster.node import load_image
 from gantry_cluster.places import CLAIM, Folder
@@ -21,6 +22,8 @@ from gantry_cluster.processes import Process
 from gantry_cluster.programs import Programs
 
 HUB = "hub"
+LINK = "folder"
+"""The name of the link in `CLAIM`."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ class Cluster:
 
 def claimed() -> Folder | None:
     """The folder of the cluster that has this machine."""
-    return Folder(Path(os.readlink(CLAIM))) if CLAIM.is_symlink() else None
+    link = CLAIM / LINK
+    return Folder(Path(os.readlink(link))) if link.is_symlink() else None
 
 
 def find() -> Cluster:
@@ -105,6 +109,7 @@ def find() -> Cluster:
         name: Machine(
             name,
             Process(*kept["init"]),
+            Journal(CLAIM),
             {
                 program: Program(Process(pid, started), tuple(words), Path(log))
                 for program, (pid, started, log, *words) in kept["programs"].items()

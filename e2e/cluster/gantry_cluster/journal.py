@@ -25,39 +25,28 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 SETTINGS = Path("/proc/sys")
 END_SECONDS_MAX = 30.0
 
-Kind = Literal["claim", "setting", "folder", "mount", "group", "link", "route", "process"]
+Kind = Literal["setting", "folder", "mount", "group", "link", "route", "process"]
 
 
 class Journal:
     """The changes of one cluster, in the order in which they were made."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "journal.json"
         self._boot = BOOT.read_text().strip()
-        self._entries: list[tuple[Kind, str, str]] = []
-        if path.exists():
-            kept = json.loads(path.read_text())
-            if kept["boot"] == self._boot:
-                self._entries = [(kind, name, value) for kind, name, value in kept["entries"]]
 
-    def _write(self) -> None:
-        text = json.dumps({"boot": self._boot, "entries": self._entries}, indent=1)
-        draft = self._path.with_suffix(".draft")
-        draft.write_text(text)
-        draft.replace(self._path)
+    def _entries(self) -> list[tuple[Kind, str, str]]:
+        """Read anew every time: two programs may work on one cluster."""
+        if not self._path.exists():
+            return []
+        kept = json.loads(self._path.read_text())
+        return [(kind, name, value) for kind, name, value in kept["entries"]] if kept["boot"] == self._boot else []
 
     def _note(self, kind: Kind, name: str, value: str = "") -> None:
-        self._entries.append((kind, name, value))
-        self._write()
-
-    def claim(self, link: Path, folder: Path) -> bool:
-        """Take the machine, unless somebody has it."""
-        try:
-            link.symlink_to(folder)
-        except FileExistsError:
-            return False
-        self._note("claim", str(link), str(folder))
-        return True
+        entries = [*self._entries(), (kind, name, value)]
+        draft = self._path.with_suffix(".draft")
+        draft.write_text(json.dumps({"boot": self._boot, "entries": entries}, indent=1))
+        draft.replace(self._path)
 
     def set(self, name: str, value: str | None) -> None:
         """Change a setting of the kernel, or only note it because another program is going to change it."""
@@ -97,21 +86,14 @@ class Journal:
     def undo(self) -> list[str]:
         """Leave the machine as it was; what could not be undone, in words."""
         failures: list[str] = []
-        for kind, name, value in reversed(self._entries):
+        for kind, name, value in reversed(self._entries()):
             try:
                 _UNDO[kind](name, value)
             except (ClusterError, OSError) as error:
                 failures.append(f"{kind} {name}: {error}")
         if not failures:
-            self._entries = []
             self._path.unlink(missing_ok=True)
         return failures
-
-
-def _undo_claim(name: str, value: str) -> None:
-    link = Path(name)
-    if link.is_symlink() and os.readlink(link) == value:
-        link.unlink()
 
 
 def _undo_setting(name: str, value: str) -> None:
@@ -153,7 +135,7 @@ def _undo_link(name: str, value: str) -> None:
 
 
 def _undo_route(name: str, value: str) -> None:
-    if run("ip", "route", "show", "type", "unreachable", "exact", name).strip():
+    if name in run("ip", "route", "show", "type", "unreachable").split():
         run("ip", "route", "delete", "unreachable", name)
 
 
@@ -164,7 +146,6 @@ def _undo_process(name: str, value: str) -> None:
 
 
 _UNDO = {
-    "claim": _undo_claim,
     "setting": _undo_setting,
     "folder": _undo_folder,
     "mount": _undo_mount,

@@ -12,7 +12,7 @@ from pathlib import Path
 from gantry_cluster.commands import run
 from gantry_cluster.making import HUGE_PAGES, KUBELET_SETTINGS
 from gantry_cluster.node import GROUPS
-from gantry_cluster.places import CLAIM, cache_folder
+from gantry_cluster.places import CLAIM, HIDDEN, cache_folder
 from gantry_cluster.programs import PACKAGES
 from gantry_cluster.requirements import PACKAGES as OTHER_PROGRAMS
 
@@ -20,9 +20,11 @@ NETWORK_SETTINGS = ("net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables",
 
 
 def _mounts() -> Iterator[str]:
+    """Only where a cluster mounts something; elsewhere others are at work."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         device, target, kind, *_ = line.split()
-        yield f"{target} {kind} {device}"
+        if any(Path(target).is_relative_to(place) for place in (*HIDDEN, "/etc")):
+            yield f"{target} {kind} {device}"
 
 
 def _groups() -> Iterator[str]:
@@ -66,7 +68,7 @@ def machine_as_it_is() -> dict[str, list[str]]:
     """Everything, by kind."""
     links = [line.split()[0] for line in run("ip", "-brief", "link").splitlines()]
     return {
-        "claim": [str(CLAIM)] if CLAIM.is_symlink() else [],
+        "claim": [str(CLAIM)] if CLAIM.is_dir() else [],
         "mounts": sorted(_mounts()),
         "devices": sorted(links),
         "addresses": sorted(run("ip", "-brief", "address").splitlines()),

@@ -27,6 +27,13 @@ from gantry_cluster.processes import Process, child_of, is_running, start_apart
 START_SECONDS_MAX = 10.0
 
 
+def _note(journal: Journal, pid: int) -> None:
+    """Write down a process that we have just started, unless it has ended already."""
+    process = Process.of(pid)
+    if process is not None:
+        journal.process(process)
+
+
 @dataclass(frozen=True)
 class Program:
     """A program that was started to stay, and how to start it again."""
@@ -42,6 +49,7 @@ class Machine:
 
     name: str
     init: Process
+    journal: Journal
     programs: dict[str, Program] = field(default_factory=dict)
 
     @classmethod
@@ -49,6 +57,7 @@ class Machine:
         """New namespaces, held open by `pause`."""
         namespaces = ("--mount", "--net", "--pid", "--uts", "--ipc")
         waiting = start_apart(["unshare", *namespaces, "--fork", "--mount-proc", "--", str(pause)], log)
+        _note(journal, waiting)
         found: list[Process] = []
 
         def is_there() -> bool:
@@ -62,7 +71,7 @@ class Machine:
 
         wait_until(f"process 1 of {name}", is_there, START_SECONDS_MAX)
         journal.process(found[0])
-        machine = cls(name, found[0])
+        machine = cls(name, found[0], journal)
         machine.run("hostname", name)
         machine.run("ip", "link", "set", "lo", "up")
         return machine
@@ -91,6 +100,8 @@ class Machine:
     def spawn(self, name: str, words: Sequence[str | Path], log: Path) -> Process:
         """Start a program that stays."""
         entering = start_apart(self.enter(words), log)
+        # It collects the program's end, and stops when the program is stopped: `down` ends it before process 1.
+        _note(self.journal, entering)
         found: list[Process] = []
 
         def is_there() -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gantry_cluster import control_plane, images, network
 from gantry_cluster.certificates import Authority
-from gantry_cluster.cluster import HUB, Cluster, Plan, claimed, ready_nodes
+from gantry_cluster.cluster import HUB, LINK, Cluster, Plan, claimed, ready_nodes
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ClusterError, ClusterIsUp, NoCluster
 from gantry_cluster.journal import Journal
@@ -54,8 +54,7 @@ def up(folder: Folder, plan: Plan, say: Say) -> Cluster:
     try:
         cluster = _make(folder, plan, found, journal, say)
     except BaseException:
-        for failure in journal.undo():
-            say(f"left behind: {failure}")
+        _release(journal)
         raise
     say(f"up in {time.monotonic() - started:.0f} s: {plan.nodes} nodes, {folder.root}")
     return cluster
@@ -63,20 +62,20 @@ def up(folder: Folder, plan: Plan, say: Say) -> Cluster:
 
 def _claim(folder: Folder) -> Journal:
     """Take the machine and begin with an empty folder."""
-    other = claimed()
-    if other is not None:
-        raise ClusterIsUp(
-            f"this machine carries the cluster in {other.root}, and carries one at a time; "
-            "end it with: e2e/cluster/run.py down"
-        )
     if folder.root.exists() and any(folder.root.iterdir()) and not folder.logs.is_dir():
         raise ClusterError(f"{folder.root} holds something that is no cluster; name another folder")
+    try:
+        CLAIM.mkdir(mode=0o700)
+    except FileExistsError:
+        other = claimed()
+        where = f"the cluster in {other.root}" if other else "the beginning of a cluster"
+        raise ClusterIsUp(
+            f"this machine carries {where}, and carries one at a time; end it with: e2e/cluster/run.py down"
+        ) from None
+    (CLAIM / LINK).symlink_to(folder.root)
     shutil.rmtree(folder.root, ignore_errors=True)
     folder.logs.mkdir(parents=True)
-    journal = Journal(folder.journal)
-    if not journal.claim(CLAIM, folder.root):
-        raise ClusterIsUp("somebody else has just begun a cluster on this machine")
-    return journal
+    return Journal(CLAIM)
 
 
 def _make(folder: Folder, plan: Plan, found: Programs, journal: Journal, say: Say) -> Cluster:
@@ -123,7 +122,7 @@ def revive(cluster: Cluster, name: str) -> None:
     crashed = cluster.machines[name]
     assert not crashed.is_alive(), f"{name} still runs"
     number = cluster.nodes.index(name) + 1
-    machine = _machine_of_node(cluster, number, Journal(cluster.folder.journal))
+    machine = _machine_of_node(cluster, number, Journal(CLAIM))
     for program, kept in crashed.programs.items():
         machine.spawn(program, kept.words, kept.log)
         if program == CONTAINERD:
@@ -141,17 +140,21 @@ def _reserve_huge_pages(pages: int, journal: Journal) -> None:
         raise ClusterError(f"the kernel gave {given} of {pages} huge pages; free memory or ask for fewer")
 
 
-def down(say: Say, keep: bool = False) -> None:
-    """End the cluster of this machine and leave the machine as it was; logs and stores go unless they are kept."""
-    folder = claimed()
-    if folder is None:
-        raise NoCluster("this machine carries no cluster")
-    started = time.monotonic()
-    journal = Journal(folder.journal)
+def _release(journal: Journal) -> None:
+    """Undo everything; the machine is free again only when nothing is left."""
     failures = journal.undo()
     if failures:
-        raise ClusterError("not everything could be undone: " + "; ".join(failures))
-    CLAIM.unlink(missing_ok=True)  # of an earlier boot, or of a folder that somebody removed
-    if not keep:
+        raise ClusterError("not everything could be undone, try `down` again: " + "; ".join(failures))
+    shutil.rmtree(CLAIM)
+
+
+def down(say: Say, keep: bool = False) -> None:
+    """End the cluster of this machine and leave the machine as it was; logs and stores go unless they are kept."""
+    if not CLAIM.is_dir():
+        raise NoCluster("this machine carries no cluster")
+    started = time.monotonic()
+    folder = claimed()
+    _release(Journal(CLAIM))
+    if folder is not None and not keep:
         shutil.rmtree(folder.root, ignore_errors=True)
     say(f"down in {time.monotonic() - started:.0f} s")

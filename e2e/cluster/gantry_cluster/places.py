@@ -16,7 +16,10 @@ CLUSTER = Path(__file__).resolve().parents[1]
 ROOT = CLUSTER.parents[1]
 MODULE = CLUSTER / "go"
 CLAIM = Path("/run/gantry-cluster")
-"""A link to the folder of the cluster that this machine carries; who makes it has the machine."""
+"""Who makes this folder has the machine, which carries one cluster.
+
+It holds a link to the folder of the cluster, and the journal, which must outlive that folder: somebody may remove it
+while the cluster runs."""
 
 HIDDEN = tuple(Path(name) for name in ("/run", "/var/run", "/var/lib", "/var/log", "/proc", "/sys", "/dev"))
 CACHE_VARIABLE = "GANTRY_CLUSTER_CACHE"
@@ -50,11 +53,6 @@ class Folder:
             if root.is_relative_to(hidden):
                 raise ClusterError(f"a cluster cannot lie in {root}: every node has a {hidden} of its own")
         return cls(root)
-
-    @property
-    def journal(self) -> Path:
-        """What was changed on the machine."""
-        return self.root / "journal.json"
 
     @property
     def state(self) -> Path:
