@@ -51,7 +51,7 @@ def test_down_leaves_the_machine_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_was_removed_takes_nothing_of_the_journal_along(tmp_path: Path) -> None:
-    """Somebody deletes the folder of a running cluster, as cleaners of temporary files do; `down` works nevertheless."""
+    """Somebody deletes the folder of a running cluster, as cleaners of temporary files do; `down` works still."""
     folder = Folder.at(tmp_path / "here")
     making.up(folder, Plan(nodes=1), print)
 

@@ -16,6 +16,7 @@ from gantry_cluster.places import CLAIM, HIDDEN, cache_folder
 from gantry_cluster.programs import PACKAGES
 from gantry_cluster.requirements import PACKAGES as OTHER_PROGRAMS
 
+WATCHED = (*HIDDEN, Path("/etc"))
 NETWORK_SETTINGS = ("net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables", "net/netfilter/nf_conntrack_max")
 
 
@@ -23,7 +24,7 @@ def _mounts() -> Iterator[str]:
     """Only where a cluster mounts something; elsewhere others are at work."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         device, target, kind, *_ = line.split()
-        if any(Path(target).is_relative_to(place) for place in (*HIDDEN, "/etc")):
+        if any(Path(target).is_relative_to(place) for place in WATCHED):
             yield f"{target} {kind} {device}"
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gantry_cluster.commands import run
+from gantry_cluster.commands import run, wait_until
 from gantry_cluster.journal import Journal
 from gantry_cluster.machine import Machine
 
@@ -29,6 +29,7 @@ SERVICES = "10.96.0.0/16"
 API_SERVICE = "10.96.0.1"
 DNS_SERVICE = "10.96.0.10"
 NODES_MAX = 9
+UNPLUG_SECONDS_MAX = 30.0
 
 
 def node_name(number: int) -> str:
@@ -60,10 +61,18 @@ def wire_hub(hub: Machine, journal: Journal) -> None:
         journal.unreachable(inside)
 
 
+def ports(hub: Machine) -> set[str]:
+    """The cables that are plugged into the bridge now."""
+    listed = hub.run("ip", "-brief", "link", "show", "master", "bridge")
+    return {line.partition("@")[0].split()[0] for line in listed.splitlines()}
+
+
 def wire_node(hub: Machine, node: Machine, number: int, nodes: int) -> None:
     """A cable from the node to the bridge, and the ways to everybody's pods."""
     port = node_name(number)
     peer = ("peer", "name", "eth0", "netns", str(node.init.pid))
+    # The cable of a node that has just crashed dies with its namespace, which the kernel takes apart in its own time.
+    wait_until(f"a free port for {port}", lambda: port not in ports(hub), UNPLUG_SECONDS_MAX)
     # Made from the root namespaces, because process numbers are those of whoever reads them.
     run("ip", "link", "add", port, "netns", str(hub.init.pid), "type", "veth", *peer)
     hub.run("ip", "link", "set", port, "master", "bridge", "up")
