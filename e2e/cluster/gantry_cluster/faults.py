@@ -12,6 +12,8 @@ from contextlib import contextmanager
 
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
+from gantry_cluster.node_files import SOCKET
+from gantry_cluster.pods import Namespace
 
 CRASH_SECONDS_MAX = 30.0
 TABLE = ("iptables", "--wait", "-t", "raw")
@@ -63,3 +65,17 @@ def kill(cluster: Cluster, machine: str, program: str) -> None:
     process = cluster.machines[machine].programs[program].process
     process.send(signal.SIGKILL)
     wait_until(f"the end of {program}", lambda: not process.is_alive(), CRASH_SECONDS_MAX)
+
+
+def kill_container(space: Namespace, pod: str, container: str = "main") -> None:
+    """Kill the first process of a container, as the kernel does when memory is short; the kubelet starts another."""
+    found = space.read_pod(pod)
+    assert found is not None, f"there is no pod {pod}"
+    [identifier] = [
+        status["containerID"].rpartition("/")[2]
+        for status in (*found["status"]["containerStatuses"], *found["status"].get("initContainerStatuses", ()))
+        if status["name"] == container
+    ]
+    machine = space.cluster.machines[found["spec"]["nodeName"]]
+    tasks = ("ctr", "--address", SOCKET, "--namespace", "k8s.io", "tasks")
+    machine.run(*tasks, "kill", "--signal", "SIGKILL", identifier)
