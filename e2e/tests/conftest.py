@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import fcntl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from gantry_cluster import look, making
 from gantry_cluster.cluster import Cluster, Plan
+from gantry_cluster.commands import run
 from gantry_cluster.places import Folder
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = ROOT / ".image" / "gantry.tar"
+SCRIPTS = ROOT / "scripts"
 LOCK = Path("/run/lock/gantry-cluster-tests")
 NODES = 3
 HUGE_PAGES = 32
@@ -32,8 +33,8 @@ def whole_machine() -> Iterator[None]:
 def image_archive() -> Path:
     """Our image as a file, built when there is none; tests of the cluster itself want no newer one than there is."""
     if not ARCHIVE.exists():
-        for words in (["scripts/local-base"], ["scripts/image", "gantry-base"], ["scripts/image-archive"]):
-            subprocess.run(words, cwd=ROOT, check=True, timeout=SCRIPT_SECONDS_MAX, capture_output=True)
+        for words in ([SCRIPTS / "local-base"], [SCRIPTS / "image", "gantry-base"], [SCRIPTS / "image-archive"]):
+            run(*words, seconds_max=SCRIPT_SECONDS_MAX)
     return ARCHIVE
 
 
