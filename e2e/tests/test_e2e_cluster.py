@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
 
 import pytest
 from gantry_cluster import network, pods
@@ -53,7 +52,7 @@ def asker(space: Namespace) -> str:
 
 
 @pytest.fixture(scope="module")
-def served(space: Namespace) -> Iterator[Namespace]:
+def served(space: Namespace) -> Namespace:
     """A StatefulSet of two with everything a broker's has: claims, huge pages, memory, a native sidecar, a Service."""
     sidecar = container("sidecar", pods.IDLE, restartPolicy="Always", volumeMounts=[mount("shared", "/shared")])
     volumes = [
@@ -91,7 +90,7 @@ def served(space: Namespace) -> Iterator[Namespace]:
         },
     )
     space.wait_ready("web-0", "web-1")
-    yield space
+    return space
 
 
 def mount(name: str, path: str) -> Object:
@@ -290,8 +289,7 @@ def test_a_claim_goes_with_its_disk(served: Namespace) -> None:
     }
     served.cluster.api.create(claims, body)
     volume = {"name": "store", "persistentVolumeClaim": {"claimName": "brief"}}
-    main = container("main", pods.IDLE, volumeMounts=[mount("store", "/store")])
-    served.pod("brief", pod_spec(main, volumes=[volume]))
+    served.pod("brief", pod_spec(container("main", pods.IDLE, volumeMounts=[mount("store", "/s")]), volumes=[volume]))
     served.wait_ready("brief")
     name = served.cluster.api.get(f"{claims}/brief")["spec"]["volumeName"]
     [folder] = served.cluster.folder.root.glob(f"disks/*/{name}")

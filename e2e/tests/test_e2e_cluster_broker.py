@@ -5,6 +5,8 @@ There is no operator in this: the manifests are as small as they can be, and say
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from gantry_cluster import faults, pods
 from gantry_cluster.api import Object
@@ -109,3 +111,20 @@ def test_without_the_huge_pages_the_same_kill_loses_them(cluster: Cluster) -> No
     space = group(cluster, "fleeting")
 
     assert produce_and_kill(space) == []
+
+
+def test_a_chart_is_installed_and_taken_away(cluster: Cluster, tmp_path: Path) -> None:
+    """The pinned helm works against this cluster, as its administrator."""
+    chart = tmp_path / "chart"
+    (chart / "templates").mkdir(parents=True)
+    (chart / "Chart.yaml").write_text("apiVersion: v2\nname: small\nversion: 0.1.0\n")
+    (chart / "templates" / "map.yaml").write_text(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: small}\ndata: {word: {{ .Values.word | quote }} }\n"
+    )
+    path = "/api/v1/namespaces/default/configmaps"
+
+    cluster.helm("install", "small", chart, "--set", "word=hello", "--wait")
+    assert cluster.api.get(f"{path}/small")["data"] == {"word": "hello"}
+
+    cluster.helm("uninstall", "small", "--wait")
+    assert "small" not in {found["metadata"]["name"] for found in cluster.api.items(path)}

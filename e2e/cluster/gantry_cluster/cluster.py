@@ -63,6 +63,12 @@ class Cluster:
         """Run kubectl from outside, as administrator."""
         return run(self.programs["kubectl"], f"--kubeconfig={self.folder.kubeconfig}", *words, stdin=stdin)
 
+    def helm(self, *words: str | Path) -> str:
+        """Run helm from outside, as administrator, with no memory of anybody's repositories."""
+        homes = {f"HELM_{kind}_HOME": str(self.folder.root / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
+        way_in = f"--kubeconfig={self.folder.kubeconfig}"
+        return run(self.programs["helm"], way_in, *words, environment={**os.environ, **homes})
+
     def load_image(self, archive: Path) -> list[str]:
         """Give every node an image."""
         names: list[str] = []
