@@ -38,7 +38,9 @@ def build() -> None:
 
 
 @commands.command()
-@click.option("--nodes", type=click.IntRange(1, NODES_MAX), default=3, show_default=True, help="How many nodes.")
+@click.option(
+    "--nodes", type=click.IntRange(0, NODES_MAX), default=3, show_default=True, help="How many; 0 is an API alone."
+)
 @click.option("--folder", type=click.Path(path_type=Path), default=None, help="Where everything it writes goes.")
 @click.option(
     "--huge-pages", type=click.IntRange(0), default=0, show_default=True, help="Pages of 2 MiB for each node."
