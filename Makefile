@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions image image-archive image-test e2e-cluster clean
+.PHONY: help setup up down test check format lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions screenshot image image-archive image-test e2e-cluster clean
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -8,7 +8,7 @@ help: ## Show every target and what it does.
 setup: ## Make .venv and install the locked runtime packages and Gantry itself.
 	@scripts/setup runtime
 
-up: ## Start a name server and a broker, send a message through them, stay until Ctrl-C.
+up: ## Start a name server, a master, a slave and their sidecars; prove that they work; stay until Ctrl-C.
 	@scripts/up
 
 down: ## Stop what `make up` started.
@@ -58,6 +58,9 @@ bench-sidecar: ## Measure the sidecar: ranges of the log beside `cp`, sends besi
 
 bench-transactions: ## Measure transactions: 100 in flight beside none, 10,000 and 100,000 that are open.
 	@scripts/bench-transactions $(BENCH_TRANSACTIONS)
+
+screenshot: ## Take the pictures of the console in docs/images again, of a group under load (needs Chromium).
+	@scripts/screenshot $(SCREENSHOT)
 
 image: ## Build the broker image with buildah (needs root).
 	@scripts/image

@@ -37,15 +37,21 @@ def test_a_masters_answer_is_read_whole() -> None:
         acks_needed=1,
         slaves=[SlaveState(identity="store-2", broker_id=2, received=60, flushed=50)],
         master_id=1,
+        epoch_start=40,
+        is_whole=True,
+        is_crash_safe=False,
+        peak_bytes_per_s=7,
+        granted_ms=0,
     )
 
-    report = heard(status, is_whole=True, peak_bytes_per_s=7)
+    report = heard(status, disk_free_bytes=9)
 
     assert (report.role, report.epoch, report.place) == (Role.MASTER, 3_000, (3_000, 90))
     assert (report.committed, report.flushed, report.acked, report.confirmed) == (80, 70, 60, 60)
     assert report.slaves == (SlaveAck(number=2, identity="store-2", received=60, flushed=50),)
     assert (report.electable, report.acks_recorded, report.master_id) == ((2, 3), 1, 1)
-    assert (report.is_whole, report.peak_bytes_per_s, report.heard_ms) == (True, 7, None)
+    assert (report.is_whole, report.is_crash_safe, report.peak_bytes_per_s) == (True, False, 7)
+    assert (report.epoch_start, report.heard_ms, report.granted_ms, report.disk_free_bytes) == (40, None, 0, 9)
 
 
 def test_what_a_broker_does_not_know_stays_unknown() -> None:

@@ -22,6 +22,7 @@ from gantry_broker.control.server import ControlServer
 from gantry_broker.errors import FlushFailed
 from gantry_broker.ha.promise import PromiseFile
 from gantry_broker.ha.role_record import RoleFile
+from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.server.access import broker_guard, own_credentials, told_by
@@ -129,8 +130,6 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: list[Listener] = []
         self._services: list[BrokerService] = []
-        self.handled_codes = frozenset[int]()
-        """Of requests that are answered with something else than 3, beside sends. Known once the ports are open."""
         self._is_open = False
         self._is_advance_scheduled = False
         self._is_show_due = False
@@ -203,6 +202,7 @@ class Broker:
                 "cut_bytes": report.cut_bytes,
             },
         )
+        await asyncio.to_thread(self.roles.wholeness.started, report, self.store.pool_status)
         self.status.store = self.store
         self._is_store_owned = True
         self.core.gate.close("this broker starts")
@@ -407,6 +407,7 @@ class Broker:
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
         self.replication.join(parked)
         self.parked = parked
+        stats.ack_waits = parked.waits
         self.path = SendPath(
             self.store,
             routes,
@@ -427,6 +428,7 @@ class Broker:
         self.roles = Roles(
             settings, self.store, self.replication, self.core.gate, self,
             promises=PromiseFile(self._disk, settings.store_path), records=RoleFile(self._disk, settings.store_path),
+            wholeness=Wholeness(self._disk, settings.store_path),
         )  # fmt: skip
         reads = SlaveReads(live, self.store, self.replication, self.roles)
         self.pulls.suggest = reads.suggest
@@ -443,6 +445,11 @@ class Broker:
         )
         self.tables = StoredTables(self.core, self.delay)
         self._limits = limits
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """Of requests that are answered with something else than 3; none before the ports are open."""
+        return frozenset[int]().union(*(service.codes for service in self._services))
 
     def _handlers(self) -> HandlerTable:
         return {
@@ -469,7 +476,6 @@ class Broker:
     async def _listen(self) -> None:
         settings = self.settings
         table = self._handlers()
-        self.handled_codes = frozenset(table)
         guard = self.guard
         if guard is not None:
             self.path.signed = SignedSends(guard, self.path, self.core.routes).take

@@ -11,11 +11,13 @@ from typing import Any
 import click
 
 from gantry_cli.account import client_settings
+from gantry_cli.completing import complete_group, complete_topic
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
 from gantry_cli.group_reading import Membership, group_messages
-from gantry_cli.message_text import Write, body_text, json_text, line_text
-from gantry_cli.options import json_option, name_server_option, run
+from gantry_cli.message_text import Write, body_text, line_text, message_document
+from gantry_cli.options import name_server_option, run
+from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.reading import Delivery, TopicReader
 from gantry_cli.round_trip import READER_GROUP
 from gantry_cli.times import HELP, Start, parse_start
@@ -40,16 +42,20 @@ class Wish:
         ("gantry consume orders", "everything that is there, oldest first; changes nothing"),
         ("gantry consume orders --from latest --follow", "what comes from now on, until Ctrl-C"),
         (
-            "gantry consume orders --from 10m --tag 'paid || sent' --json",
+            "gantry consume orders --from 10m --tag 'paid || sent' --output json",
             "the last ten minutes, filtered, for programs",
         ),
         ("gantry consume orders --count 5 --verbose", "five messages with their places and times"),
         ("gantry consume orders --group billing", "what the group has left; it counts as consumed"),
     )
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @name_server_option
-@click.option("--group", help="Be a member of this group: go on where it is, and commit what is printed.")
+@click.option(
+    "--group",
+    shell_complete=complete_group,
+    help="Be a member of this group: go on where it is, and commit what is printed.",
+)
 @click.option(
     "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help=f"Where to begin: {HELP}."
 )
@@ -57,10 +63,10 @@ class Wish:
 @click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("-v", "--verbose", is_flag=True, help="A line with time, place, tag and keys before each body.")
-@json_option
+@output_option
 def consume(
     topic: str, name_server: str, group: str | None, begin: str, tags: str, count: int | None, follow: bool,
-    verbose: bool, as_json: bool,
+    verbose: bool, form: Form,
 ) -> None:  # fmt: skip
     """Read messages.
 
@@ -73,7 +79,9 @@ def consume(
         start = parse_start(begin, time.time_ns() // 1_000_000)
     except ValueError as error:
         raise Mistyped(str(error)) from error
-    write: Write = json_text if as_json else line_text if verbose else body_text
+    write: Write = line_text if verbose else body_text
+    if form.is_document:
+        write = lambda message: record_text(form, message_document(message))  # noqa: E731 -- one of three ways to write
     wish = Wish(topic=topic, group=group, start=start, tags=tags, count=count, follow=follow, write=write)
     run(_until_interrupted(_consume(name_server, wish)), name_server)
 

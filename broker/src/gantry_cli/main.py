@@ -1,14 +1,22 @@
 """The entry point: the list of commands, and the one place where failures become a line and an exit code."""
 
+import contextlib
 import importlib
 import importlib.metadata
 import logging
+import os
 import platform
-from typing import Any, Final, NamedTuple
+import sys
+from typing import Final, NamedTuple, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
+
+from gantry_cli.errors import failures_as_exit_codes
 
 DISTRIBUTION: Final = "gantry-mq"
+VARIABLE: Final = "_GANTRY_COMPLETE"
+"""Where a shell says that it asks for completion."""
 
 
 class Entry(NamedTuple):
@@ -21,7 +29,12 @@ class Entry(NamedTuple):
 
 SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Run": {
-        "up": Entry("gantry_cli.up", "up", "Start a name server and a broker here, and prove that they work."),
+        "up": Entry("gantry_cli.up", "up", "Start a group of brokers here, and prove that it works."),
+        "apply": Entry("gantry_cli.local.apply", "apply", "Hand a changed manifest over to the local group."),
+        "promote": Entry(
+            "gantry_cli.local.promote", "promote", "Move the master's role in a shard of the local group."
+        ),
+        "kill": Entry("gantry_cli.local.kill", "kill", "Kill a process of the local group, or have it stand still."),
         "down": Entry("gantry_cli.down", "down", "Stop what `gantry up` started."),
         "nameserver": Entry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),
         "broker": Entry("gantry_cli.serve", "broker", "Run a broker in the foreground."),
@@ -31,6 +44,10 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     },
     "Look": {
         "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),
+        "explain": Entry(
+            "gantry_cli.local.explain", "explain", "Say what would happen if a master of the local group died now."
+        ),
+        "bundle": Entry("gantry_cli.local.bundle", "bundle", "Pack what explains the local group into one file."),
         "topic": Entry("gantry_cli.topic", "topic", "List, create, delete and describe topics."),
         "store": Entry("gantry_cli.store", "store", "Look into the files of a store, ours or RocketMQ's."),
     },
@@ -39,11 +56,19 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "consume": Entry("gantry_cli.consume", "consume", "Read messages."),
         "group": Entry("gantry_cli.group", "group", "Send a consumer group's dead letters again."),
     },
+    "This program": {
+        "completion": Entry(
+            "gantry_cli.completion",
+            "completion",
+            "Print what makes a shell complete what you type.",
+        ),
+    },
 }
 
 EXAMPLES: Final = """\b
 Examples:
-  gantry up                                    a broker on this machine, until Ctrl-C
+  gantry up                                    a group on this machine, until Ctrl-C
+  gantry kill master-0                         see a slave take over
   gantry produce hello "first message"         send one message
   gantry consume hello                         read everything in the topic
   gantry status -n ns.example:9876             look at any cluster, Java or ours
@@ -64,6 +89,12 @@ class Commands(click.Group):
                 assert isinstance(command, click.Command), "the table names commands"
                 return command
         return None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names and summaries from the table: no module is imported for them."""
+        entries = [entry for section in SECTIONS.values() for entry in section.items()]
+        found = [CompletionItem(name, help=entry.summary) for name, entry in entries if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, entries in SECTIONS.items():
@@ -118,13 +149,21 @@ def cli(ctx: click.Context, log_level: str, credentials: str | None, signature: 
     from -n, else from GANTRY_NAMESRV, else from a `gantry up` in this directory, else 127.0.0.1:9876; their account
     from --credentials, else from GANTRY_CREDENTIALS.
 
-    Exit codes: 0 done, 1 it could not be done, 2 the command was typed wrongly, 3 what was asked for is not there.
-    Every failure is one line on standard error with its remedy.
+    What a command shows is for people; --output json and --output yaml are for programs.
+
+    Exit codes: 0 done, 1 it could not be done, 2 the command was typed wrongly, 3 what was asked for is not there,
+    130 interrupted; see docs/exit-codes.md. Every failure is one line on standard error with its remedy.
     """
     ctx.meta.update({"gantry.credentials": credentials, "gantry.signature": signature})
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
-def main(arguments: list[str] | None = None) -> Any:
-    """Run one command and exit with its code."""
-    return cli.main(args=arguments, prog_name="gantry")
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code, or answer a shell that completes what is being typed."""
+    if VARIABLE in os.environ:
+        importlib.import_module("gantry_cli.completion")  # how we speak with a shell
+        with contextlib.suppress(click.ClickException):  # whoever presses Tab has asked for no command
+            cli.main(args=arguments, prog_name="gantry", standalone_mode=False)
+        sys.exit(0)
+    with failures_as_exit_codes():
+        sys.exit(cli.main(args=arguments, prog_name="gantry", standalone_mode=False) or 0)

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 import click
-import msgspec
 
 from gantry_cli.account import client_settings
+from gantry_cli.completing import complete_topic
+from gantry_cli.documents import ReceiptDocument
 from gantry_cli.errors import CliError, explain
 from gantry_cli.examples import examples
-from gantry_cli.options import json_option, name_server_option, run
+from gantry_cli.options import name_server_option, run
+from gantry_cli.output import Form, output_option, record_text
+from gantry_cli.progress import Tell, count_progress
 from gantry_cli.stdin_lines import standard_input_lines
 from gantry_cli.text import count_text, rate_text
 from gantry_client import ClientError, Message, Producer, SendReceipt
@@ -57,7 +60,7 @@ class Shape:
         ("gantry produce load x --count 10000", "the same message many times"),
     )
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.argument("bodies", nargs=-1, metavar="[BODY]...")
 @name_server_option
 @click.option("--tag", help="What subscriptions filter by.")
@@ -67,10 +70,10 @@ class Shape:
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0,
               help="Deliver later: 1 = 1 s, 2 = 5 s, 3 = 10 s, 4 = 30 s, 5 = 1 min ... 18 = 2 h.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Send everything so many times.")
-@json_option
+@output_option
 def produce(
     topic: str, bodies: tuple[str, ...], name_server: str, tag: str | None, keys: tuple[str, ...],
-    properties: tuple[str, ...], sharding_key: str | None, delay_level: int, count: int, as_json: bool,
+    properties: tuple[str, ...], sharding_key: str | None, delay_level: int, count: int, form: Form,
 ) -> None:  # fmt: skip
     """Send messages.
 
@@ -90,10 +93,12 @@ def produce(
     if not bodies and sys.stdin.isatty():
         click.echo("one message a line; Ctrl-D ends", err=True)
     source = _repeated(bodies, count) if bodies else standard_input_lines()
-    outcome = Outcome(as_json=as_json)
+    outcome = Outcome(form=form, total=len(bodies) * count or None)
     started = time.perf_counter()
     try:
-        run(_send_all(name_server, shape, source, outcome), name_server)
+        with count_progress("sending") as tell:
+            outcome.tell = tell if not form.is_document else None
+            run(_send_all(name_server, shape, source, outcome), name_server)
     finally:
         outcome.finish(topic, time.perf_counter() - started)
     if outcome.unsafe:
@@ -109,10 +114,14 @@ def produce(
 class Outcome:
     """What became of the messages so far."""
 
-    as_json: bool
+    form: Form
     acknowledged: int = 0
     unsafe: int = 0
     statuses: collections.Counter[str] = field(default_factory=collections.Counter)
+    total: int | None = None
+    """How many there will be, if that is known."""
+    tell: Tell | None = None
+    """Who hears how far it is; nobody where each message is a line anyway."""
 
     def add(self, receipt: SendReceipt) -> None:
         if receipt.is_acknowledged:
@@ -120,16 +129,18 @@ class Outcome:
         else:
             self.unsafe += 1
             self.statuses[receipt.status.name] += 1
-        if self.as_json:
-            click.echo(msgspec.json.encode(_document(receipt)).decode())
+        if self.form.is_document:
+            click.echo(record_text(self.form, _document(receipt)))
         elif self.acknowledged + self.unsafe <= SHOWN_MAX:
             queue = receipt.queue
             place = f"{queue.broker_name} queue {queue.queue_id} offset {receipt.queue_offset}"
             click.echo(f"{receipt.status.name}  {receipt.message_id}  {place}")
+        if self.tell is not None:
+            self.tell(self.acknowledged + self.unsafe, self.total)
 
     def finish(self, topic: str, elapsed_s: float) -> None:
         total = self.acknowledged + self.unsafe
-        if total > SHOWN_MAX and not self.as_json:
+        if total > SHOWN_MAX and not self.form.is_document:
             rate = rate_text(total / elapsed_s if elapsed_s > 0 else 0.0)
             click.echo(f"{count_text(self.acknowledged)} messages acknowledged by {topic} ({rate}/s)")
 
@@ -190,13 +201,13 @@ def _properties(texts: tuple[str, ...]) -> dict[str, str]:
     return properties
 
 
-def _document(receipt: SendReceipt) -> dict[str, object]:
-    return {
-        "status": receipt.status.name,
-        "message_id": receipt.message_id,
-        "offset_message_id": receipt.offset_message_id,
-        "topic": receipt.queue.topic,
-        "broker": receipt.queue.broker_name,
-        "queue_id": receipt.queue.queue_id,
-        "queue_offset": receipt.queue_offset,
-    }
+def _document(receipt: SendReceipt) -> ReceiptDocument:
+    return ReceiptDocument(
+        status=receipt.status.name,
+        message_id=receipt.message_id,
+        offset_message_id=receipt.offset_message_id,
+        topic=receipt.queue.topic,
+        broker=receipt.queue.broker_name,
+        queue_id=receipt.queue.queue_id,
+        queue_offset=receipt.queue_offset,
+    )

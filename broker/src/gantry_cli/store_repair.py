@@ -8,12 +8,12 @@ from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store.inspect.repair import RepairPlanner
 from gantry_broker.store.inspect.summary import inspect_store
 from gantry_broker.store.offline import CannotRecover, recover
+from gantry_cli.errors import Absent
 from gantry_cli.examples import examples
-from gantry_cli.options import json_option
+from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import bytes_progress
-from gantry_cli.store_reading import EXIT_DAMAGED, CannotRead, absolute, print_json, reading
+from gantry_cli.store_reading import EXIT_DAMAGED, CannotRead, absolute, reading
 from gantry_cli.store_text import plan_text, recovery_text
-from gantry_cli.tables import console
 
 
 @click.command(
@@ -21,30 +21,25 @@ from gantry_cli.tables import console
     epilog=examples(
         ("gantry store repair-plan /var/lib/gantry/store", "before you start it again"),
         ("gantry store repair-plan DIR --buffers /dev/hugepages/gantry", "its write buffers are here now"),
-        ("gantry store repair-plan DIR --json | jq .cut_bytes", "for programs"),
+        ("gantry store repair-plan DIR --output json | jq .cut_bytes", "for programs"),
     ),
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--buffers", type=click.Path(path_type=Path), help="Where its write buffers are, if not where it says.")
-@json_option
-def repair_plan(directory: Path, buffers: Path | None, as_json: bool) -> None:
+@output_option
+def repair_plan(directory: Path, buffers: Path | None, form: Form) -> None:
     """Say what a start would do to the store in DIR, without doing it.
 
     Where it would begin to read and how much, where the log would end and what is cut off behind that, what is rotten
     and stepped over, which queues and whether the index are built again, which write buffers are replayed or set aside
     and why, and what is lost. The decisions come from the functions that a start itself asks.
 
-    Exit codes: 0 a start loses nothing, 1 it would lose something or refuse, 2 it cannot be read or was typed wrongly,
-    130 Ctrl-C.
+    Exit codes: 0 a start loses nothing, 1 it would lose something or refuse, 2 it was typed wrongly, 3 nothing is
+    there, 4 it cannot be read, 130 Ctrl-C.
     """
     with reading(directory) as root, bytes_progress("reading") as tell:
         plan = RepairPlanner(RealReadingDisk(), root, tell).run(absolute(buffers))
-    if as_json:
-        print_json(plan)
-    else:
-        out = console()
-        for part in plan_text(plan):
-            out.print(part)
+    show(form, plan, lambda: plan_text(plan))
     if plan.refusal or not plan.is_lossless:
         raise click.exceptions.Exit(EXIT_DAMAGED)
 
@@ -60,21 +55,21 @@ def repair_plan(directory: Path, buffers: Path | None, as_json: bool) -> None:
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--buffers", type=click.Path(path_type=Path), help="Where its write buffers are, if not where it says.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
-def recover_store(directory: Path, buffers: Path | None, yes: bool, as_json: bool) -> None:
+@output_option
+def recover_store(directory: Path, buffers: Path | None, yes: bool, form: Form) -> None:
     """Recover the store in DIR without a broker, and leave it cleanly stopped. This one writes.
 
     It does what a start does: what only write buffers hold is put into the log and the buffers are given back, a torn
     tail is cut off, queues and index are brought up to the log's end, everything is synced, `abort` goes. Afterwards
     RocketMQ may open the store, too. It refuses while a broker runs. Interrupted, it can be run again: it converges.
 
-    Exit codes: 0 done and nothing lost, 1 done, and something was lost or set aside, 2 it could not be done, 130
-    Ctrl-C.
+    Exit codes: 0 done and nothing lost, 1 done, and something was lost or set aside, 2 it was typed wrongly, 3 no store
+    is there, 4 it could not be done, 130 Ctrl-C.
     """
     with reading(directory) as root:
         summary = inspect_store(RealReadingDisk(), root, buffers_path=absolute(buffers))
         if not summary.is_store:
-            raise CannotRead(f"there is no store in {root}", "give the directory that storePathRootDir names")
+            raise Absent(f"there is no store in {root}", "give the directory that storePathRootDir names")
         if summary.holder_pid is not None:
             raise CannotRead(f"a broker has {root} open (pid {summary.holder_pid or 'unknown'})", "stop it first")
         if not yes:
@@ -86,11 +81,6 @@ def recover_store(directory: Path, buffers: Path | None, yes: bool, as_json: boo
                 report = recover(root, absolute(buffers), tell)
         except CannotRecover as error:
             raise CannotRead(str(error), "see `gantry store repair-plan`") from error
-    if as_json:
-        print_json(report)
-    else:
-        out = console()
-        for part in recovery_text(root, report):
-            out.print(part)
+    show(form, report, lambda: recovery_text(root, report))
     if report.damaged or report.lost_flushed_bytes or report.set_aside:
         raise click.exceptions.Exit(EXIT_DAMAGED)

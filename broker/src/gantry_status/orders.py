@@ -176,6 +176,18 @@ class HaStatus(Answer, frozen=True, kw_only=True, tag="status"):
     """The own number of the master of ``epoch``."""
     trouble: str = ""
     """Why it is not as it should be."""
+    epoch_start: int = UNKNOWN
+    """Where ``last_epoch`` begins."""
+    heard_ms: int = UNKNOWN
+    """For how long a slave has heard nothing of the master that it follows."""
+    granted_ms: int = UNKNOWN
+    """For how much longer a grant that it gave may count."""
+    peak_bytes_per_s: int = UNKNOWN
+    """At least what its log has grown by in any second of the last minute."""
+    is_whole: bool | None = None
+    """Whether everything that it ever acknowledged, to clients or to a master, is in its log; None if nobody knows."""
+    is_crash_safe: bool | None = None
+    """Whether what it acknowledges survives its process."""
     is_draining: bool = False
     may_acknowledge: bool = False
     """Whether it holds a key to answer code 0."""

@@ -6,7 +6,8 @@
     [0 ..... acked ................................ wrote)
              `------------- the master ------------'          disk or node gone, a slave is promoted
 
-The typed ledger of a whole group takes this module's place when it comes; what is here is one broker's part of it.
+This is one broker's own view, of every byte that it has written. What a shard would lose of what it has acknowledged,
+where a slave's copy counts for every fault, is `shard_ledgers`; both count with `gantry_spec.ledger.beyond`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from enum import StrEnum
 from typing import final
 
 from gantry_admin.history import WrittenHistory
+from gantry_spec.ledger import beyond
 from gantry_status import Role, Status
 
 
@@ -40,12 +42,19 @@ class AtRisk:
 
 
 def acked_offset(status: Status, told: int | None, acks_needed: int) -> int | None:
-    """How far enough slaves have the log: what the broker says, else what the page says of its slaves."""
-    if told is not None and told >= 0:
-        return told
+    """How far enough slaves have the log: what the broker says, else what the page says of its slaves.
+
+    The broker is asked once a second and the page is younger. What it calls confirmed and enough slaves have received
+    is acknowledged, whatever counts as an acknowledgement.
+    """
     received = sorted((slave.received for slave in status.slaves if slave.received is not None), reverse=True)
     needed = max(acks_needed, 1)
-    return received[needed - 1] if len(received) >= needed else None
+    seen = received[needed - 1] if len(received) >= needed else None
+    if told is None or told < 0:
+        return seen
+    if seen is None or acks_needed < 1 or status.confirmed is None:
+        return told
+    return max(told, min(seen, status.confirmed))
 
 
 def at_risk(status: Status, acked: int | None, history: WrittenHistory, now_ns: int) -> tuple[AtRisk, ...]:
@@ -57,9 +66,9 @@ def at_risk(status: Status, acked: int | None, history: WrittenHistory, now_ns: 
 
 
 def _one(loss: Loss, wrote: int | None, safe: int | None, history: WrittenHistory, now_ns: int) -> AtRisk:
-    if wrote is None or safe is None:
+    count = beyond(wrote, safe, None if safe is None else 0)
+    if count is None or safe is None:
         return AtRisk(loss=loss, bytes=None, seconds=None)
-    count = max(wrote - safe, 0)
     if count == 0:
         return AtRisk(loss=loss, bytes=0, seconds=0.0)
     moment = history.moment_before(safe)

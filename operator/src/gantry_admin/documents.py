@@ -9,13 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gantry_admin.document import Document as Document
+from gantry_admin.rate_documents import RatesDocument
+
 Offset = Annotated[int, Field(ge=0, description="In the whole log, in bytes.")]
-
-
-class Document(BaseModel):
-    """Root of all answers. A peer of a younger version may say more; that is ignored."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class ProblemDocument(BaseModel):
@@ -128,6 +125,15 @@ class Answered(Document):
     fault: str | None = Field(description="Why the last question was not answered; null when it was.")
 
 
+class LeaseDocument(Document):
+    """The shard's Lease, as this sidecar renews it for its broker."""
+
+    is_held: bool = Field(description="Whether the newest renewal still counts for the broker.")
+    renewed_age_ms: int | None
+    duration_ms: int | None
+    reason: str | None = Field(description="Why it is not renewed; null while it is.")
+
+
 class StatusDocument(Document):
     """One broker at this moment."""
 
@@ -152,6 +158,9 @@ class StatusDocument(Document):
     written_bytes_per_second: float | None
     at_risk: list[AtRiskDocument]
     slaves: list[SlaveDocument]
+    flush_mode: Literal["sync", "async"] | None = Field(
+        default=None, description="Whether sends wait for the disk; null until the broker has said so."
+    )
     buffer: BufferDocument | None
     disk: DiskDocument | None
     is_refusing_sends: bool | None
@@ -165,10 +174,12 @@ class StatusDocument(Document):
     )
     last_error: str | None
     last_error_wall_ms: int | None
+    lease: LeaseDocument | None = Field(default=None, description="Where this sidecar was given a Lease to renew.")
     said: RoleDocument | None = Field(
         description="What it said last of its role; see `said_fresh` for how old that is."
     )
     said_fresh: Answered
+    rates: RatesDocument | None = Field(default=None, description="Null from a sidecar that does not know them.")
     sidecar: dict[str, str]
 
 
@@ -247,36 +258,3 @@ class GroupsDocument(Source):
 
     groups: list[GroupDocument]
     left_out: int
-
-
-class MemberDocument(Document):
-    """One broker of the group as its sidecar says."""
-
-    url: str
-    is_self: bool
-    is_reachable: bool
-    age_ms: int | None
-    fault: str | None
-    status: StatusDocument | None
-
-
-class ShardDocument(Document):
-    """The brokers of one name: one master and its slaves."""
-
-    broker_name: str
-    epoch: int | None = Field(description="The newest that any of them has.")
-    masters: list[str] = Field(
-        description="Who says that it is the master in the newest epoch, by sidecar; one, if all is well."
-    )
-    stale_masters: list[str] = Field(description="Who says so in an older epoch.")
-    members: list[str]
-    wrote: int | None
-    confirmed: int | None
-    at_risk: list[AtRiskDocument]
-
-
-class GroupDocumentView(Document):
-    """This broker and the others whose sidecars are known, in one picture."""
-
-    shards: list[ShardDocument]
-    members: list[MemberDocument]

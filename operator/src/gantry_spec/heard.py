@@ -1,7 +1,7 @@
 """From what a broker answers on its control socket to a ``Report``: names as there, and -1 becomes "not known".
 
-The answer comes as plain values (JSON), since nothing of ours is imported here. What today's answer does not say is
-given by whoever knows it, or stays unknown: how long a slave has heard nothing, whether everything is whole, the peak.
+The answer comes as plain values (JSON), since nothing of ours is imported here. What it does not say is given by
+whoever knows it, or stays unknown.
 """
 
 from __future__ import annotations
@@ -21,12 +21,6 @@ class Besides(msgspec.Struct, frozen=True, kw_only=True):
     """What a report needs and the answer does not say. Whatever is not known stays so."""
 
     boot_id: str = ""
-    epoch_start: int | None = None
-    heard_ms: int | None = None
-    granted_ms: int | None = None
-    is_whole: bool | None = None
-    is_crash_safe: bool | None = None
-    peak_bytes_per_s: int | None = None
     disk_free_bytes: int | None = None
 
 
@@ -50,7 +44,22 @@ def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, bes
         "trouble": status.get("trouble", ""),
         "slaves": [msgspec.structs.asdict(one) for one in _slaves(status.get("slaves", ()))],
     }
-    own |= {name: _known(status, name) for name in ("wrote", "committed", "flushed", "acked", "confirmed")}
+    own |= {
+        name: _known(status, name)
+        for name in (
+            "wrote",
+            "committed",
+            "flushed",
+            "acked",
+            "confirmed",
+            "epoch_start",
+            "heard_ms",
+            "granted_ms",
+            "peak_bytes_per_s",
+            "is_whole",
+            "is_crash_safe",
+        )
+    }
     try:
         return msgspec.convert(own | more, Report)
     except msgspec.ValidationError as error:

@@ -72,6 +72,19 @@ class Follower:
         self._tls: Final = tls
         self._standstill: Final = standstill
         self._stream: SlaveStream | None = None
+        self._heard_at: float | None = None
+
+    @property
+    def heard_at(self) -> float | None:
+        """When this master said something last, on the loop's clock; None if it never has."""
+        heard_at = None if self._stream is None else self._stream.heard_at
+        return self._heard_at if heard_at is None else heard_at
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether everything is here that the master had when this stream began."""
+        bar = -1 if self._stream is None else self._stream.session.master_wrote_first
+        return self.is_streaming and 0 <= bar <= self._store.history.end
 
     @property
     def is_streaming(self) -> bool:
@@ -96,7 +109,7 @@ class Follower:
                 reason = f"{type(exc).__name__}: {exc}"
             if self._stream is not None and self._stream.was_streaming:
                 failures = 0
-            self._stream = None
+            self._heard_at, self._stream = self.heard_at, None
             if reason != self.trouble:
                 log.warning("the master is not followed", extra={"master": self.address[0], "reason": reason})
             self.trouble = reason
@@ -153,7 +166,10 @@ class SlaveStream(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._welcomed: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._heard_at = self._loop.time()
+        self.heard_at: float | None = None
+        """When it said something last that only a master says that is followed."""
+
+        self._read_at = self._loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A transport of uvloop is no subclass of asyncio's.
@@ -164,7 +180,7 @@ class SlaveStream(asyncio.Protocol):
         transport, session = self._transport, self.session
         if transport is None or self._ended.done():
             return
-        self._heard_at = self._loop.time()
+        self._read_at = self._loop.time()
         try:
             answer = session.receive(data)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the stream is over, and whoever runs it hears why
@@ -178,6 +194,7 @@ class SlaveStream(asyncio.Protocol):
         elif session.phase is Phase.PREPARING and not self._welcomed.done():
             self._welcomed.set_result(None)
         elif session.phase is Phase.STREAMING:
+            self.heard_at = self._read_at
             self._copied()
 
     async def prepared(self, prepare: Callable[[Welcome], Awaitable[None]]) -> None:
@@ -199,7 +216,7 @@ class SlaveStream(asyncio.Protocol):
         """Until the stream is over. Raises why, if anybody knows."""
         while not self._ended.done():
             await asyncio.wait([self._ended], timeout=1.0)
-            if not self._ended.done() and self._loop.time() - self._heard_at > SILENCE_S:
+            if not self._ended.done() and self._loop.time() - self._read_at > SILENCE_S:
                 raise StreamBroken(f"the master has said nothing for {SILENCE_S:.0f} s")
         self._ended.result()
 

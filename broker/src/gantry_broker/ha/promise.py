@@ -1,6 +1,6 @@
 """What this broker has promised, on its disk: to follow and to grant nobody below an epoch.
 
-    <root>/promise.json      a line with the CRC-32 of the rest, in hex, then JSON
+    <root>/promise.json      a sealed document
 
 A promise counts when it is durable, and is never taken back: whoever gathers enough of them may be promoting somebody
 right now. Asking again for the same epoch is answered as before; for an older one it is refused. A file that cannot be
@@ -10,11 +10,11 @@ read stops the start: a broker that has forgotten what it promised must not have
 from __future__ import annotations
 
 from typing import Final, final
-from zlib import crc32
 
 import msgspec
 
 from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.ha.sealed_file import read_sealed, write_sealed
 from gantry_broker.ports.disk import Disk
 
 
@@ -41,14 +41,9 @@ class PromiseFile:
 
     def load(self) -> Promise:
         """What was promised; epoch 0 if nothing ever was. Raises ``ConfigCorrupt``."""
-        if not self._disk.exists(self._path):
-            return self.promise
-        crc, _, body = self._disk.read_file(self._path).partition(b"\n")
         try:
-            if int(crc, 16) != crc32(body):
-                raise ValueError("its CRC is wrong")
-            self.promise = msgspec.json.decode(body, type=Promise)
-        except (ValueError, msgspec.DecodeError) as exc:
+            self.promise = read_sealed(self._disk, self._path, Promise) or self.promise
+        except ValueError as exc:
             raise ConfigCorrupt(f"{self._path}: {exc}") from exc
         return self.promise
 
@@ -58,7 +53,6 @@ class PromiseFile:
             raise PromiseRefused(f"epoch {self.promise.epoch} was promised to {self.promise.to or 'somebody'}")
         if epoch > self.promise.epoch:
             promise = Promise(epoch, to)
-            body = msgspec.json.encode(promise)
-            self._disk.write_file(self._path, b"%08x\n" % crc32(body) + body)
+            write_sealed(self._disk, self._path, promise)
             self.promise = promise
         return self.promise

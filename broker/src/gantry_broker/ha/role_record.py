@@ -1,6 +1,6 @@
 """Which role this broker had last, in which epoch, and who else was there: for the next start, and for elections.
 
-    <root>/role.json      a line with the CRC-32 of the rest, in hex, then JSON
+    <root>/role.json      a sealed document
 
 It gives nobody a role: a role is given by the configuration or by an order. It says whom a master has to compare with
 after a start that may have lost bytes, and tells whoever elects who may be elected. So one that cannot be read is
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 from typing import Final, final
-from zlib import crc32
 
 import msgspec
 
+from gantry_broker.ha.sealed_file import read_sealed, write_sealed
 from gantry_broker.ports.disk import Disk
 
 log = logging.getLogger(__name__)
@@ -52,19 +52,14 @@ class RoleFile:
 
     def load(self) -> RoleRecord:
         """The last role; none if nothing was recorded."""
-        if self._disk.exists(self._path):
-            crc, _, body = self._disk.read_file(self._path).partition(b"\n")
-            try:
-                if int(crc, 16) != crc32(body):
-                    raise ValueError("its CRC is wrong")
-                self.record = msgspec.json.decode(body, type=RoleRecord)
-            except (ValueError, msgspec.DecodeError) as exc:
-                log.warning("the last role is not known", extra={"path": self._path, "reason": str(exc)})
+        try:
+            self.record = read_sealed(self._disk, self._path, RoleRecord) or self.record
+        except ValueError as exc:
+            log.warning("the last role is not known", extra={"path": self._path, "reason": str(exc)})
         return self.record
 
     def write(self, record: RoleRecord) -> None:
         """Durable when this returns. Raises OSError."""
         if record != self.record:
-            body = msgspec.json.encode(record)
-            self._disk.write_file(self._path, b"%08x\n" % crc32(body) + body)
+            write_sealed(self._disk, self._path, record)
             self.record = record

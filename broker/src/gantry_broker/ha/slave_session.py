@@ -98,7 +98,9 @@ class SlaveSession:
         self.confirmed = -1
         """How far consumers may see, as the master says; -1 before it has said anything."""
 
-        self.master_wrote = -1
+        self.master_wrote = self.master_wrote_first = -1
+        """Where the master's log ends, by the newest beat, and by the first one."""
+
         self.promised_epoch = facts.promised_epoch
         """No master below it is followed, nor granted anything."""
 
@@ -218,6 +220,8 @@ class SlaveSession:
         if beat.epoch != self.welcome.epoch:
             raise StreamBroken(f"a beat of epoch {beat.epoch} in a stream of {self.welcome.epoch}")
         self._echo_ms, self.master_wrote = beat.sent_ms, beat.wrote
+        if self.master_wrote_first < 0:
+            self.master_wrote_first = beat.wrote
         self._confirm(beat.confirmed)
 
     def _confirm(self, confirmed: int) -> None:

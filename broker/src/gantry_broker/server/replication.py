@@ -21,6 +21,7 @@ from gantry_broker.ha.follower import Follower
 from gantry_broker.ha.frames import Table, Welcome
 from gantry_broker.ha.grants import GivenGrants, Grants
 from gantry_broker.ha.master_session import MasterFacts, MasterSession
+from gantry_broker.ha.peak_rate import PeakRate
 from gantry_broker.ha.server import BEAT_INTERVAL_S, ReplicationServer
 from gantry_broker.ha.settings import AckLevel, Degrade
 from gantry_broker.ha.slave_session import SlaveFacts
@@ -84,8 +85,13 @@ class Replication:
         self.on_welcome: Callable[[Welcome], Awaitable[None]] | None = None
         """Told of a master that has taken us, before anything of it is copied."""
 
+        self.on_caught_up: Callable[[], Awaitable[None]] | None = None
+        """Told when all is here that a master had when it was followed."""
+
         self.promised_epoch = 0
         """Nobody below it is followed."""
+
+        self.peak: Final = PeakRate()
 
         self.follower: Follower | ClassicFollower | None = None
         self.secret: Final = GroupSecret(settings.ha.secret_path, self._secret_changed)
@@ -330,6 +336,9 @@ class Replication:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(BEAT_INTERVAL_S)
+            self.peak.looked(self._log.wrote)
+            if self.on_caught_up is not None and isinstance(self.follower, Follower) and self.follower.has_caught_up:
+                await self.on_caught_up()
             if self.is_leading and self.server is not None:
                 if self.server.streams:
                     self._send_tables(self._tables.due())
@@ -395,6 +404,12 @@ class Replication:
     def granted_ms(self) -> int:
         """For how much longer a grant that was given may count for its master."""
         return self.given.rest_ms(self.clock_ms())
+
+    @property
+    def heard_ms(self) -> int | None:
+        """For how long the master has said nothing; None if it never has, or none is followed."""
+        heard_at = self.follower.heard_at if isinstance(self.follower, Follower) else None
+        return None if heard_at is None else max(0, int((self._loop.time() - heard_at) * 1000))
 
     async def _welcomed(self, welcome: Welcome) -> None:
         """The log is cut to what this master has, too, and nothing is copied yet."""

@@ -31,6 +31,8 @@ def status_of(roles: Roles) -> HaStatus:
         trouble = f"the master is not followed: {follower.trouble or 'it is being asked'}"
     master_id = settings.broker_id if record.is_master else record.master_id
     electable = record.electable if record.epoch else settings.ha.electable
+    history = replication.store.history
+    peak = replication.peak.bytes_per_s(store.wrote)
     missing = "" if replication.may_acknowledge() or not replication.is_leading else replication.missing()
     return HaStatus(
         role=roles.role,
@@ -49,13 +51,19 @@ def status_of(roles: Roles) -> HaStatus:
         acked=UNKNOWN if store.acked is None else store.acked,
         confirmed=follower.confirmed if follower is not None else store.confirmed,
         dispatched=store.dispatched,
-        last_epoch=replication.store.history.epoch,
+        last_epoch=history.epoch,
         electable=[number for number in electable if number != master_id],
         acks_needed=settings.ha.acks_needed if record.is_master or record.acks_needed < 0 else record.acks_needed,
         slaves=_slaves(roles) if roles.role is HaRole.MASTER else [],
         master=record.master if roles.role is HaRole.SLAVE else "",
         master_id=master_id,
         trouble=trouble or missing,
+        epoch_start=history.epochs[-1].start if history.epochs else UNKNOWN,
+        heard_ms=UNKNOWN if replication.heard_ms is None else replication.heard_ms,
+        granted_ms=replication.granted_ms,
+        peak_bytes_per_s=UNKNOWN if peak is None else peak,
+        is_whole=roles.wholeness.is_whole,
+        is_crash_safe=store.pool_status.is_crash_safe,
         is_draining=roles.is_draining,
         may_acknowledge=roles.role is HaRole.MASTER and replication.may_acknowledge(),
     )

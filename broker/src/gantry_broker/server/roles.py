@@ -20,6 +20,7 @@ from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.promise import PromiseFile, PromiseRefused
 from gantry_broker.ha.role_record import RoleFile, RoleRecord
 from gantry_broker.ha.settings import BrokerRole, RoleAtStart
+from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.replication import Replication
 from gantry_broker.server.role_status import compared_needed, status_of
@@ -76,6 +77,7 @@ class Roles:
         *,
         promises: PromiseFile,
         records: RoleFile,
+        wholeness: Wholeness,
     ) -> None:
         self.role = HaRole.UNASSIGNED
         self.epoch = 0
@@ -87,6 +89,7 @@ class Roles:
         self.replication: Final = replication
         self.records: Final = records
         self.promises: Final = promises
+        self.wholeness: Final = wholeness
         self.settings: Final = settings
         self.store: Final = store
         self._gate: Final = gate
@@ -96,6 +99,7 @@ class Roles:
         self._waiting: asyncio.Task[None] | None = None
         replication.on_refused = self._slave_refused
         replication.on_welcome = self._welcomed
+        replication.on_caught_up = self._caught_up
 
     def __repr__(self) -> str:
         return f"<Roles {self.role} epoch={self.epoch}>"
@@ -106,6 +110,7 @@ class Roles:
         """Read what was promised, and which role there was. Waits for the disk. Raises ``ConfigCorrupt``."""
         self.promises.load()
         self.records.load()
+        self.wholeness.load()
         self.replication.promised_epoch = self.promises.promise.epoch
         self.replication.given.started(self.records.record.grant_ms, self.replication.clock_ms())
 
@@ -395,6 +400,13 @@ class Roles:
         if record != last:
             await self._host.standstill(lambda: self.records.write(record))
         self.epoch = max(self.epoch, welcome.epoch)
+
+    async def _caught_up(self) -> None:
+        """Whatever was in doubt is here, or nobody has it."""
+        try:
+            await asyncio.to_thread(self.wholeness.caught_up)
+        except OSError as error:
+            log.warning("that nothing is missing any more cannot be written down", extra={"reason": str(error)})
 
     def master_found(self, address: str) -> None:
         """A name server says where the master is."""

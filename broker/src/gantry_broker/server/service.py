@@ -65,6 +65,11 @@ class BrokerService:
             account_of=lambda: None if guard is None else guard.asked_by,
         )
 
+    @property
+    def codes(self) -> frozenset[int]:
+        """Of requests that are answered with something else than 3 here."""
+        return frozenset(self._table) | SEND_CODES
+
     def handle(self, data: bytes, connection: Connection) -> tuple[int, bytes]:
         return self._path.handle(data, connection, self._other)
 
@@ -85,8 +90,6 @@ class BrokerService:
             if denied is not None:
                 return None if command.is_oneway else denied.encode()
             return self._sends.take(command, connection)
-        self._path.flush_for(connection)
-        self._settle()
         answer = self._audited(command, connection)
         if isinstance(answer, Awaitable):
             task = asyncio.ensure_future(self._later(command, answer, connection))
@@ -121,6 +124,8 @@ class BrokerService:
         refusal = self._gate.refusal(command.code)
         if refusal is not None:
             return command.reply(*refusal)
+        self._path.flush_for(connection)
+        self._settle()
         try:
             return handler(command, connection)
         except Exception as error:  # noqa: BLE001 - the firewall between one request and everybody else

@@ -160,6 +160,8 @@ class StoreLife:
         )
         recovery = Recovery(self._disk, self.settings, self.log, self.queues, self.index, self._point_file)
         report = self._run(recovery, found, progress)
+        report.buffers_present = self.pools.present
+        report.had_failed_flush = found.failed_flushed is not None
         self._begin(identity or new_identity(report.end), report, others_from)
         self.dispatcher.index = self.index
         self.dispatcher.dispatched = report.end

@@ -78,6 +78,8 @@ class OpenPools:
         self._file_size: Final = file_size
         self._path: Final = os.path.abspath(settings.path) if settings.is_enabled and settings.path else ""
         self._previous: WritePool | None = None
+        self.present = 0
+        """How many buffers earlier starts have left, whatever is in them. Fewer than there were: some are lost."""
 
     @property
     def status(self) -> PoolStatus:
@@ -88,6 +90,7 @@ class OpenPools:
         if self._settings.is_enabled:
             self.pool = self._make(self._path, self._settings.buffers_count)
             self.pool.open()
+            self.present = len(self.pool)
         previous = identity.pool_path if identity is not None else ""
         if not previous or previous == self._path:
             return
@@ -103,6 +106,7 @@ class OpenPools:
             log.warning("the write buffers of the last start are somebody else's now", extra={"reason": str(exc)})
             return
         self._previous = pool
+        self.present += len(pool)
 
     def _make(self, path: str, count: int) -> WritePool:
         try:

@@ -46,6 +46,12 @@ class RecoveryReport:
     set_aside: list[str] = field(default_factory=list)
     """Where the content of write buffers was put that does not belong into this log."""
 
+    buffers_present: int = 0
+    """How many write buffers earlier starts have left, whatever is in them."""
+
+    had_failed_flush: bool = False
+    """Whether the last run ended because the disk did not take something."""
+
     unknown_topics: int = 0
     """Records of topics whose names cannot name a directory; they are in the log only."""
 

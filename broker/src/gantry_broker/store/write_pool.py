@@ -98,6 +98,9 @@ class WritePool:
                 buffer.base_offset, buffer.start = facts.base_offset, facts.start
             self._buffers.append(buffer)
 
+    def __len__(self) -> int:
+        return len(self._buffers)
+
     def found(self) -> list[WriteBuffer]:
         """The live buffers that an earlier process left, in the order of their files."""
         live = (buffer for buffer in self._buffers if buffer.state is BufferState.LIVE)

@@ -196,9 +196,19 @@ def probe_openssl() -> str | None:
     return missing_commands("openssl")
 
 
+def probe_curl() -> str | None:
+    """The command, with which the pages in docs/ ask the sidecar."""
+    return missing_commands("curl")
+
+
 def probe_buildah() -> str | None:
     """buildah, to build images without a daemon."""
     return missing_commands("buildah")
+
+
+def probe_prometheus() -> str | None:
+    """Prometheus and its tool, to be scraped by."""
+    return missing_commands("prometheus", "promtool")
 
 
 NEEDS: dict[str, Need] = {
@@ -217,8 +227,10 @@ NEEDS: dict[str, Need] = {
             "run as root on a machine; apt-get install containerd runc containernetworking-plugins iptables conntrack",
         ),
         Need("browser", probe_browser, "apt-get install chromium"),
+        Need("curl", probe_curl, "apt-get install curl"),
         Need("openssl", probe_openssl, "apt-get install openssl"),
         Need("buildah", probe_buildah, "apt-get install buildah"),
+        Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
-from gantry_admin.documents import GroupDocumentView, StatusDocument, WaitDocument
+from gantry_admin.documents import StatusDocument, WaitDocument
 from gantry_admin.durability import wait_for
 from gantry_admin.errors import Problem
 from gantry_admin.events import events
+from gantry_admin.group_documents import GroupDocumentView
 from gantry_admin.group_view import group_view
 from gantry_admin.guard import Scope
 from gantry_admin.ranges import OFFSET_MAX
@@ -19,6 +20,16 @@ from gantry_admin.routes.common import TheSidecar, needs, refusals
 
 WAITERS_MAX: Final = 64
 STREAMS_MAX: Final = 32
+EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string", "enum": ["change", "status"]},
+        "data": {"type": "string", "description": "A JSON object."},
+    },
+    "required": ["event", "data"],
+}
+"""Each of the events, as those who read event streams have it."""
 
 router = APIRouter(tags=["status"], dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403))
 
@@ -49,7 +60,7 @@ async def wait(
 @router.get(
     "/v1/events",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **refusals(422, 429)},
+    responses={200: {"content": {"text/event-stream": {"schema": EVENT}}}, **refusals(422, 429)},
 )
 async def event_stream(
     sidecar: TheSidecar,

@@ -1,0 +1,82 @@
+"""The frame of a benchmark: measure in a folder of its own, print figures and goals, keep everything in a file.
+
+The exit code is 1 when answers were wrong, or when a goal was missed and that was asked about.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Generic, TypeVar, final
+
+import click
+import msgspec
+from rich.console import Console
+
+from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.figures import Figures, print_figures
+from gantry_bench.machine import Cores, Machine, describe_machine, hand_out_cores
+from gantry_bench.measurement import Goal
+from gantry_bench.processes import ROOT
+from gantry_bench.table import print_goals
+
+RESULTS: Final = ROOT / "bench" / "results"
+
+ScaleT = TypeVar("ScaleT")
+ReportT = TypeVar("ReportT")
+
+
+class Results(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True):
+    """Everything, as written to the results file."""
+
+    started_at: str
+    machine: Machine
+    scale: ScaleT
+    report: ReportT
+
+
+@final
+class Benchmark(msgspec.Struct, Generic[ScaleT, ReportT], frozen=True, kw_only=True):
+    """One benchmark: what it measures, and how that is said."""
+
+    name: str
+    """Of its results file."""
+
+    measure: Callable[[ScaleT, Cores, Path, Callable[[str], None]], ReportT]
+    figures: Callable[[ReportT, ScaleT], Figures]
+    goals: Callable[[ReportT, ScaleT], Sequence[Goal]]
+    errors: Callable[[ReportT], int] = lambda report: 0
+    """How many answers were wrong or refusals."""
+
+    def run(self, scale: ScaleT, *, assert_goals: bool) -> None:
+        """Measure, print, keep, and end the process."""
+        console = Console(width=None if sys.stdout.isatty() else 150)
+        started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryDirectory(prefix="run-", dir=RESULTS) as folder:
+                cores = hand_out_cores(os.sched_getaffinity(0))
+                report = self.measure(
+                    scale,
+                    cores,
+                    Path(folder),
+                    lambda text: console.print(f"  {text} ...", style="dim", highlight=False),
+                )
+        except BenchmarkFailed as error:
+            raise click.ClickException(str(error)) from error
+        goals = self.goals(report, scale)
+        print_figures(console, self.figures(report, scale))
+        print_goals(console, goals)
+        results = Results(started_at=started_at, machine=describe_machine(), scale=scale, report=report)
+        path = RESULTS / f"{self.name}-{started_at.replace(':', '').replace('-', '')}.json"
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
+        console.print(f"written to {path}", highlight=False)
+        errors = self.errors(report)
+        if errors:
+            console.print(f"{errors} answers were wrong or refusals", style="red")
+        is_missed = any(not goal.is_met for goal in goals)
+        sys.exit(1 if errors or (assert_goals and is_missed) else 0)

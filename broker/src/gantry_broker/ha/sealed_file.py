@@ -1,0 +1,34 @@
+"""Small documents of a store that say themselves whether they are whole.
+
+a line with the CRC-32 of the rest, in hex, then JSON
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+from zlib import crc32
+
+import msgspec
+
+from gantry_broker.ports.disk import Disk
+
+DocumentT = TypeVar("DocumentT")
+
+
+def read_sealed(disk: Disk, path: str, kind: type[DocumentT]) -> DocumentT | None:
+    """The document; None if there is none. Raises ValueError for one that cannot be read."""
+    if not disk.exists(path):
+        return None
+    crc, _, body = disk.read_file(path).partition(b"\n")
+    if int(crc, 16) != crc32(body):
+        raise ValueError("its CRC is wrong")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as exc:
+        raise ValueError(str(exc)) from exc
+
+
+def write_sealed(disk: Disk, path: str, document: object) -> None:
+    """Durable when this returns. Raises OSError; then the old one is still there."""
+    body = msgspec.json.encode(document)
+    disk.write_file(path, b"%08x\n" % crc32(body) + body)

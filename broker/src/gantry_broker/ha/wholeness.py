@@ -1,0 +1,135 @@
+"""Whether a broker still has all that it has ever acknowledged, to clients or to a master.
+
+    <root>/whole.json      a sealed document
+
+A process that is killed loses nothing of what lives in the page cache, or in buffers that outlive it; a machine that
+goes down may. So every start writes down on which run of which machine it is, before anything is acknowledged, and
+after a crash the next one compares: the same run, and nothing was lost; another one, and something may have been. What
+is doubtful once stays so over clean stops, until the broker has followed a master and has what that one had when it
+came.
+
+It has no say in what a broker does. It is for whoever elects: a store that may have forgotten has no voice.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final, NamedTuple, final
+
+import msgspec
+
+from gantry_broker.ha.sealed_file import read_sealed, write_sealed
+from gantry_broker.ports.disk import Disk
+from gantry_broker.store.recovery_report import RecoveryReport
+from gantry_broker.store.write_pool import PoolStatus
+
+log = logging.getLogger(__name__)
+
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class WholeRecord(msgspec.Struct, frozen=True):
+    """What one start knew."""
+
+    is_whole: bool | None
+    machine: str = ""
+    """The run of the machine, by the kernel's name for it; empty if that is not known."""
+
+    is_crash_safe: bool = False
+    """Whether what this start acknowledges survives its process."""
+
+    buffers: int = 0
+    """In how many write buffers it may be."""
+
+
+class Found(NamedTuple):
+    """What a start has found."""
+
+    is_clean: bool
+    is_empty: bool
+    """Whether nothing was ever written."""
+
+    is_damaged: bool
+    """Whether bytes are gone that a crash of the process does not take."""
+
+    buffers: int = 0
+    """How many write buffers are there."""
+
+
+def found_by(report: RecoveryReport) -> Found:
+    """From what a recovery says."""
+    lost = report.damaged or report.lost_flushed_bytes or report.set_aside or report.had_failed_flush
+    return Found(report.is_clean, report.end == 0, bool(lost), report.buffers_present)
+
+
+def judged(last: WholeRecord | None, found: Found, machine: str) -> bool | None:
+    """Whether everything is there. None if nobody can say: a store that was never asked about it before."""
+    if last is None:
+        return True if found.is_empty else None
+    if found.is_damaged:
+        return False
+    if last.is_whole is not True or found.is_clean:
+        return last.is_whole
+    return last.is_crash_safe and last.machine == machine != "" and last.buffers <= found.buffers
+
+
+def this_machine() -> str:
+    """The run of this machine; empty where the kernel does not say."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+@final
+class Wholeness:
+    """Owned by whoever holds the store's lock. Everything but ``is_whole`` waits for the disk."""
+
+    def __init__(self, disk: Disk, root: str, machine: str | None = None) -> None:
+        self.is_whole: bool | None = None
+        self._is_damaged = False
+        self._disk: Final = disk
+        self._path: Final = f"{root}/whole.json"
+        self._machine: Final = this_machine() if machine is None else machine
+        self._record: WholeRecord | None = None
+
+    def load(self) -> None:
+        """What the last start knew. One that cannot be read is in doubt."""
+        try:
+            self._record = read_sealed(self._disk, self._path, WholeRecord)
+        except ValueError as exc:
+            log.warning("whether everything is here is not known", extra={"path": self._path, "reason": str(exc)})
+            self._record = WholeRecord(is_whole=None)
+
+    def started(self, report: RecoveryReport, pool: PoolStatus) -> None:
+        """Judge this start, before it acknowledges anything. On a full disk nothing is known afterwards."""
+        found = found_by(report)
+        self._is_damaged = found.is_damaged
+        self.is_whole = judged(self._record, found, self._machine)
+        record = WholeRecord(self.is_whole, self._machine, pool.is_crash_safe, pool.total)
+        if self.is_whole is False:
+            log.warning("this store may lack what it has acknowledged", extra={"end": report.end})
+        if record == self._record:
+            return
+        try:
+            self._write(record)
+        except OSError as error:
+            # What is on the disk would be believed after a clean stop: rather nothing is known then.
+            log.warning("whether everything is here cannot be written down", extra={"reason": str(error)})
+            if self._record is not None:
+                self._disk.remove(self._path)
+                self._record = None
+            self.is_whole = None
+
+    def caught_up(self) -> None:
+        """A master was followed, and all that it had is here. Raises OSError."""
+        if self.is_whole is True or self._is_damaged:
+            return
+        last = self._record or WholeRecord(is_whole=None, machine=self._machine)
+        self._write(msgspec.structs.replace(last, is_whole=True))
+        self.is_whole = True
+
+    def _write(self, record: WholeRecord) -> None:
+        write_sealed(self._disk, self._path, record)
+        self._record = record

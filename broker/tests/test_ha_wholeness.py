@@ -1,0 +1,182 @@
+"""Whoever elects learns whether a store still has all that it has acknowledged, and a doubt outlives clean stops."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.ha import wholeness
+from gantry_broker.ha.peak_rate import WINDOWS, PeakRate
+from gantry_broker.ha.wholeness import Found, Wholeness, WholeRecord, judged
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.settings import broker_settings
+from gantry_broker.store.recovery_report import RecoveryReport
+from gantry_broker.store.write_pool import NO_POOL, PoolStatus
+from gantry_broker.testing.faulty_disk import FaultyDisk
+from gantry_broker.testing.local import dialogue, local_conf, wait_until
+
+KNOWN: Final = WholeRecord(is_whole=True, machine="a", is_crash_safe=True, buffers=3)
+ANONYMOUS: Final = PoolStatus("anonymous", 3, 3, False)
+
+
+def crash(buffers: int = 3, *, is_damaged: bool = False) -> Found:
+    return Found(is_clean=False, is_empty=False, is_damaged=is_damaged, buffers=buffers)
+
+
+@pytest.mark.parametrize(
+    ("last", "found", "machine", "expected"),
+    [
+        pytest.param(KNOWN, crash(), "a", True, id="the process was killed"),
+        pytest.param(KNOWN, crash(), "b", False, id="the machine went down"),
+        pytest.param(KNOWN, crash(buffers=2), "a", False, id="a write buffer is gone"),
+        pytest.param(KNOWN, crash(is_damaged=True), "a", False, id="bytes are gone"),
+        pytest.param(WholeRecord(True, "a", False), crash(), "a", False, id="anonymous buffers were killed"),
+        pytest.param(WholeRecord(True, "", True), crash(), "", False, id="nobody knows the machine"),
+        pytest.param(KNOWN, Found(True, False, False, 0), "b", True, id="a clean stop"),
+        pytest.param(KNOWN, Found(True, False, True, 3), "a", False, id="rot after a clean stop"),
+        pytest.param(
+            WholeRecord(False, "a", True), Found(True, False, False), "a", False, id="doubt, and a clean stop"
+        ),
+        pytest.param(WholeRecord(None, "a", True), crash(0), "a", None, id="unknown before"),
+        pytest.param(None, Found(True, True, False), "a", True, id="a new store"),
+        pytest.param(None, Found(True, False, False), "a", None, id="a store from before"),
+    ],
+)
+def test_what_a_start_may_believe(last: WholeRecord | None, found: Found, machine: str, expected: bool | None) -> None:
+    """True is said only where it is known, and False wherever something acknowledged may be gone."""
+    assert judged(last, found, machine) is expected
+
+
+def report(*, is_clean: bool = False, end: int = 100) -> RecoveryReport:
+    return RecoveryReport(is_clean=is_clean, start=0, end=end)
+
+
+def started(disk: FaultyDisk, machine: str, found: RecoveryReport, pool: PoolStatus = NO_POOL) -> Wholeness:
+    one = Wholeness(disk, "/store", machine)
+    one.load()
+    one.started(found, pool)
+    return one
+
+
+def known_disk() -> FaultyDisk:
+    """Of a store that had everything, on machine "a"."""
+    disk = FaultyDisk()
+    disk.make_directory("/store")
+    disk.sync_directory("/")
+    assert started(disk, "a", report(is_clean=True, end=0)).is_whole is True
+    return disk
+
+
+def test_a_doubt_outlives_clean_stops_and_power_cuts() -> None:
+    """It is over when a master was followed, and not before."""
+    disk = known_disk()
+    assert started(disk, "b", report()).is_whole is False
+    disk.lose_unsynced()
+    assert started(disk, "b", report(is_clean=True)).is_whole is False
+
+    started(disk, "b", report(is_clean=True)).caught_up()
+    disk.lose_unsynced()
+
+    assert started(disk, "b", report()).is_whole is True, "only its process was killed since"
+    assert started(disk, "c", report()).is_whole is False
+
+
+def test_damage_is_not_mended_by_following() -> None:
+    """What has rotted in the middle is not sent again."""
+    disk = known_disk()
+    rotten = report()
+    rotten.damaged.append((10, 20))
+    one = started(disk, "a", rotten)
+
+    one.caught_up()
+
+    assert one.is_whole is False
+
+
+def test_buffers_that_do_not_outlive_their_process_are_remembered() -> None:
+    """The start after the next one has another kind of buffer, and must know what there was."""
+    disk = known_disk()
+    started(disk, "a", report(is_clean=True), ANONYMOUS)
+
+    assert started(disk, "a", report()).is_whole is False
+
+
+def test_on_a_full_disk_nothing_is_believed_later() -> None:
+    """A doubt that cannot be written down must not be forgotten by a clean stop."""
+    disk = known_disk()
+    disk.fail_next("sync", errno.ENOSPC)
+    assert started(disk, "b", report()).is_whole is None
+
+    assert started(disk, "b", report(is_clean=True)).is_whole is None
+
+
+def test_a_record_that_cannot_be_read_is_a_doubt() -> None:
+    """And no reason not to start."""
+    disk = known_disk()
+    disk.write_file("/store/whole.json", b"garbage")
+
+    assert started(disk, "a", report(is_clean=True)).is_whole is None
+
+
+def test_the_peak_covers_every_second_whenever_it_was_looked_at() -> None:
+    """A second lies in two neighbouring looks, so both count; what is a minute old does not."""
+    rate = PeakRate()
+    assert rate.bytes_per_s(5) is None
+    for wrote in (0, 10, 40, 45):
+        rate.looked(wrote)
+    assert rate.bytes_per_s(45) == 40
+    assert rate.bytes_per_s(95) == 55, "what came since the last look counts, too"
+    rate.looked(0)
+    assert rate.bytes_per_s(0) == 40, "a log that was cut has taken nothing"
+    for _ in range(WINDOWS):
+        rate.looked(0)
+    assert rate.bytes_per_s(0) == 0
+
+
+@asynccontextmanager
+async def running(conf: dict[str, str]) -> AsyncIterator[Broker]:
+    broker = Broker(broker_settings(conf), disk=RealDisk(), clock=SystemClock())
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+def crashed(conf: dict[str, str]) -> None:
+    """As if the last stop had been none."""
+    (Path(conf["storePathRootDir"]) / "abort").write_bytes(b"")
+
+
+async def test_a_slave_is_whole_again_when_it_has_what_its_master_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over a crash of its process it stays so; after one of its machine it is in doubt until it has followed."""
+    async with running(local_conf(tmp_path / "master")) as master:
+        role = {"brokerRole": "SLAVE", "brokerId": "1", "haMasterAddress": master.settings.ha_address}
+        conf = local_conf(tmp_path / "slave", **role)
+        async with running(conf) as slave:
+            async with dialogue(master) as peer:
+                assert (await peer.send(b"one")).code == 0
+            await wait_until(lambda: slave.store.wrote == master.store.wrote)
+            status = await slave.roles.status()
+            assert (status.is_whole, status.is_crash_safe) == (True, True)
+            assert 0 <= status.heard_ms < 30_000
+            assert status.epoch_start == 0
+        crashed(conf)
+        async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
+            assert (await slave.roles.status()).is_whole is True
+            assert (await slave.roles.status()).heard_ms == -1, "nobody has said anything yet"
+        crashed(conf)
+        monkeypatch.setattr(wholeness, "this_machine", lambda: "another run")
+        async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
+            assert (await slave.roles.status()).is_whole is False
+        async with running(conf) as slave:
+            assert (await slave.roles.status()).is_whole is False
+            await wait_until(lambda: slave.roles.wholeness.is_whole is True)
