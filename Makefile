@@ -1,9 +1,9 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions screenshot image image-test clean
+.PHONY: help setup up down test check format lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions screenshot image image-archive image-test e2e-cluster clean
 
 help: ## Show every target and what it does.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv and install the locked runtime packages and Gantry itself.
 	@scripts/setup runtime
@@ -67,6 +67,12 @@ image: ## Build the broker image with buildah (needs root).
 
 image-test: ## Build the broker image on a base made here, and run `gantry` in it (needs root and buildah).
 	@scripts/image-test
+
+image-archive: ## Write the image to a file that docker, containerd and kind import (needs root and buildah).
+	@scripts/image-archive
+
+e2e-cluster: ## Make three real Kubernetes nodes on this machine, and see what the operator leans on work there (needs root and Go).
+	@scripts/e2e-cluster
 
 clean: ## Remove environments, caches and build products; messages in .gantry stay.
 	@scripts/clean

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = re.compile(r"^([a-z][a-z-]*):(?P<rest>.*)$", re.MULTILINE)
+TARGET = re.compile(r"^([a-z][a-z0-9-]*):(?P<rest>.*)$", re.MULTILINE)
 HELP = re.compile(r"^ ## [A-Z].*\.$")
 BASICS = ("sh", "dirname", "basename", "cat", "id", "env", "pwd", "mkdir", "uname")
 

@@ -174,8 +174,15 @@ def probe_spark() -> str | None:
 
 
 def probe_cluster() -> str | None:
-    """A Kubernetes API server that answers."""
-    return missing_commands("kubectl") or command_fails("kubectl", "version", "--request-timeout=3s")
+    """Everything that e2e/cluster needs to make Kubernetes nodes here; it builds the rest itself."""
+    missing = probe_root() or probe_go() or missing_commands("containerd", "runc", "iptables", "conntrack", "nsenter")
+    if missing:
+        return missing
+    if not Path("/usr/lib/cni/bridge").exists():
+        return "no network plugins in /usr/lib/cni"
+    if not Path("/sys/fs/cgroup/memory").is_dir():
+        return "control groups are not of version 1"
+    return command_fails("unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "true")
 
 
 def probe_browser() -> str | None:
@@ -214,7 +221,11 @@ NEEDS: dict[str, Need] = {
         Need("java", probe_java, "apt-get install openjdk-17-jdk-headless maven"),
         Need("go", probe_go, "on Debian 12: apt-get install -t bookworm-backports golang-go"),
         Need("spark", probe_spark, "scripts/setup spark, and apt-get install openjdk-17-jre-headless"),
-        Need("cluster", probe_cluster, "point KUBECONFIG at a cluster; `kind create cluster` makes one"),
+        Need(
+            "cluster",
+            probe_cluster,
+            "run as root on a machine; apt-get install containerd runc containernetworking-plugins iptables conntrack",
+        ),
         Need("browser", probe_browser, "apt-get install chromium"),
         Need("curl", probe_curl, "apt-get install curl"),
         Need("openssl", probe_openssl, "apt-get install openssl"),

@@ -1,0 +1,93 @@
+"""The API server in as few lines as a test needs: one request, one answer, no cache and no retries.
+
+The project's own client of Kubernetes is not used here on purpose: what judges the operator must not share its code.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from dataclasses import dataclass
+from typing import Any
+
+from gantry_cluster.errors import ApiRefused
+from gantry_cluster.kubeconfig import API_PORT
+from gantry_cluster.network import HUB_ADDRESS
+from gantry_cluster.places import Folder
+
+REQUEST_SECONDS_MAX = 20.0
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+
+Object = dict[str, Any]
+"""Something of Kubernetes, as its JSON is."""
+
+
+@dataclass(frozen=True)
+class Api:
+    """An administrator's connection; every request opens one of its own, so a dead server is never waited for."""
+
+    context: ssl.SSLContext
+    host: str = HUB_ADDRESS
+    port: int = API_PORT
+
+    @classmethod
+    def of(cls, folder: Folder) -> Api:
+        """The administrator of the cluster in a folder."""
+        context = ssl.create_default_context(cafile=str(folder.keys / "authority.crt"))
+        context.load_cert_chain(folder.keys / "administrator.crt", folder.keys / "administrator.key")
+        return cls(context)
+
+    def request(self, method: str, path: str, body: Object | None = None, media: str = "application/json") -> Object:
+        """One request; what the server answered, or why it refused."""
+        connection = http.client.HTTPSConnection(
+            self.host, self.port, timeout=REQUEST_SECONDS_MAX, context=self.context
+        )
+        try:
+            headers = {"Accept": "application/json", **({"Content-Type": media} if body is not None else {})}
+            connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        finally:
+            connection.close()
+        content: Object
+        try:
+            content = json.loads(text)
+        except ValueError:
+            content = {"text": text}
+        if answer.status >= 400:
+            raise ApiRefused(answer.status, content.get("reason", answer.reason), content.get("message", text))
+        return content
+
+    def get(self, path: str) -> Object:
+        """Read one thing or a list."""
+        return self.request("GET", path)
+
+    def items(self, path: str) -> list[Object]:
+        """Read a list."""
+        return list(self.get(path)["items"])
+
+    def create(self, path: str, body: Object) -> Object:
+        """Add to a collection."""
+        return self.request("POST", path, body)
+
+    def replace(self, path: str, body: Object) -> Object:
+        """Write the whole; refused with 409 when its resourceVersion is not the newest."""
+        return self.request("PUT", path, body)
+
+    def merge(self, path: str, body: Object) -> Object:
+        """Change some fields."""
+        return self.request("PATCH", path, body, MERGE)
+
+    def delete(self, path: str, **options: Any) -> Object:
+        """Take away; whether it is gone at once is Kubernetes' business."""
+        return self.request("DELETE", path, {"kind": "DeleteOptions", "apiVersion": "v1", **options})
+
+    def is_ready(self) -> bool:
+        """Whether the server says it is."""
+        try:
+            self.get("/readyz")
+        except (OSError, http.client.HTTPException, ApiRefused):
+            return False
+        return True

@@ -1,0 +1,53 @@
+"""Running other programs to their end, and waiting for what they bring about."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gantry_cluster.errors import CommandFailed, DeadlineExceeded
+
+COMMAND_SECONDS_MAX = 120.0
+POLL_SECONDS = 0.1
+TAIL_LINES = 15
+
+
+def run(
+    *words: str | Path,
+    stdin: str | None = None,
+    seconds_max: float = COMMAND_SECONDS_MAX,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Run a program to its end; what it printed, when it succeeded."""
+    command = [str(word) for word in words]
+    try:
+        result = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, check=False, timeout=seconds_max, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        raise DeadlineExceeded(f"`{' '.join(command)}` did not end within {seconds_max:.0f} s") from None
+    except OSError as error:
+        raise CommandFailed(f"`{command[0]}` cannot be run: {error}") from error
+    if result.returncode != 0:
+        raise CommandFailed(
+            f"`{' '.join(command)}` ended with {result.returncode}: {(result.stderr or result.stdout).strip()}"
+        )
+    return result.stdout
+
+
+def tail(log: Path, lines: int = TAIL_LINES) -> str:
+    """The end of a log, for error messages."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def wait_until(what: str, holds: Callable[[], bool], seconds_max: float, log: Path | None = None) -> None:
+    """Wait for a condition; give up at the deadline, with the end of the log that says why."""
+    deadline = time.monotonic() + seconds_max
+    while not holds():
+        if time.monotonic() > deadline:
+            hint = f"; see {log}:\n{tail(log)}" if log is not None else ""
+            raise DeadlineExceeded(f"{what} did not happen within {seconds_max:.0f} s{hint}")
+        time.sleep(POLL_SECONDS)

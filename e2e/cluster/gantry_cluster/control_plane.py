@@ -1,0 +1,133 @@
+"""The control plane: etcd, API server, controllers, scheduler, DNS and the makers of volumes, all in the hub.
+
+Times are shorter than a real cluster's, because tests wait for them; they are stated here once. etcd does not wait for
+its disk: the cluster lives as long as one test run.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gantry_cluster.api import Api
+from gantry_cluster.certificates import Authority, Pair
+from gantry_cluster.commands import wait_until
+from gantry_cluster.kubeconfig import API_PORT, write_kubeconfig
+from gantry_cluster.machine import Machine
+from gantry_cluster.network import API_SERVICE, DNS_SERVICE, HUB_ADDRESS, PODS, SERVICES
+from gantry_cluster.places import CLUSTER, Folder
+from gantry_cluster.programs import Programs
+
+ETCD_URL = "http://127.0.0.1:2379"
+"""In the hub's own loopback, which nothing else can reach."""
+
+NOT_READY_AFTER_S = 12
+"""How long a silent node counts as ready (`--node-monitor-grace-period`; Kubernetes' own default is 50)."""
+
+EVICT_AFTER_S = 15
+"""How long a pod stays bound to a node that is not ready (Kubernetes' own default is 300)."""
+
+READY_SECONDS_MAX = 90.0
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """What the programs of the hub need to know; every method is one program's command line."""
+
+    folder: Folder
+    programs: Programs
+    authority: Authority
+    accounts: Pair
+
+    def way_in(self, program: str, user: str, *groups: str) -> Path:
+        """The kubeconfig of a program."""
+        pair = self.authority.issue(program, user, groups)
+        return write_kubeconfig(self.folder.keys / f"{program}.kubeconfig", self.authority, pair)
+
+    def etcd(self) -> list[str | Path]:
+        """The store."""
+        return [
+            *(self.programs["etcd"], "--name=hub", f"--data-dir={self.folder.etcd}", "--unsafe-no-fsync"),
+            *(f"--listen-client-urls={ETCD_URL}", f"--advertise-client-urls={ETCD_URL}"),
+            *("--listen-peer-urls=http://127.0.0.1:2380", "--log-level=warn"),
+        ]
+
+    def api_server(self) -> list[str | Path]:
+        """The API server, with the admission that an ordinary cluster has."""
+        names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+        server = self.authority.issue("api-server", "kube-apiserver", (), [HUB_ADDRESS, API_SERVICE, *names])
+        kubelet = self.authority.issue("api-server-kubelet", "kube-apiserver-kubelet-client", ["system:masters"])
+        return [
+            *(self.programs["kube-apiserver"], f"--etcd-servers={ETCD_URL}"),
+            *(f"--bind-address={HUB_ADDRESS}", f"--advertise-address={HUB_ADDRESS}", f"--secure-port={API_PORT}"),
+            *(f"--tls-cert-file={server.certificate}", f"--tls-private-key-file={server.key}"),
+            f"--client-ca-file={self.authority.pair.certificate}",
+            *(f"--kubelet-client-certificate={kubelet.certificate}", f"--kubelet-client-key={kubelet.key}"),
+            f"--kubelet-certificate-authority={self.authority.pair.certificate}",
+            "--kubelet-preferred-address-types=InternalIP",
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+            f"--service-account-key-file={self.accounts.certificate}",
+            f"--service-account-signing-key-file={self.accounts.key}",
+            *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
+            *("--allow-privileged=true", f"--service-cluster-ip-range={SERVICES}"),
+            "--enable-aggregator-routing=true",
+            f"--default-not-ready-toleration-seconds={EVICT_AFTER_S}",
+            f"--default-unreachable-toleration-seconds={EVICT_AFTER_S}",
+        ]
+
+    def controllers(self) -> list[str | Path]:
+        """The controllers, each as its own service account."""
+        way_in = self.way_in("kube-controller-manager", "system:kube-controller-manager")
+        return [
+            *(self.programs["kube-controller-manager"], f"--kubeconfig={way_in}", "--leader-elect=false"),
+            *("--bind-address=127.0.0.1", "--use-service-account-credentials=true"),
+            f"--service-account-private-key-file={self.accounts.key}",
+            f"--root-ca-file={self.authority.pair.certificate}",
+            *("--allocate-node-cidrs=false", f"--cluster-cidr={PODS}"),
+            *(f"--node-monitor-grace-period={NOT_READY_AFTER_S}s", "--node-monitor-period=2s"),
+        ]
+
+    def scheduler(self) -> list[str | Path]:
+        """The scheduler."""
+        way_in = self.way_in("kube-scheduler", "system:kube-scheduler")
+        return [
+            *(self.programs["kube-scheduler"], f"--kubeconfig={way_in}", "--leader-elect=false"),
+            "--bind-address=127.0.0.1",
+        ]
+
+    def dns(self) -> list[str | Path]:
+        """Names of Services and pods; `addons.yaml` gives it its Service and its rights."""
+        way_in = self.way_in("dns", "system:coredns")
+        file = self.folder.root / "Corefile"
+        kubernetes = f"kubernetes cluster.local in-addr.arpa {{\n  kubeconfig {way_in}\n  ttl 1\n }}"
+        file.write_text(f".:53 {{\n bind {HUB_ADDRESS}\n errors\n ready {HUB_ADDRESS}:8181\n {kubernetes}\n}}\n")
+        return [self.programs["dns"], "-conf", file]
+
+    def volumes(self) -> list[str | Path]:
+        """The maker of volumes, a program of ours."""
+        # `env`, because the hub has no environment of its own and the package is not installed.
+        run_it = (sys.executable, "-m", "gantry_cluster.provisioner", str(self.folder.root))
+        return ["env", f"PYTHONPATH={CLUSTER}", *run_it]
+
+
+def start(plane: ControlPlane, hub: Machine) -> None:
+    """Start what the API server needs, then it, then those who need it; return when all are ready."""
+    logs = plane.folder.logs
+    hub.spawn("etcd", plane.etcd(), logs / "etcd.log")
+    hub.spawn("kube-apiserver", plane.api_server(), logs / "kube-apiserver.log")
+    administrator = plane.authority.issue("administrator", "administrator", ["system:masters"])
+    write_kubeconfig(plane.folder.kubeconfig, plane.authority, administrator)
+    api = Api.of(plane.folder)
+    wait_until("a ready API server", api.is_ready, READY_SECONDS_MAX, logs / "kube-apiserver.log")
+    hub.spawn("kube-controller-manager", plane.controllers(), logs / "kube-controller-manager.log")
+    hub.spawn("kube-scheduler", plane.scheduler(), logs / "kube-scheduler.log")
+
+
+def start_addons(plane: ControlPlane, hub: Machine, kubectl: list[str | Path]) -> None:
+    """What stands on the API: DNS and volumes."""
+    text = (CLUSTER / "addons.yaml").read_text()
+    text = text.replace("$(DNS_SERVICE)", DNS_SERVICE).replace("$(HUB_ADDRESS)", HUB_ADDRESS)
+    hub.run(*kubectl, "apply", "--server-side", "-f", "-", stdin=text)
+    hub.spawn("dns", plane.dns(), plane.folder.logs / "dns.log")
+    hub.spawn("volumes", plane.volumes(), plane.folder.logs / "volumes.log")

@@ -1,0 +1,156 @@
+"""What was changed on this machine, so that it can be left as it was.
+
+The rule it guards: a change is written down before it is made, in a form whose undoing is harmless when the change was
+never made or is gone already. So `undo` may run after a crash at any point, and twice. Undoing goes backwards.
+
+The journal ends with the boot it belongs to: a restart of the machine has undone everything by itself, and then a
+number of a process or an old setting means nothing any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Literal
+
+from gantry_cluster.commands import POLL_SECONDS, run, wait_until
+from gantry_cluster.errors import ClusterError, CommandFailed
+from gantry_cluster.processes import Process
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+SETTINGS = Path("/proc/sys")
+END_SECONDS_MAX = 30.0
+
+Kind = Literal["setting", "folder", "mount", "group", "link", "route", "process"]
+
+
+class Journal:
+    """The changes of one cluster, in the order in which they were made."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "journal.json"
+        self._boot = BOOT.read_text().strip()
+
+    def _entries(self) -> list[tuple[Kind, str, str]]:
+        """Read anew every time: two programs may work on one cluster."""
+        if not self._path.exists():
+            return []
+        kept = json.loads(self._path.read_text())
+        return [(kind, name, value) for kind, name, value in kept["entries"]] if kept["boot"] == self._boot else []
+
+    def _note(self, kind: Kind, name: str, value: str = "") -> None:
+        entries = [*self._entries(), (kind, name, value)]
+        draft = self._path.with_suffix(".draft")
+        draft.write_text(json.dumps({"boot": self._boot, "entries": entries}, indent=1))
+        draft.replace(self._path)
+
+    def set(self, name: str, value: str | None) -> None:
+        """Change a setting of the kernel, or only note it because another program is going to change it."""
+        file = SETTINGS / name
+        self._note("setting", name, file.read_text().strip())
+        if value is not None:
+            file.write_text(value)
+
+    def folder(self, path: Path) -> None:
+        """Make a folder that is to vanish again."""
+        self._note("folder", str(path))
+        path.mkdir()
+
+    def mount(self, path: Path, kind: str, options: str) -> None:
+        """Mount a file system of the kernel."""
+        self._note("mount", str(path))
+        run("mount", "-t", kind, "-o", options, kind, path)
+
+    def group(self, path: Path) -> None:
+        """Make a control group; what others make below it vanishes with it."""
+        self._note("group", str(path))
+        path.mkdir(exist_ok=True)
+
+    def link(self, name: str) -> None:
+        """Note a network device that is about to be made."""
+        self._note("link", name)
+
+    def unreachable(self, addresses: str) -> None:
+        """Refuse packets to a range, before they take a way out that is not meant for them."""
+        self._note("route", addresses)
+        run("ip", "route", "add", "unreachable", addresses)
+
+    def process(self, process: Process) -> None:
+        """Note a process that was started."""
+        self._note("process", str(process.pid), str(process.started))
+
+    def undo(self) -> list[str]:
+        """Leave the machine as it was; what could not be undone, in words."""
+        failures: list[str] = []
+        for kind, name, value in reversed(self._entries()):
+            try:
+                _UNDO[kind](name, value)
+            except (ClusterError, OSError) as error:
+                failures.append(f"{kind} {name}: {error}")
+        if not failures:
+            self._path.unlink(missing_ok=True)
+        return failures
+
+
+def _undo_setting(name: str, value: str) -> None:
+    file = SETTINGS / name
+    if file.read_text().strip() != value:
+        file.write_text(value)
+
+
+def _undo_folder(name: str, value: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        Path(name).rmdir()
+
+
+def _undo_mount(name: str, value: str) -> None:
+    while Path(name).is_mount():
+        run("umount", name)
+
+
+def _undo_group(name: str, value: str) -> None:
+    """Control groups vanish from the leaves; a moment after their last process has."""
+    deadline = time.monotonic() + END_SECONDS_MAX
+    while Path(name).is_dir():
+        for folder, _, _ in os.walk(name, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+        if time.monotonic() > deadline:
+            raise ClusterError("still holds processes")
+        if Path(name).is_dir():
+            time.sleep(POLL_SECONDS)
+
+
+def _undo_link(name: str, value: str) -> None:
+    """It dies with the namespace of its other end, which the kernel takes apart in its own time."""
+    device = Path("/sys/class/net") / name
+    with contextlib.suppress(CommandFailed):
+        if device.exists():
+            run("ip", "link", "delete", name)
+    wait_until(f"the end of {name}", lambda: not device.exists(), END_SECONDS_MAX)
+
+
+def _undo_route(name: str, value: str) -> None:
+    if name in run("ip", "route", "show", "type", "unreachable").split():
+        run("ip", "route", "delete", "unreachable", name)
+
+
+def _undo_process(name: str, value: str) -> None:
+    process = Process(int(name), int(value))
+    process.send(signal.SIGKILL)
+    wait_until(f"the end of process {name}", lambda: not process.is_alive(), END_SECONDS_MAX)
+
+
+_UNDO = {
+    "setting": _undo_setting,
+    "folder": _undo_folder,
+    "mount": _undo_mount,
+    "group": _undo_group,
+    "link": _undo_link,
+    "route": _undo_route,
+    "process": _undo_process,
+}

@@ -1,0 +1,122 @@
+"""A machine within the machine: one process 1 in namespaces of its own, and programs that join it.
+
+    root namespaces                       a Machine
+    ─────────────────                     ─────────────────────────────────────────────
+    `up`  ── unshare ── process 1 ······· pid 1: pause (collects orphans, nothing else)
+    `up`  ── nsenter ── program ········· pid n: etcd, kubelet, containerd, ...
+
+Killing process 1 is pulling the plug: the kernel kills every process in the namespace at once, containers included,
+and takes mounts and network devices apart. That is how a node crashes in a test and how all of them end in `down`; no
+program has to be asked, and none can be forgotten.
+
+What is shared with the real machine: the kernel, its time, its disk (but not /run, /var/lib and /var/log, which every
+machine has of its own), and control groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gantry_cluster.commands import run, tail, wait_until
+from gantry_cluster.errors import CommandFailed
+from gantry_cluster.journal import Journal
+from gantry_cluster.processes import Process, child_of, is_running, start_apart
+
+START_SECONDS_MAX = 10.0
+
+
+def _note(journal: Journal, pid: int) -> None:
+    """Write down a process that we have just started, unless it has ended already."""
+    process = Process.of(pid)
+    if process is not None:
+        journal.process(process)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that was started to stay, and how to start it again."""
+
+    process: Process
+    words: tuple[str, ...]
+    log: Path
+
+
+@dataclass
+class Machine:
+    """One process 1, and the programs started beside it."""
+
+    name: str
+    init: Process
+    journal: Journal
+    programs: dict[str, Program] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, name: str, pause: Path, journal: Journal, log: Path) -> Machine:
+        """New namespaces, held open by `pause`."""
+        namespaces = ("--mount", "--net", "--pid", "--uts", "--ipc")
+        waiting = start_apart(["unshare", *namespaces, "--fork", "--mount-proc", "--", str(pause)], log)
+        _note(journal, waiting)
+        found: list[Process] = []
+
+        def is_there() -> bool:
+            child = child_of(waiting)
+            if child is not None:
+                found[:] = [child]
+            elif not is_running(waiting):
+                raise CommandFailed(f"namespaces cannot be made here; see {log}:\n{tail(log)}")
+            # Before it has become `pause`, mounts of the new namespace may still be under way.
+            return child is not None and Path(f"/proc/{child.pid}/comm").read_text().strip() == pause.name
+
+        wait_until(f"process 1 of {name}", is_there, START_SECONDS_MAX)
+        journal.process(found[0])
+        machine = cls(name, found[0], journal)
+        machine.run("hostname", name)
+        machine.run("ip", "link", "set", "lo", "up")
+        return machine
+
+    def is_alive(self) -> bool:
+        """Whether its process 1 runs."""
+        return self.init.is_alive()
+
+    def enter(self, words: Sequence[str | Path]) -> list[str]:
+        """The command that runs a program in this machine."""
+        namespaces = ("--mount", "--net", "--pid", "--uts", "--ipc")
+        return ["nsenter", "--target", str(self.init.pid), *namespaces, "--", *(str(word) for word in words)]
+
+    def run(self, *words: str | Path, stdin: str | None = None) -> str:
+        """Run a program in this machine to its end."""
+        return run(*self.enter(words), stdin=stdin)
+
+    def mount(self, *words: str | Path) -> None:
+        """A mount that only this machine sees."""
+        self.run("mount", *words)
+
+    def set(self, name: str, value: str) -> None:
+        """A setting of this machine's own network."""
+        self.run("tee", f"/proc/sys/{name}", stdin=value)
+
+    def spawn(self, name: str, words: Sequence[str | Path], log: Path) -> Process:
+        """Start a program that stays."""
+        entering = start_apart(self.enter(words), log)
+        # It collects the program's end, and stops when the program is stopped: `down` ends it before process 1.
+        _note(self.journal, entering)
+        found: list[Process] = []
+
+        def is_there() -> bool:
+            if not is_running(entering):
+                raise CommandFailed(f"{name} in {self.name} ended at once; see {log}:\n{tail(log)}")
+            child = child_of(entering)
+            found[:] = [child] if child else []
+            return bool(found)
+
+        wait_until(f"{name} in {self.name}", is_there, START_SECONDS_MAX, log)
+        self.programs[name] = Program(found[0], tuple(str(word) for word in words), log)
+        return found[0]
+
+    def respawn(self, program: str) -> Process:
+        """Start a program again that has ended."""
+        kept = self.programs[program]
+        assert not kept.process.is_alive(), f"{program} in {self.name} still runs"
+        return self.spawn(program, kept.words, kept.log)

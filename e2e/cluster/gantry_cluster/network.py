@@ -1,0 +1,105 @@
+"""The wires of the cluster, all of them inside the machines of `machine`.
+
+    root namespaces          hub                          node1, node2, ...
+    gk-outside 10.77.0.253 ─ outside ─┐
+                                   bridge 10.77.0.254
+                                      ├─ node1 ────────── eth0 10.77.0.1   pods 10.244.1.0/24
+                                      └─ node2 ────────── eth0 10.77.0.2   pods 10.244.2.0/24
+
+The root namespaces have one foot in the network of the nodes and refuse to send to pods or Services, which otherwise
+would be looked for behind the machine's own gateway: what runs there is a client outside of the cluster. A cut cable is
+a port of the bridge that is down; everything else that can go wrong on the way is a rule in the node's own tables
+(`faults`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gantry_cluster.commands import run, wait_until
+from gantry_cluster.journal import Journal
+from gantry_cluster.machine import Machine
+
+PREFIX = "10.77.0"
+HUB_ADDRESS = f"{PREFIX}.254"
+OUTSIDE_ADDRESS = f"{PREFIX}.253"
+OUTSIDE_LINK = "gk-outside"
+PODS = "10.244.0.0/16"
+SERVICES = "10.96.0.0/16"
+API_SERVICE = "10.96.0.1"
+DNS_SERVICE = "10.96.0.10"
+NODES_MAX = 9
+UNPLUG_SECONDS_MAX = 30.0
+
+
+def node_name(number: int) -> str:
+    """How a node is called, everywhere."""
+    return f"node{number}"
+
+
+def node_address(number: int) -> str:
+    """A node's address."""
+    return f"{PREFIX}.{number}"
+
+
+def pods_of(number: int) -> str:
+    """The addresses of a node's pods."""
+    return f"10.244.{number}.0/24"
+
+
+def wire_hub(hub: Machine, journal: Journal) -> None:
+    """The bridge, and the one wire that leads out of it."""
+    hub.run("ip", "link", "add", "bridge", "type", "bridge")
+    hub.run("ip", "address", "add", f"{HUB_ADDRESS}/24", "dev", "bridge")
+    hub.run("ip", "link", "set", "bridge", "up")
+    journal.link(OUTSIDE_LINK)
+    run("ip", "link", "add", OUTSIDE_LINK, "type", "veth", "peer", "name", "outside", "netns", str(hub.init.pid))
+    run("ip", "address", "add", f"{OUTSIDE_ADDRESS}/24", "dev", OUTSIDE_LINK)
+    run("ip", "link", "set", OUTSIDE_LINK, "up")
+    hub.run("ip", "link", "set", "outside", "master", "bridge", "up")
+    for inside in (PODS, SERVICES):
+        journal.unreachable(inside)
+
+
+def ports(hub: Machine) -> set[str]:
+    """The cables that are plugged into the bridge now."""
+    listed = hub.run("ip", "-brief", "link", "show", "master", "bridge")
+    return {line.partition("@")[0].split()[0] for line in listed.splitlines()}
+
+
+def wire_node(hub: Machine, node: Machine, number: int, nodes: int) -> None:
+    """A cable from the node to the bridge, and the ways to everybody's pods."""
+    port = node_name(number)
+    peer = ("peer", "name", "eth0", "netns", str(node.init.pid))
+    # The cable of a node that has just crashed dies with its namespace, which the kernel takes apart in its own time.
+    wait_until(f"a free port for {port}", lambda: port not in ports(hub), UNPLUG_SECONDS_MAX)
+    # Made from the root namespaces, because process numbers are those of whoever reads them.
+    run("ip", "link", "add", port, "netns", str(hub.init.pid), "type", "veth", *peer)
+    hub.run("ip", "link", "set", port, "master", "bridge", "up")
+    node.run("ip", "address", "add", f"{node_address(number)}/24", "dev", "eth0")
+    node.run("ip", "link", "set", "eth0", "up")
+    node.run("ip", "route", "add", "default", "via", HUB_ADDRESS)
+    for other in range(1, nodes + 1):
+        if other != number:
+            node.run("ip", "route", "add", pods_of(other), "via", node_address(other))
+    # The API server reaches webhooks and aggregated servers in pods.
+    hub.run("ip", "route", "replace", pods_of(number), "via", node_address(number))
+    node.set("net/ipv4/ip_forward", "1")
+    node.set("net/bridge/bridge-nf-call-iptables", "1")
+    # Pods keep their address towards other pods; only what leaves the cluster takes the node's.
+    masquerade = ("-s", PODS, "!", "-d", PODS, "-j", "MASQUERADE")
+    node.run("iptables", "--wait", "-t", "nat", "-A", "POSTROUTING", *masquerade)
+
+
+def name_files(machine: Machine, folder: Path, names: dict[str, str]) -> None:
+    """Nobody in a machine asks the real machine's name servers: its names are in a file."""
+    hosts = folder / "hosts"
+    lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in names.items())]
+    hosts.write_text("\n".join(lines) + "\n")
+    machine.mount("--bind", hosts, "/etc/hosts")
+    resolver = folder / "resolv.conf"
+    resolver.write_text(f"nameserver {HUB_ADDRESS}\n")
+    # On some machines the name is a link into /run, and the mount follows it.
+    target = Path("/etc/resolv.conf").resolve()
+    if target.exists():
+        machine.mount("--bind", resolver, target)

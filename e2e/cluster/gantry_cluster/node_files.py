@@ -1,0 +1,150 @@
+"""The files of a node: what containerd, the kubelet, kube-proxy and the pods' network are told.
+
+Four lines are here because of machines whose root may not do everything, as in many virtual ones: nobody lowers an
+`oom_score_adj` or raises a limit of open files (`restrict_oom_score_adj`, `oomScoreAdj`, `maxOpenFiles`), AppArmor may
+be absent, and connection tracking is the whole machine's and stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from gantry_cluster.api import Object
+from gantry_cluster.certificates import Authority, Pair
+from gantry_cluster.network import DNS_SERVICE, PODS, node_address, node_name, pods_of
+
+PAUSE_IMAGE = "gantry.dev/pause:1"
+SOCKET = "/run/containerd/containerd.sock"
+LEASE_S = 10
+"""A kubelet renews its Lease four times in this time (Kubernetes' own default is 40)."""
+
+PLUGINS_FOLDER = Path("/usr/lib/cni")
+OPEN_FILES = 20_000
+
+CONTAINERD = """\
+version = 2
+disabled_plugins = ["io.containerd.internal.v1.tracing", "io.containerd.tracing.processor.v1.otlp"]
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  disable_hugetlb_controller = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{plugins}"
+    conf_dir = "{folder}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    discard_unpacked_layers = true
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+"""
+
+
+@dataclass(frozen=True)
+class NodeFiles:
+    """Writes the files of one node into its folder."""
+
+    number: int
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return node_name(self.number)
+
+    @property
+    def group(self) -> str:
+        """The node's control group, below every controller."""
+        return f"gantry-{self.name}"
+
+    def containerd(self) -> Path:
+        """The runtime."""
+        return self._text(
+            "containerd.toml",
+            CONTAINERD.format(pause=PAUSE_IMAGE, plugins=PLUGINS_FOLDER, folder=self.folder),
+        )
+
+    def pod_network(self) -> Path:
+        """A bridge per node, addresses from its own range, and ports of the host on request."""
+        (self.folder / "cni").mkdir(exist_ok=True)
+        ranges = [[{"subnet": pods_of(self.number)}]]
+        bridge: Object = {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isGateway": True,
+            "ipMasq": False,
+            "hairpinMode": True,
+            "ipam": {"type": "host-local", "ranges": ranges, "routes": [{"dst": "0.0.0.0/0"}]},
+        }
+        ports: Object = {"type": "portmap", "capabilities": {"portMappings": True}}
+        return self._json("cni/10-pods.conflist", {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge, ports]})
+
+    def kubelet(self, authority: Authority) -> Path:
+        """The kubelet: our own control group, our own certificate, quick to tell that it lives."""
+        server = authority.issue(f"{self.name}-server", self.name, (), [self.name, node_address(self.number)])
+        return self._json("kubelet.json", self._kubelet_settings(authority.pair, server))
+
+    def _kubelet_settings(self, authority: Pair, server: Pair) -> Object:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "containerRuntimeEndpoint": f"unix://{SOCKET}",
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self.group}",
+            "oomScoreAdj": 0,
+            "maxOpenFiles": OPEN_FILES,
+            "failSwapOn": False,
+            "clusterDNS": [DNS_SERVICE],
+            "clusterDomain": "cluster.local",
+            "resolvConf": str(self.folder / "resolv.conf"),
+            "nodeLeaseDurationSeconds": LEASE_S,
+            "nodeStatusUpdateFrequency": "2s",
+            "syncFrequency": "10s",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(authority.certificate)},
+            },
+            "authorization": {"mode": "Webhook"},
+            "tlsCertFile": str(server.certificate),
+            "tlsPrivateKeyFile": str(server.key),
+            "evictionHard": {"memory.available": "200Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+            # Nobody could pull an image again that was collected.
+            "imageGCHighThresholdPercent": 100,
+            "serializeImagePulls": True,
+        }
+
+    def proxy(self, kubeconfig: Path) -> Path:
+        """Services, by rules of iptables in the node's own network."""
+        return self._json(
+            "kube-proxy.json",
+            {
+                "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+                "kind": "KubeProxyConfiguration",
+                "mode": "iptables",
+                "hostnameOverride": self.name,
+                "clientConnection": {"kubeconfig": str(kubeconfig)},
+                "clusterCIDR": PODS,
+                "bindAddress": node_address(self.number),
+                "oomScoreAdj": 0,
+                "conntrack": {
+                    "maxPerCore": 0,
+                    "min": 0,
+                    "tcpEstablishedTimeout": "0s",
+                    "tcpCloseWaitTimeout": "0s",
+                    "udpTimeout": "0s",
+                    "udpStreamTimeout": "0s",
+                },
+                "iptables": {"minSyncPeriod": "200ms", "syncPeriod": "30s"},
+            },
+        )
+
+    def _text(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def _json(self, name: str, content: Object) -> Path:
+        return self._text(name, json.dumps(content, indent=1))

@@ -1,0 +1,101 @@
+"""Pods as tests want them: a line of Python in our own image, under the rules of the `restricted` security standard.
+
+Nothing is pulled from anywhere (`imagePullPolicy: Never`): the image was given to every node before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gantry_cluster.api import Object
+from gantry_cluster.cluster import Cluster, condition
+from gantry_cluster.commands import wait_until
+from gantry_cluster.errors import ApiRefused
+
+IMAGE = "localhost/gantry:latest"
+USER = 10001
+POD_SECONDS_MAX = 120.0
+NOT_FOUND = 404
+
+IDLE = "import signal; signal.pause()"
+
+
+def container(name: str, program: str, **fields: object) -> Object:
+    """A container that runs some Python."""
+    return {
+        "name": name,
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["python", "-c", program],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        **fields,
+    }
+
+
+def pod_spec(*containers: Object, **fields: object) -> Object:
+    """A pod's specification that a restricted namespace admits."""
+    return {
+        "containers": list(containers),
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **fields,
+    }
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A namespace of a cluster, and what tests do in one."""
+
+    cluster: Cluster
+    name: str
+    labels: dict[str, str] = field(default_factory=lambda: {"pod-security.kubernetes.io/enforce": "restricted"})
+
+    def make(self) -> Namespace:
+        """Create it."""
+        metadata: Object = {"name": self.name, "labels": self.labels}
+        self.cluster.api.create("/api/v1/namespaces", {"metadata": metadata})
+        return self
+
+    def path(self, kind: str, group: str = "api/v1") -> str:
+        """The address of a collection in it."""
+        return f"/{group}/namespaces/{self.name}/{kind}"
+
+    def pod(self, name: str, spec: Object, labels: dict[str, str] | None = None) -> None:
+        """Start a pod."""
+        body: Object = {"metadata": {"name": name, "labels": labels or {"app": name}}, "spec": spec}
+        self.cluster.api.create(self.path("pods"), body)
+
+    def read_pod(self, name: str) -> Object | None:
+        """A pod, unless it is gone."""
+        try:
+            return self.cluster.api.get(f"{self.path('pods')}/{name}")
+        except ApiRefused as refusal:
+            if refusal.status != NOT_FOUND:
+                raise
+            return None
+
+    def is_ready(self, name: str) -> bool:
+        """Whether a pod is there and ready."""
+        pod = self.read_pod(name)
+        return pod is not None and condition(pod, "Ready") == "True"
+
+    def wait_ready(self, *names: str, seconds_max: float = POD_SECONDS_MAX) -> None:
+        """Wait until pods are ready."""
+        for name in names:
+            wait_until(f"ready pod {self.name}/{name}", lambda name=name: self.is_ready(name), seconds_max)  # type: ignore[misc]
+
+    def run(self, name: str, program: str, container: str = "main") -> str:
+        """Run some Python in a pod that is there; what it printed."""
+        words = ("exec", name, f"--namespace={self.name}", f"--container={container}", "--", "python", "-c", program)
+        return self.cluster.kubectl(*words).strip()

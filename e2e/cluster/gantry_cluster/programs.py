@@ -1,0 +1,137 @@
+"""The programs of the cluster: built once from pinned Go modules, and kept.
+
+A set of programs lies in a folder named after everything that decides what they are: the module's files, the compiler
+and the flags. So a newer pin is another folder, and nothing is ever replaced under a running cluster. A set is whole or
+absent: it is built elsewhere and put in place by one rename.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gantry_cluster.commands import run
+from gantry_cluster.errors import CommandFailed, MissingTool
+from gantry_cluster.places import MODULE, cache_folder
+
+PACKAGES = {
+    "pause": "./pause",
+    "dns": "./dns",
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
+    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+    "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+    "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+    "kube-proxy": "k8s.io/kubernetes/cmd/kube-proxy",
+    "helm": "helm.sh/helm/v3/cmd/helm",
+}
+BUILD_SECONDS_MAX = 3600.0
+FETCH_ATTEMPTS = 3
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Programs:
+    """A folder that holds every program."""
+
+    folder: Path
+
+    def __getitem__(self, name: str) -> Path:
+        """Where a program lies."""
+        if name not in PACKAGES:
+            raise KeyError(name)
+        return self.folder / name
+
+
+def kubernetes_version() -> str:
+    """The version that go.mod pins."""
+    match = re.search(r"^\s*k8s\.io/kubernetes (v\S+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
+    assert match, "go.mod requires k8s.io/kubernetes"
+    return match[1]
+
+
+def _link_flags() -> str:
+    """What an official build also stamps into the programs; without it they call themselves v0.0.0-master."""
+    version = kubernetes_version()
+    major, minor, _ = version.removeprefix("v").split(".", 2)
+    stamps = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    return "-s -w " + " ".join(f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamps.items())
+
+
+def _sources() -> list[Path]:
+    return [MODULE / "go.mod", MODULE / "go.sum", *sorted(MODULE.glob("*/*.go"))]
+
+
+def set_name(go_version: str) -> str:
+    """The name of the folder for what would be built now."""
+    digest = hashlib.sha256()
+    for part in (go_version, _link_flags(), *PACKAGES):
+        digest.update(part.encode() + b"\0")
+    for source in _sources():
+        digest.update(source.read_bytes() + b"\0")
+    return f"{kubernetes_version()}-{digest.hexdigest()[:16]}"
+
+
+def _go_environment() -> dict[str, str]:
+    """Static programs, and never an edit of our pins."""
+    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -trimpath"}
+
+
+def programs(say: Say) -> Programs:
+    """Every program, built when it is not there yet."""
+    if shutil.which("go") is None:
+        raise MissingTool("go is missing; on Debian 12: apt-get install -t bookworm-backports golang-go")
+    go_version = run("go", "-C", MODULE, "env", "GOVERSION", environment=_go_environment()).strip()
+    cache = cache_folder()
+    wanted = cache / set_name(go_version)
+    if wanted.is_dir():
+        return Programs(wanted)
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not wanted.is_dir():  # somebody else may have built it while we waited
+            _build(wanted, go_version, say)
+    return Programs(wanted)
+
+
+def _build(wanted: Path, go_version: str, say: Say) -> None:
+    """Fetch the modules, build each program, and put the set in place."""
+    say(f"building Kubernetes {kubernetes_version()} with {go_version}, once; about 10 minutes on two cores")
+    started = time.monotonic()
+    _fetch(say)
+    with tempfile.TemporaryDirectory(dir=wanted.parent, prefix="building-") as draft:
+        for number, (name, package) in enumerate(PACKAGES.items(), start=1):
+            since = time.monotonic()
+            run(
+                *("nice", "-n", "19", "go", "-C", MODULE, "build", "-ldflags", _link_flags()),
+                *("-o", Path(draft, name), package),
+                seconds_max=BUILD_SECONDS_MAX,
+                environment=_go_environment(),
+            )
+            say(f"  {number:>2}/{len(PACKAGES)} {name}: {time.monotonic() - since:.0f} s")
+        Path(draft).chmod(0o755)
+        Path(draft).rename(wanted)
+        Path(draft).mkdir()  # what the context manager expects to remove
+    say(f"built in {time.monotonic() - started:.0f} s; kept in {wanted}")
+
+
+def _fetch(say: Say) -> None:
+    """Fetch the modules; a proxy that stumbles is asked again."""
+    for attempt in range(1, FETCH_ATTEMPTS + 1):
+        try:
+            run("go", "-C", MODULE, "mod", "download", seconds_max=BUILD_SECONDS_MAX, environment=_go_environment())
+        except CommandFailed as error:
+            if attempt == FETCH_ATTEMPTS:
+                raise
+            say(f"  fetching modules failed, trying again: {error}")
+        else:
+            return

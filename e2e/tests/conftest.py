@@ -1,0 +1,52 @@
+"""Fixtures of the end-to-end tests."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gantry_cluster import look, making
+from gantry_cluster.cluster import Cluster, Plan
+from gantry_cluster.commands import run
+from gantry_cluster.places import Folder
+
+ROOT = Path(__file__).resolve().parents[2]
+ARCHIVE = ROOT / ".image" / "gantry.tar"
+SCRIPTS = ROOT / "scripts"
+LOCK = Path("/run/lock/gantry-cluster-tests")
+NODES = 3
+HUGE_PAGES = 32
+SCRIPT_SECONDS_MAX = 1200
+
+
+@pytest.fixture(scope="module")
+def whole_machine() -> Iterator[None]:
+    """A machine carries one cluster: tests of other processes wait here for their turn."""
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def image_archive() -> Path:
+    """Our image as a file, built when there is none; tests of the cluster itself want no newer one than there is."""
+    if not ARCHIVE.exists():
+        for words in ([SCRIPTS / "local-base"], [SCRIPTS / "image", "gantry-base"], [SCRIPTS / "image-archive"]):
+            run(*words, seconds_max=SCRIPT_SECONDS_MAX)
+    return ARCHIVE
+
+
+@pytest.fixture(scope="module")
+def cluster(whole_machine: None, image_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes with our image and some huge pages; afterwards the machine is as it was before."""
+    before = look.machine_as_it_is()
+    folder = Folder.at(tmp_path_factory.mktemp("cluster") / "here")
+    made = making.up(folder, Plan(NODES, HUGE_PAGES), print)
+    try:
+        assert made.load_image(image_archive) == ["localhost/gantry:latest"]
+        yield made
+    finally:
+        making.down(print)
+    assert look.differences(before, look.machine_as_it_is()) == []

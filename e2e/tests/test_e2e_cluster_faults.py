@@ -1,0 +1,160 @@
+"""Every fault that the harness can make is seen by the cluster, and is put right again."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import sys
+import time
+
+import pytest
+from gantry_cluster import faults, making, network, pods
+from gantry_cluster.cluster import Cluster, ready_nodes
+from gantry_cluster.commands import wait_until
+from gantry_cluster.errors import CommandFailed
+from gantry_cluster.pods import Namespace, container, pod_spec
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+
+SECONDS_MAX = 90.0
+REACH = "import socket; socket.create_connection(({host!r}, 8080), {seconds}).recv(9)"
+SERVE = """
+import socket
+server = socket.create_server(("", 8080))
+while True:
+    client, _ = server.accept()
+    client.sendall(b"here")
+    client.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(cluster: Cluster) -> Namespace:
+    """A server on node1 and one on node2; each can also ask."""
+    space = Namespace(cluster, "faults").make()
+    for number in (1, 2):
+        space.pod(f"on-{number}", pod_spec(container("main", SERVE), nodeName=f"node{number}"))
+    space.wait_ready("on-1", "on-2")
+    return space
+
+
+def reaches(space: Namespace, source: str, target: str, seconds: float = 3) -> bool:
+    """Whether one pod gets an answer of another, by its own address."""
+    pod = space.read_pod(target)
+    assert pod is not None
+    try:
+        space.run(source, REACH.format(host=pod["status"]["podIP"], seconds=seconds))
+    except CommandFailed as error:
+        assert "TimeoutError" in str(error) or "No route to host" in str(error), error
+        return False
+    return True
+
+
+def wait_ready_nodes(cluster: Cluster, *names: str) -> float:
+    """Wait until exactly these nodes are ready; how many seconds it took."""
+    started = time.monotonic()
+    wait_until(f"ready nodes {names}", lambda: ready_nodes(cluster.api) == set(names), SECONDS_MAX)
+    return time.monotonic() - started
+
+
+def test_a_node_whose_cable_is_cut_is_not_ready(cluster: Cluster, pair: Namespace) -> None:
+    """A node that nobody hears of is marked; its pods run on, and it comes back with its cable."""
+    with faults.uplink_cut(cluster, "node2"):
+        assert not reaches(pair, "on-1", "on-2")
+        print(f"cut -> NotReady: {wait_ready_nodes(cluster, 'node1', 'node3'):.1f} s")
+        pod = pair.read_pod("on-2")
+        assert pod is not None
+
+    print(f"joined -> Ready: {wait_ready_nodes(cluster, 'node1', 'node2', 'node3'):.1f} s")
+    wait_until("the way to on-2", lambda: reaches(pair, "on-1", "on-2"), SECONDS_MAX)
+    after = pair.read_pod("on-2")
+    assert after is not None
+    assert after["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_a_node_can_be_deaf_to_one_other(cluster: Cluster, pair: Namespace) -> None:
+    """What node2 sends to pods of node1 is lost there, so neither gets an answer; everybody else hears both."""
+    assert reaches(pair, "on-1", "on-2")
+
+    with faults.deaf(cluster, "node1", network.pods_of(2)):
+        assert not reaches(pair, "on-1", "on-2")
+        assert ready_nodes(cluster.api) == set(cluster.nodes)
+
+    assert reaches(pair, "on-1", "on-2")
+
+
+def test_packets_can_be_lost_by_chance(cluster: Cluster, pair: Namespace) -> None:
+    """With a third of the packets lost connections are made all the same, by repetition; the rule really counts."""
+    with faults.deaf(cluster, "node1", network.pods_of(2), share=0.33):
+        assert all(reaches(pair, "on-1", "on-2", seconds=30) for _ in range(3))
+        listed = cluster.machines["node1"].run("iptables", "-t", "raw", "-nvL", "PREROUTING")
+    [rule] = [line for line in listed.splitlines() if "statistic" in line]
+
+    assert int(rule.split()[0]) > 0
+
+
+def test_an_api_server_that_is_killed_comes_back_with_everything(cluster: Cluster, pair: Namespace) -> None:
+    """While the API server is away pods serve whoever asks; afterwards all is as it was."""
+    pod = pair.read_pod("on-2")
+    assert pod is not None
+
+    faults.kill(cluster, "hub", "kube-apiserver")
+    try:
+        with pytest.raises((OSError, http.client.HTTPException)):
+            cluster.api.get("/readyz")
+        asked = REACH.format(host=pod["status"]["podIP"], seconds=5)
+        cluster.machines["node1"].run(sys.executable, "-c", asked)
+    finally:
+        cluster.hub.respawn("kube-apiserver")
+    wait_until("a ready API server", cluster.api.is_ready, SECONDS_MAX)
+    wait_ready_nodes(cluster, *cluster.nodes)
+
+    after = pair.read_pod("on-2")
+    assert after is not None
+    assert after["metadata"]["uid"] == pod["metadata"]["uid"]
+
+
+def test_a_stopped_program_does_nothing_and_goes_on(cluster: Cluster) -> None:
+    """A stopped API server accepts connections and answers none, until it goes on."""
+    with faults.stopped(cluster, "hub", "kube-apiserver"):
+        with socket.create_connection((network.HUB_ADDRESS, 6443), 3):
+            pass
+        assert not cluster.api.is_ready()
+
+    wait_until("a ready API server", cluster.api.is_ready, SECONDS_MAX)
+
+
+def test_a_node_crashes_and_is_switched_on_again(cluster: Cluster, pair: Namespace) -> None:
+    """A crash takes every process of the node at once; after it the same disk is there, and pods start again."""
+    wait_ready_nodes(cluster, *cluster.nodes)
+    claim = {
+        "metadata": {"name": "kept"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    cluster.api.create(pair.path("persistentvolumeclaims"), claim)
+    volume = {"name": "store", "persistentVolumeClaim": {"claimName": "kept"}}
+    main = container("main", pods.IDLE, volumeMounts=[{"name": "store", "mountPath": "/store"}])
+    there = {"nodeSelector": {"kubernetes.io/hostname": "node3"}, "volumes": [volume]}
+    stay = [{"operator": "Exists"}]
+    pair.pod("keeper", pod_spec(main, tolerations=stay, **there))
+    pair.wait_ready("keeper")
+    pair.run("keeper", "open('/store/log', 'w').write('before the crash')")
+
+    faults.crash(cluster, "node3")
+    print(f"crash -> NotReady: {wait_ready_nodes(cluster, 'node1', 'node2'):.1f} s")
+    making.revive(cluster, "node3")
+
+    print(f"switched on -> Ready: {wait_ready_nodes(cluster, *cluster.nodes):.1f} s")
+    started = time.monotonic()
+    wait_until("a keeper that was started again", lambda: restarts(pair, "keeper") > 0, SECONDS_MAX)
+    pair.wait_ready("keeper")
+    print(f"Ready -> its pod: {time.monotonic() - started:.1f} s")
+    assert pair.run("keeper", "print(open('/store/log').read())") == "before the crash"
+
+
+def restarts(space: Namespace, name: str) -> int:
+    """How often a pod's container was started again."""
+    pod = space.read_pod(name)
+    assert pod is not None
+    return int(pod["status"]["containerStatuses"][0]["restartCount"])
