@@ -39,6 +39,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "consume": Entry("gantry_cli.consume", "consume", "Read messages."),
         "group": Entry("gantry_cli.group", "group", "Send a consumer group's dead letters again."),
     },
+    "Inside of containers": {
+        "pod": Entry("gantry_cli.pod.commands", "pod", "Run one server as the first process of a container."),
+    },
 }
 
 EXAMPLES: Final = """\b
