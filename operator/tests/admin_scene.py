@@ -18,11 +18,12 @@ from typing import Final, final
 import httpx
 
 from gantry_broker.testing.local import Dialogue, local_conf
+from gantry_remoting import RemotingError
 from gantry_status.order_client import order_once
 from gantry_status.orders import AskStatus, HaStatus
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/operator/src"}
+ENVIRONMENT: Final = os.environ | {"PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/operator/src:{ROOT}/operator/tests"}
 TOKEN: Final = "the-token-that-may-change-0123456789"
 READ_TOKEN: Final = "the-token-that-may-look-0123456789"
 READY_S: Final = 120.0
@@ -92,14 +93,16 @@ class Child:
 
 @final
 class BrokerChild:
-    """A broker over a store."""
+    """A broker over a store; or another program that is one, with options of its own in front."""
 
-    def __init__(self, store: Path, **conf: str) -> None:
+    def __init__(self, store: Path, *program: str, **conf: str) -> None:
         self.store = store
         pairs = local_conf(store, **conf)
         self.address = f"127.0.0.1:{pairs['listenPort']}"
+        self.replication = f"127.0.0.1:{pairs['haListenPort']}"
         options = [part for key, value in pairs.items() for part in ("-o", f"{key}={value}")]
-        self.child = Child("gantry_broker", options, "broker listening on")
+        module, *first = program or ("gantry_broker",)
+        self.child = Child(module, [*first, *options], "broker listening on")
 
     @property
     def page(self) -> Path:
@@ -160,9 +163,9 @@ class SidecarChild:
 
 
 @contextmanager
-def broker_beside(store: Path, **conf: str) -> Iterator[BrokerChild]:
+def broker_beside(store: Path, *program: str, **conf: str) -> Iterator[BrokerChild]:
     """A broker process, ended at the end."""
-    broker = BrokerChild(store, **conf)
+    broker = BrokerChild(store, *program, **conf)
     try:
         yield broker
     finally:
@@ -177,6 +180,47 @@ def sidecar_beside(store: Path, *arguments: str, listen: str = "127.0.0.1:0") ->
         yield sidecar
     finally:
         sidecar.child.end()
+
+
+@final
+class Load:
+    """Sends, one after the other, by a thread, for as long as anybody answers. Entered and left."""
+
+    def __init__(self, broker: BrokerChild, body: bytes = b"x" * 1000) -> None:
+        self.acknowledged = 0
+        self.fault = ""
+        self._broker = broker
+        self._body = body
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def grows(self) -> None:
+        """Wait until more was acknowledged than now."""
+        before = self.acknowledged
+        wait_for(lambda: self.acknowledged > before or bool(self.fault), "another send is acknowledged")
+
+    def _run(self) -> None:
+        async def send() -> None:
+            dialogue = await Dialogue.open(self._broker.address)
+            try:
+                while not self._stop.is_set():
+                    await dialogue.send_ok(self._body)
+                    self.acknowledged += 1
+            finally:
+                await dialogue.close()
+
+        try:
+            asyncio.run(send())
+        except (OSError, AssertionError, RemotingError, TimeoutError) as error:
+            self.fault = f"{type(error).__name__}: {error}"
 
 
 def token_files(folder: Path) -> list[str]:

@@ -16,7 +16,9 @@ from gantry_admin.server import serve
 from gantry_admin.settings import (
     AccessSettings,
     BrokerPaths,
+    BrokerTls,
     HealthSettings,
+    LeaseSettings,
     LogSettings,
     PeerSettings,
     SidecarSettings,
@@ -42,12 +44,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--broker", metavar="HOST:PORT", help="the broker's port [default: what it says itself]")
     made.add_argument("--broker-log", type=Path, metavar="FILE", help="its log, whose end goes into bundles")
     made.add_argument("--broker-credentials", type=Path, metavar="FILE", help="accessKey and secretKey to ask it with")
+    _broker_tls_options(made.add_argument_group("TLS with the broker"))
     made.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="where to answer")
     made.add_argument("--openapi", action="store_true", help="serve /openapi.json and /docs")
     made.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     _access_options(made.add_argument_group("who may what"))
     _log_options(made.add_argument_group("ranges of the log"))
     _group_options(made.add_argument_group("readiness and the group"))
+    _lease_options(made.add_argument_group("the shard's Lease in Kubernetes"))
     return made
 
 
@@ -58,6 +62,16 @@ def _access_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tls-key", type=Path, metavar="FILE", help="its key")
     group.add_argument("--tls-client-ca", type=Path, metavar="FILE", help="whose certificates may change (mTLS)")
     group.add_argument("--open-reads", action="store_true", help="on loopback, look and read messages without a token")
+
+
+def _broker_tls_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--broker-tls", action="store_true", help="speak TLS with its port; each of these does, too")
+    group.add_argument("--broker-tls-ca", type=Path, metavar="FILE", help="who signs its certificate")
+    group.add_argument("--broker-tls-cert", type=Path, metavar="FILE", help="our certificate, where it asks for one")
+    group.add_argument("--broker-tls-key", type=Path, metavar="FILE", help="its key")
+    group.add_argument(
+        "--broker-tls-verify", default="full", choices=["full", "authority", "none"], help="[default: full]"
+    )
 
 
 def _log_options(group: argparse._ArgumentGroup) -> None:
@@ -88,14 +102,36 @@ def _group_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--peer-ca", type=Path, metavar="FILE", help="authority of the peers' certificates")
 
 
+def _lease_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--lease", metavar="NAMESPACE/NAME", help="renew it while it names this broker as the master")
+    defaults = LeaseSettings(name="")
+    group.add_argument("--lease-server", default=defaults.server, metavar="URL", help="[default: %(default)s]")
+    group.add_argument(
+        "--lease-token-file", type=Path, default=defaults.token_file, metavar="FILE", help="[default: %(default)s]"
+    )
+    group.add_argument("--lease-ca", type=Path, default=defaults.ca, metavar="FILE", help="[default: %(default)s]")
+
+
+def _lease_of(options: argparse.Namespace) -> LeaseSettings | None:
+    if options.lease is None:
+        return None
+    return LeaseSettings(
+        name=options.lease, server=options.lease_server, token_file=options.lease_token_file, ca=options.lease_ca
+    )
+
+
 def settings_of(options: argparse.Namespace) -> SidecarSettings:
     """Raises ``SettingsError``."""
     log_listen = options.log_listen
+    broker_tls = BrokerTls(
+        is_asked_for=options.broker_tls, authority=options.broker_tls_ca, certificate=options.broker_tls_cert,
+        key=options.broker_tls_key, verify=options.broker_tls_verify,
+    )  # fmt: skip
     return validated(
         SidecarSettings(
             broker=BrokerPaths(
                 page=options.page, control=options.control, store=options.store, log_file=options.broker_log,
-                address=options.broker, credentials=options.broker_credentials,
+                address=options.broker, credentials=options.broker_credentials, tls=broker_tls,
             ),
             listen=parse_address(options.listen, "--listen"),
             access=AccessSettings(
@@ -112,6 +148,7 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
                 lag_bytes_max=options.max_lag,
             ),
             peers=PeerSettings(urls=tuple(options.peer), token_file=options.peer_token_file, ca=options.peer_ca),
+            lease=_lease_of(options),
             openapi=options.openapi,
         )
     )  # fmt: skip

@@ -3,6 +3,9 @@
 With an authority for clients a certificate is asked for and not insisted on: whoever shows one must have it from that
 authority, or is not connected at all; whoever shows none is nobody, who may ask the probes and nothing else. kubelet
 shows none.
+
+The files may be replaced at any time (`gantry_remoting.certificates`). Both servers are given one context for as long
+as they run, so that one is a door: each connection that begins gets its session from the newest context behind it.
 """
 
 from __future__ import annotations
@@ -10,28 +13,56 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gantry_admin.errors import SettingsError
 from gantry_admin.settings import AccessSettings
+from gantry_remoting.certificates import CertificateSource
+from gantry_remoting.tls_contexts import server_context
 
 
-def server_context(access: AccessSettings) -> ssl.SSLContext | None:
-    """None without a certificate. Raises ``SettingsError`` for files that cannot be used."""
-    if access.tls_cert is None:
+@final
+class Door(ssl.SSLContext):
+    """Stands for the newest context. It has no certificate of its own, so a session that it made itself would fail."""
+
+    source: CertificateSource[ssl.SSLContext]
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        return self.source.current.wrap_bio(*arguments, **options)
+
+    @classmethod
+    def to(cls, source: CertificateSource[ssl.SSLContext]) -> Door:
+        """A door to whatever the source has when somebody comes."""
+        door = cls(ssl.PROTOCOL_TLS_SERVER)
+        door.source = source
+        return door
+
+
+def listener_certificates(access: AccessSettings) -> CertificateSource[ssl.SSLContext] | None:
+    """The files of both listeners, to be started; None without a certificate."""
+    if access.tls_cert is None or access.tls_key is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    files = {"--tls-cert": access.tls_cert, "--tls-key": access.tls_key, "--tls-client-ca": access.tls_client_ca}
+    names: Final = {option: str(path) for option, path in files.items() if path is not None}
+    authority = names.get("--tls-client-ca")
+    certificate, key = names["--tls-cert"], names["--tls-key"]
+    return CertificateSource(
+        "sidecar", list(names.values()), lambda: server_context(certificate, key, authority), certificate=certificate,
+        names=names,
+    )  # fmt: skip
+
+
+async def open_door(source: CertificateSource[ssl.SSLContext] | None) -> Door | None:
+    """Load, and watch from now on. Raises ``SettingsError`` for files that cannot be used."""
+    if source is None:
+        return None
     try:
-        context.load_cert_chain(access.tls_cert, access.tls_key)
-        if access.tls_client_ca is not None:
-            context.load_verify_locations(access.tls_client_ca)
-            context.verify_mode = ssl.CERT_OPTIONAL
+        await source.start()
     except OSError as error:
-        raise SettingsError(f"the certificate cannot be used: {error.strerror or error}") from error
-    return context
+        raise SettingsError(str(error)) from error
+    return Door.to(source)
 
 
 def subject_of(certificate: Mapping[str, Any] | None) -> str | None:

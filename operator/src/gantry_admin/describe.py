@@ -8,10 +8,12 @@ from gantry_admin.documents import (
     BrokerMotion,
     BufferDocument,
     DiskDocument,
+    LeaseDocument,
     RoleDocument,
     SlaveDocument,
 )
 from gantry_admin.health import motion, moving_words
+from gantry_admin.lease_renewal import LeaseWord
 from gantry_admin.settings import HealthSettings
 from gantry_admin.watch import Look
 from gantry_status import Status
@@ -36,6 +38,17 @@ def motion_document(look: Look, now_ns: int, settings: HealthSettings) -> Broker
 def risk_documents(risks: tuple[AtRisk, ...]) -> list[AtRiskDocument]:
     """What would be lost."""
     return [AtRiskDocument(loss=risk.loss.value, bytes=risk.bytes, seconds=risk.seconds) for risk in risks]
+
+
+def lease_document(word: LeaseWord, now_ns: int) -> LeaseDocument:
+    """How the Lease stands."""
+    age_ms = None if word.renewed_ms is None else max(now_ns // 1_000_000 - word.renewed_ms, 0)
+    return LeaseDocument(
+        is_held=age_ms is not None and word.duration_ms is not None and age_ms < word.duration_ms,
+        renewed_age_ms=age_ms,
+        duration_ms=word.duration_ms,
+        reason=word.reason or None,
+    )
 
 
 def role_document(word: HaStatus) -> RoleDocument:

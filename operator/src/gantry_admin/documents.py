@@ -128,6 +128,15 @@ class Answered(Document):
     fault: str | None = Field(description="Why the last question was not answered; null when it was.")
 
 
+class LeaseDocument(Document):
+    """The shard's Lease, as this sidecar renews it for its broker."""
+
+    is_held: bool = Field(description="Whether the newest renewal still counts for the broker.")
+    renewed_age_ms: int | None
+    duration_ms: int | None
+    reason: str | None = Field(description="Why it is not renewed; null while it is.")
+
+
 class StatusDocument(Document):
     """One broker at this moment."""
 
@@ -152,6 +161,9 @@ class StatusDocument(Document):
     written_bytes_per_second: float | None
     at_risk: list[AtRiskDocument]
     slaves: list[SlaveDocument]
+    flush_mode: Literal["sync", "async"] | None = Field(
+        default=None, description="Whether sends wait for the disk; null until the broker has said so."
+    )
     buffer: BufferDocument | None
     disk: DiskDocument | None
     is_refusing_sends: bool | None
@@ -165,6 +177,7 @@ class StatusDocument(Document):
     )
     last_error: str | None
     last_error_wall_ms: int | None
+    lease: LeaseDocument | None = Field(default=None, description="Where this sidecar was given a Lease to renew.")
     said: RoleDocument | None = Field(
         description="What it said last of its role; see `said_fresh` for how old that is."
     )
@@ -247,36 +260,3 @@ class GroupsDocument(Source):
 
     groups: list[GroupDocument]
     left_out: int
-
-
-class MemberDocument(Document):
-    """One broker of the group as its sidecar says."""
-
-    url: str
-    is_self: bool
-    is_reachable: bool
-    age_ms: int | None
-    fault: str | None
-    status: StatusDocument | None
-
-
-class ShardDocument(Document):
-    """The brokers of one name: one master and its slaves."""
-
-    broker_name: str
-    epoch: int | None = Field(description="The newest that any of them has.")
-    masters: list[str] = Field(
-        description="Who says that it is the master in the newest epoch, by sidecar; one, if all is well."
-    )
-    stale_masters: list[str] = Field(description="Who says so in an older epoch.")
-    members: list[str]
-    wrote: int | None
-    confirmed: int | None
-    at_risk: list[AtRiskDocument]
-
-
-class GroupDocumentView(Document):
-    """This broker and the others whose sidecars are known, in one picture."""
-
-    shards: list[ShardDocument]
-    members: list[MemberDocument]

@@ -54,6 +54,8 @@ class Guard:
         access = settings.access
         self._writers: Final = None if access.token_file is None else TokenFile(access.token_file)
         self._readers: Final = None if access.read_token_file is None else TokenFile(access.read_token_file)
+        own = settings.peers.token_file
+        self._for_peers: Final = (self._readers or self._writers) if own is None else TokenFile(own)
         self._has_credentials: Final = access.has_credentials
         self._open_reads: Final = access.open_reads
         self._is_loopback: Final = settings.listen.is_loopback and settings.log_listen.is_loopback
@@ -61,12 +63,9 @@ class Guard:
     def __repr__(self) -> str:
         return f"<Guard credentials={self._has_credentials} loopback={self._is_loopback}>"
 
-    def peer_token(self, settings: SidecarSettings) -> str:
-        """What is shown to peers: their own file's, else a token of ours, the one that may do less first."""
-        if settings.peers.token_file is not None:
-            return TokenFile(settings.peers.token_file).first
-        file = self._readers or self._writers
-        return "" if file is None else file.first
+    def peer_token(self) -> str:
+        """What is shown to peers now: their own file's, else a token of ours, the one that may do less first."""
+        return "" if self._for_peers is None else self._for_peers.first
 
     def caller(self, authorization: str | None, certificate_subject: str | None) -> Caller:
         """Who that is. Raises ``Problem`` 401 for a token that is none of ours."""
@@ -106,7 +105,7 @@ class Guard:
 
     def refresh(self) -> None:
         """Read what has changed. Blocks: call it in a thread."""
-        for file in (self._writers, self._readers):
+        for file in {self._writers, self._readers, self._for_peers} - {None}:
             if file is not None:
                 file.refresh()
 

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from gantry_admin.lease_renewal import LeaseRenewal
 from gantry_admin.metrics_rocketmq import rocketmq_metrics
 from gantry_admin.sidecar import Sidecar
 from gantry_status import Phase, Role, Status
@@ -63,6 +64,8 @@ class BrokerCollector(Collector):
             yield from self._risks()
             yield from self._slaves(reading.status)
             yield from rocketmq_metrics(sidecar, sidecar.tables.latest(INVENTORY_OLD_S))
+        if sidecar.lease is not None:
+            yield from lease_metrics(sidecar.lease, sidecar.watch.now_ns())
         yield from self._own()
 
     def _health(self) -> Iterator[Metric]:
@@ -143,6 +146,17 @@ def stock(status: Status) -> Iterator[Metric]:
     yield gauge("gantry_queues", "Queues that have messages.", status.queues)
     yield labelled("gantry_recovery_bytes", "Of the log, while it is checked.", "state",
                    (("total", status.recovery_total_bytes), ("done", status.recovery_done_bytes)))  # fmt: skip
+
+
+def lease_metrics(renewal: LeaseRenewal, now_ns: int) -> Iterator[Metric]:
+    """The shard's Lease."""
+    renewed_ms = renewal.shown.renewed_ms
+    age_s = None if renewed_ms is None else max(now_ns / 1e9 - renewed_ms / 1e3, 0)
+    yield gauge("gantry_lease_age_seconds", "Since the last renewal that was answered had been asked for.", age_s)
+    counts = CounterMetricFamily("gantry_lease_renewals", "Attempts to renew the Lease.", labels=["outcome"])
+    for outcome, count in (("done", renewal.renewed), ("moved", renewal.moved), ("failed", renewal.failed)):
+        counts.add_metric([outcome], count)
+    yield counts
 
 
 @final

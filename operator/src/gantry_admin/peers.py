@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
@@ -18,7 +19,9 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import ValidationError
 
 from gantry_admin.documents import StatusDocument
+from gantry_admin.errors import SettingsError
 from gantry_admin.settings import PeerSettings
+from gantry_remoting.settings import ClientTlsSettings
 
 ASK_INTERVAL_S: Final = 1.0
 ASK_TIMEOUT_S: Final = 2.0
@@ -43,9 +46,16 @@ class PeerWord:
 class Peers:
     """Owned by the event loop."""
 
-    def __init__(self, settings: PeerSettings, token: str) -> None:
+    def __init__(self, settings: PeerSettings, token: Callable[[], str]) -> None:
+        """``token`` says what is shown now. Raises ``SettingsError`` for an authority that cannot be used."""
         self._token: Final = token
-        self._context: Final = ssl.create_default_context(cafile=None if settings.ca is None else str(settings.ca))
+        self._certificates: Final = ClientTlsSettings(
+            authority_file=None if settings.ca is None else str(settings.ca), names=("--peer-ca", "", "")
+        ).source("peers")
+        try:
+            self._certificates.load()
+        except OSError as error:
+            raise SettingsError(str(error)) from error
         self.words: dict[str, PeerWord] = {url: PeerWord(url=url) for url in settings.urls}
 
     def __repr__(self) -> str:
@@ -54,13 +64,14 @@ class Peers:
     async def run(self) -> None:
         """Ask everybody again and again, until cancelled."""
         while self.words:
-            await asyncio.gather(*(self._ask(url) for url in self.words))
+            context = await self._certificates.fresh()
+            await asyncio.gather(*(self._ask(url, context) for url in self.words))
             await asyncio.sleep(ASK_INTERVAL_S)
 
-    async def _ask(self, url: str) -> None:
+    async def _ask(self, url: str, context: ssl.SSLContext) -> None:
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
-                body = await self._get(urlsplit(url), "/v1/status")
+                body = await self._get(urlsplit(url), "/v1/status", context)
             status = StatusDocument.model_validate_json(body)
         except TimeoutError:
             fault = f"no answer within {ASK_TIMEOUT_S:g} s"
@@ -74,14 +85,15 @@ class Peers:
         old = self.words[url]
         self.words[url] = PeerWord(url=url, status=old.status, at_monotonic_s=old.at_monotonic_s, fault=fault[:300])
 
-    async def _get(self, url: SplitResult, path: str) -> bytes:
+    async def _get(self, url: SplitResult, path: str, context: ssl.SSLContext) -> bytes:
         """The body of a 200. Raises OSError or ValueError for anything else."""
         is_tls = url.scheme == "https"
         host = url.hostname or ""
         port = url.port or (443 if is_tls else 80)
-        reader, writer = await asyncio.open_connection(host, port, ssl=self._context if is_tls else None)
+        reader, writer = await asyncio.open_connection(host, port, ssl=context if is_tls else None)
         try:
-            token = f"Authorization: Bearer {self._token}\r\n" if self._token else ""
+            shown = self._token()
+            token = f"Authorization: Bearer {shown}\r\n" if shown else ""
             name = f"[{host}]" if ":" in host else host
             writer.write(f"GET {url.path.rstrip('/')}{path} HTTP/1.0\r\nHost: {name}:{port}\r\n{token}\r\n".encode())
             head = await reader.readuntil(b"\r\n\r\n")

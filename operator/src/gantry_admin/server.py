@@ -10,6 +10,7 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -17,7 +18,7 @@ from typing import Final
 import uvicorn
 
 from gantry_admin.app import make_app
-from gantry_admin.certificates import recording_protocol, server_context
+from gantry_admin.certificates import listener_certificates, open_door, recording_protocol
 from gantry_admin.errors import SettingsError
 from gantry_admin.log_listener import LogListener
 from gantry_admin.recent_lines import RecentLines
@@ -53,7 +54,6 @@ def bind(address: Address, option: str) -> socket.socket:
 
 async def serve(settings: SidecarSettings, recent: RecentLines | None = None) -> None:
     """Until SIGTERM or SIGINT. Raises ``SettingsError`` for what cannot be started."""
-    tls = server_context(settings.access)
     sidecar = Sidecar(settings)
     main_socket = bind(settings.listen, "--listen")
     try:
@@ -62,6 +62,22 @@ async def serve(settings: SidecarSettings, recent: RecentLines | None = None) ->
         main_socket.close()
         raise
     sidecar.fast_port = log_socket.getsockname()[1]
+    certificates = listener_certificates(settings.access)
+    try:
+        tls = await open_door(certificates)
+        await _serve(sidecar, tls, recent, main_socket, log_socket)
+    finally:
+        main_socket.close()
+        log_socket.close()
+        if certificates is not None:
+            await certificates.close()
+        log.info("stopped")
+
+
+async def _serve(
+    sidecar: Sidecar, tls: ssl.SSLContext | None, recent: RecentLines | None, main: socket.socket, fast: socket.socket
+) -> None:
+    """On these sockets, until a signal comes."""
     listener = LogListener(sidecar, tls)
     subjects: dict[tuple[str, int], str] = {}
     app = make_app(sidecar, subjects=subjects, recent=recent)
@@ -71,15 +87,14 @@ async def serve(settings: SidecarSettings, recent: RecentLines | None = None) ->
         limit_concurrency=CONNECTIONS_MAX, timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=GRACE_S,
         ssl_context_factory=None if tls is None else lambda *_: tls, backlog=BACKLOG,
     )  # fmt: skip
-    server = Announcing(config, main_socket, log_socket)
+    server = Announcing(config, main, fast)
     sidecar.start()
     try:
-        await listener.start(log_socket)
-        await server.serve(sockets=[main_socket])
+        await listener.start(fast)
+        await server.serve(sockets=[main])
     finally:
         await listener.close()
         await sidecar.close()
-        log.info("stopped")
 
 
 class Announcing(uvicorn.Server):

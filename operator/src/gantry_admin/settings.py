@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
+from urllib.parse import urlsplit
 
 from gantry_admin.errors import SettingsError
 
@@ -46,6 +48,33 @@ def parse_address(text: str, option: str) -> Address:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerTls:
+    """How the broker's main port is spoken to. Any of the files asks for TLS."""
+
+    is_asked_for: bool = False
+    """--broker-tls: speak TLS, with the system's authorities unless another is given; plain text by default."""
+
+    authority: Path | None = None
+    """--broker-tls-ca: who signs the broker's certificate; by default the system's authorities."""
+
+    certificate: Path | None = None
+    """--broker-tls-cert: our certificate, where the broker asks for one."""
+
+    key: Path | None = field(default=None, repr=False)
+    """--broker-tls-key: its key."""
+
+    verify: str = "full"
+    """--broker-tls-verify: `full` by default; `authority` does not compare names, for a broker that is reached by an
+    address that is not in its certificate; `none` believes everybody."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.is_asked_for or any((self.authority, self.certificate, self.key))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPaths:
     """Where the broker beside us is found."""
 
@@ -66,6 +95,9 @@ class BrokerPaths:
 
     credentials: Path | None = field(default=None, repr=False)
     """--broker-credentials: file with accessKey and secretKey, for a broker with access control."""
+
+    tls: BrokerTls = BrokerTls()
+    """How that port is spoken to; by default in plain text."""
 
 
 @final
@@ -114,8 +146,8 @@ class LogSettings:
     readers_max: int = 4
     """--log-readers: ranges at a time; one more is answered 429 with the time to wait."""
 
-    niceness: int = 5
-    """--log-nice: of the thread that sends files: it steps back behind the broker. 0 where the broker is elsewhere."""
+    niceness: int = 19
+    """--log-nice: of the thread that sends files; 19, so that whoever else wants the core has it at once."""
 
     range_bytes_max: int = 64 * MEBIBYTE
     """--log-range-max: the longest range of one answer; a longer one is answered with its beginning."""
@@ -154,6 +186,27 @@ class PeerSettings:
     """--peer-ca: authority of the peers' certificates; by default the system's."""
 
 
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """The shard's Lease in Kubernetes, which is renewed for the broker beside us."""
+
+    name: str
+    """--lease: NAMESPACE/NAME. Without it no Lease is renewed, and a broker that needs one has its slaves' grants."""
+
+    server: str = "https://kubernetes.default.svc"
+    """--lease-server: base URL of the API server; plain http only on loopback, since a token is shown to it."""
+
+    token_file: Path = field(default=SERVICE_ACCOUNT / "token", repr=False)
+    """--lease-token-file: what is shown to it; read for every request, since kubelet replaces it."""
+
+    ca: Path = SERVICE_ACCOUNT / "ca.crt"
+    """--lease-ca: who signs the API server's certificate."""
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarSettings:
@@ -176,6 +229,9 @@ class SidecarSettings:
 
     peers: PeerSettings = PeerSettings()
     """The rest of the group; by default nobody, and the view of the group is this broker."""
+
+    lease: LeaseSettings | None = None
+    """The shard's Lease; by default none is renewed."""
 
     openapi: bool = False
     """--openapi: serve `/openapi.json` and a page of it at `/docs`; off, since production needs neither."""
@@ -201,13 +257,32 @@ def validated(settings: SidecarSettings) -> SidecarSettings:
             raise SettingsError(f"--open-reads is for loopback, and {option} is {address}")
     if (access.tls_cert is None) != (access.tls_key is None):
         raise SettingsError("--tls-cert and --tls-key belong together")
+    if (settings.broker.tls.certificate is None) != (settings.broker.tls.key is None):
+        raise SettingsError("--broker-tls-cert and --broker-tls-key belong together")
     if access.tls_client_ca is not None and access.tls_cert is None:
         raise SettingsError("--tls-client-ca needs --tls-cert and --tls-key: certificates are shown in TLS only")
     if not 0 <= settings.log.niceness <= 19:
         raise SettingsError("--log-nice is 0 to 19")
     if settings.log.readers_max < 1 or settings.log.range_bytes_max < 1:
         raise SettingsError("--log-readers and --log-range-max are at least 1")
+    if settings.lease is not None:
+        _check_lease(settings.lease)
     for url in settings.peers.urls:
         if not url.startswith(("http://", "https://")):
             raise SettingsError(f"--peer {url[:200]}: write a base URL, http://host:port or https://host:port")
     return settings
+
+
+def _check_lease(lease: LeaseSettings) -> None:
+    """Raises ``SettingsError``."""
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", lease.name):
+        raise SettingsError(f"--lease {lease.name[:200]}: write NAMESPACE/NAME")
+    try:
+        url = urlsplit(lease.server)
+        host, port = url.hostname or "", url.port or 0
+    except ValueError as error:
+        raise SettingsError(f"--lease-server {lease.server[:200]}: {error}") from error
+    if url.scheme not in ("http", "https") or not host or url.path.strip("/") or url.query or url.username:
+        raise SettingsError(f"--lease-server {lease.server[:200]}: write https://host:port")
+    if url.scheme == "http" and not Address(host=host, port=port).is_loopback:
+        raise SettingsError("--lease-server: a token is shown to it, so use https beyond this machine")

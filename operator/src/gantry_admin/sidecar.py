@@ -16,27 +16,34 @@ from gantry_admin.at_risk import AtRisk, acked_offset, at_risk
 from gantry_admin.describe import (
     buffer_document,
     disk_document,
+    lease_document,
     motion_document,
     risk_documents,
     role_document,
     slave_documents,
 )
 from gantry_admin.documents import Answered, BrokerMotion, ReadyDocument, StatusDocument
+from gantry_admin.group_view import group_view
 from gantry_admin.guard import Guard
 from gantry_admin.health import Following, Hysteresis, Verdict, ready
+from gantry_admin.kubernetes_lease import KubernetesLease
+from gantry_admin.lease_renewal import ORDER_TIMEOUT_S, LeaseRenewal
 from gantry_admin.limits import LogLimits
 from gantry_admin.link import BrokerLink
 from gantry_admin.peers import Peers
-from gantry_admin.settings import SidecarSettings
+from gantry_admin.settings import LeaseSettings, SidecarSettings
+from gantry_admin.shard_ledgers import ShardLedgers
 from gantry_admin.store_files import StoreFiles
 from gantry_admin.tables import Tables
 from gantry_admin.watch import Look, PageWatch
 from gantry_status import Reading
 from gantry_status.moment import Now, now
+from gantry_status.orders import HaStatus, Lease
 
 log = logging.getLogger(__name__)
 
 RATE_WINDOW_NS: Final = 5_000_000_000
+LEDGER_INTERVAL_S: Final = 1.0
 
 
 def version() -> str:
@@ -57,10 +64,13 @@ class Sidecar:
         self.guard: Final = Guard(settings)
         self.watch: Final = PageWatch(str(settings.broker.page), clock=clock)
         self.link: Final = BrokerLink(str(settings.broker.control), clock=clock)
-        self.peers: Final = Peers(settings.peers, self.guard.peer_token(settings))
+        self.peers: Final = Peers(settings.peers, self.guard.peer_token)
         self.files: Final = StoreFiles(settings.broker.store)
         self.limits: Final = LogLimits(settings.log)
         self.tables: Final = Tables(self)
+        self.lease: Final = self._lease_renewal(settings.lease)
+        """None where no Lease is renewed."""
+        self.ledgers: Final = ShardLedgers(settings.health.lag_bytes_max)
         self.fast_port: int | None = None
         """Where ranges leave by sendfile, once that listens."""
         self.waiters = 0
@@ -83,6 +93,9 @@ class Sidecar:
         self._begin(self.link.run(), "link")
         self._begin(self.guard.keep_fresh(), "guard")
         self._begin(self.peers.run(), "peers")
+        self._begin(self._keep_ledgers(), "ledgers")
+        if self.lease is not None:
+            self._begin(self.lease.run(), "lease")
 
     async def close(self) -> None:
         """End what runs in the background."""
@@ -91,6 +104,24 @@ class Sidecar:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.tables.close()
         await asyncio.to_thread(self.watch.close)
+
+    async def _keep_ledgers(self) -> None:
+        """Look at them though nobody asks: what is at risk gets its age from the look before."""
+        while True:
+            group_view(self)
+            await asyncio.sleep(LEDGER_INTERVAL_S)
+
+    def _lease_renewal(self, settings: LeaseSettings | None) -> LeaseRenewal | None:
+        if settings is None:
+            return None
+
+        def word() -> HaStatus | None:
+            return self.link.word.fresh(self.watch.now_ns()) if self.motion().state == "moving" else None
+
+        async def give(order: Lease) -> object:
+            return await self.link.order(order, timeout_s=ORDER_TIMEOUT_S)
+
+        return LeaseRenewal(KubernetesLease(settings), word, give)
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=f"gantry-{name}")
@@ -176,6 +207,7 @@ class Sidecar:
             written_bytes_per_second=self.watch.history.rate(RATE_WINDOW_NS),
             at_risk=risk_documents(self.risks()),
             slaves=[] if status is None else slave_documents(status, word.status, now_ns),
+            flush_mode=self.tables.flush_mode(),
             buffer=None if status is None else buffer_document(status),
             disk=None if status is None else disk_document(status),
             is_refusing_sends=status and status.is_refusing_sends,
@@ -187,6 +219,7 @@ class Sidecar:
             certificate_ends_wall_ms=status and status.certificate_ends_wall_ms,
             last_error=status and (status.last_error or None),
             last_error_wall_ms=status and status.last_error_wall_ms,
+            lease=None if self.lease is None else lease_document(self.lease.shown, now_ns),
             said=None if word.status is None else role_document(word.status),
             said_fresh=Answered(age_ms=word.age_ms(now_ns), fault=word.fault or None),
             sidecar={"version": version()},

@@ -16,11 +16,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
-from gantry_access import AccessFileError, read_credentials
+from gantry_access import AccessFileError
+from gantry_admin.broker_client import BrokerClient
 from gantry_admin.errors import Problem
 from gantry_admin.inventory import Inventory, from_broker, from_disk, server_topics
 from gantry_admin.log_span import log_span
-from gantry_client import Admin, ClientSettings
+from gantry_client import Admin
 from gantry_client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ OLD_S: Final = 10.0
 PATIENCE_S: Final = 0.06
 """How long somebody waits for the broker; with the same again for the disk it stays under a tenth of a second."""
 PATIENCE_DISK_S: Final = 0.03
-REQUEST_TIMEOUT_MS: Final = 2_000
 
 
 class Shown(NamedTuple):
@@ -59,12 +59,15 @@ class Tables:
 
     def __init__(self, sidecar: Sidecar) -> None:
         self._sidecar: Final = sidecar
-        self._admin: Admin | None = None
-        self._admin_address = ""
+        self._client: Final = BrokerClient(sidecar.settings.broker)
         self._told: Shown | None = None
         self._read: Shown | None = None
         self._asking: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._configuring: asyncio.Task[None] | None = None
+        self._flush_mode: Literal["sync", "async"] | None = None
+        self._flush_mode_of: object = None
+        """Which start of the broker has said so."""
         self._fault = "it was not asked yet"
         self._disk_fault = "it was not read yet"
 
@@ -73,12 +76,11 @@ class Tables:
 
     async def close(self) -> None:
         """End what is under way."""
-        for task in (self._asking, self._reading):
+        for task in (self._asking, self._reading, self._configuring):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        if self._admin is not None:
-            await self._admin.close()
+        await self._client.close()
 
     async def get(self, *, young_s: float = YOUNG_S) -> Shown:
         """What is to be shown now. Raises ``Problem`` 503 when there is nothing at all yet."""
@@ -120,6 +122,26 @@ class Tables:
         except (ClientError, AccessFileError) as error:
             raise Problem(503, str(error)[:300]) from error
 
+    def flush_mode(self) -> Literal["sync", "async"] | None:
+        """Whether sends wait for the broker's disk; asked in the background, once for each of its starts."""
+        reading = self._sidecar.reading
+        boot = None if reading is None else reading.origin.boot_id
+        if boot != self._flush_mode_of:
+            self._flush_mode = None
+            if self._sidecar.motion().state == "moving":
+                self._configuring = _started(self._configuring, self._configure)
+        return self._flush_mode
+
+    async def _configure(self) -> None:
+        reading = self._sidecar.reading
+        try:
+            found = (await self.broker_settings()).get("flushDiskType")
+        except Problem:
+            await asyncio.sleep(YOUNG_S)  # before it is asked again
+            return
+        self._flush_mode = "sync" if found == "SYNC_FLUSH" else "async" if found == "ASYNC_FLUSH" else None
+        self._flush_mode_of = None if reading is None else reading.origin.boot_id
+
     def _servers(self) -> set[str]:
         word, reading = self._sidecar.link.word.status, self._sidecar.reading
         broker = reading.origin.broker_name if reading is not None else ""
@@ -140,18 +162,7 @@ class Tables:
         address = broker.address or (word.address if word is not None else "")
         if not address:
             raise Problem(503, "its address is not known yet: give --broker, or wait until it answers orders")
-        if self._admin is None or self._admin_address != address:
-            if self._admin is not None:
-                await self._admin.close()
-            path = broker.credentials
-            credentials = None if path is None else await asyncio.to_thread(read_credentials, path)
-            settings = ClientSettings(
-                request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=1_000, credentials=credentials
-            )
-            # No name server is ever asked: the questions are to one broker whose address is known.
-            self._admin, self._admin_address = Admin(address, client_settings=settings), address
-            await self._admin.start()
-        return self._admin, address
+        return await self._client.at(address), address
 
     async def _read_disk(self) -> None:
         sidecar = self._sidecar

@@ -194,6 +194,11 @@ def probe_buildah() -> str | None:
     return missing_commands("buildah")
 
 
+def probe_prometheus() -> str | None:
+    """Prometheus and its tool, to be scraped by."""
+    return missing_commands("prometheus", "promtool")
+
+
 NEEDS: dict[str, Need] = {
     need.name: need
     for need in (
@@ -208,6 +213,7 @@ NEEDS: dict[str, Need] = {
         Need("browser", probe_browser, "apt-get install chromium"),
         Need("openssl", probe_openssl, "apt-get install openssl"),
         Need("buildah", probe_buildah, "apt-get install buildah"),
+        Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }
 

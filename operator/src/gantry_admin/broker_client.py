@@ -1,0 +1,72 @@
+"""The sidecar as a client of its broker: a connection with TLS and a signature where the broker wants them.
+
+Files are read again when they have changed: certificates by the client itself at its next connection, the account here
+at the next question, so that neither needs a restart. Another address or another account makes another client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, final
+
+from gantry_access import Credentials, read_credentials
+from gantry_admin.settings import BrokerPaths, BrokerTls
+from gantry_client import Admin, ClientSettings, ClientTlsSettings
+
+REQUEST_TIMEOUT_MS: Final = 2_000
+CONNECT_TIMEOUT_MS: Final = 1_000
+
+
+def client_tls(tls: BrokerTls) -> ClientTlsSettings | None:
+    """How the broker's port is spoken to; None is plain text."""
+    if not tls.is_on:
+        return None
+    return ClientTlsSettings(
+        authority_file=None if tls.authority is None else str(tls.authority),
+        certificate_file=None if tls.certificate is None else str(tls.certificate),
+        key_file=None if tls.key is None else str(tls.key),
+        is_server_verified=tls.verify != "none",
+        is_host_name_checked=tls.verify == "full",
+        names=("--broker-tls-ca", "--broker-tls-cert", "--broker-tls-key"),
+    )
+
+
+@final
+class BrokerClient:
+    """Owned by the event loop. A client that is replaced ends the questions that are still asked with it."""
+
+    def __init__(self, paths: BrokerPaths) -> None:
+        self._paths: Final = paths
+        self._admin: Admin | None = None
+        self._made_of: tuple[str, Credentials | None] | None = None
+        self._turn: Final = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<BrokerClient {'' if self._made_of is None else self._made_of[0]}>"
+
+    async def at(self, address: str) -> Admin:
+        """The client for this address. Raises ``AccessFileError``."""
+        async with self._turn:
+            return await self._at(address)
+
+    async def _at(self, address: str) -> Admin:
+        path = self._paths.credentials
+        credentials = None if path is None else await asyncio.to_thread(read_credentials, path)
+        if self._admin is not None and self._made_of == (address, credentials):
+            return self._admin
+        await self.close()
+        settings = ClientSettings(
+            request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=CONNECT_TIMEOUT_MS, credentials=credentials,
+            tls=client_tls(self._paths.tls),
+        )  # fmt: skip
+        # No name server is ever asked: the questions are to one broker whose address is known.
+        admin = Admin(address, client_settings=settings)
+        await admin.start()
+        self._admin, self._made_of = admin, (address, credentials)
+        return admin
+
+    async def close(self) -> None:
+        """End the connection."""
+        admin, self._admin, self._made_of = self._admin, None, None
+        if admin is not None:
+            await admin.close()

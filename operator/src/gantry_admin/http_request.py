@@ -1,0 +1,73 @@
+"""One HTTP request of ours to somebody else, in the event loop, bounded in size; its time is bounded by who asks.
+
+A connection for each, since the few that are sent are seconds apart. What comes back is data from somebody else: the
+head and the body have bounds, a redirection is an answer like any other, and nothing is decompressed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple, final
+from urllib.parse import SplitResult
+
+import h11
+
+HEAD_BYTES_MAX: Final = 64 * 1024
+BODY_BYTES_MAX: Final = 1 << 20
+PIECE_BYTES: Final = 64 * 1024
+
+
+class HttpAnswer(NamedTuple):
+    """What came back."""
+
+    status: int
+    body: bytes
+
+
+@final
+class BadAnswer(Exception):
+    """Not HTTP, too long, or broken off. Ask again, or somebody else."""
+
+
+async def http_request(
+    server: SplitResult, method: str, path: str, headers: Mapping[str, str], body: bytes, context: ssl.SSLContext
+) -> HttpAnswer:
+    """Ask once. Raises OSError or ``BadAnswer``; ``context`` is for `https`."""
+    is_tls = server.scheme == "https"
+    host, port = server.hostname or "", server.port or (443 if is_tls else 80)
+    reader, writer = await asyncio.open_connection(host, port, ssl=context if is_tls else None)
+    try:
+        http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES_MAX)
+        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        own = {"Host": name, "Connection": "close", "Content-Length": str(len(body))}
+        request = h11.Request(method=method, target=path, headers=list({**own, **headers}.items()))
+        pieces = [http.send(request), http.send(h11.Data(data=body)) if body else b"", http.send(h11.EndOfMessage())]
+        writer.write(b"".join(piece or b"" for piece in pieces))
+        return await _answer(http, reader)
+    except h11.ProtocolError as error:
+        raise BadAnswer(f"what it answered is no HTTP: {error}") from error
+    finally:
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> HttpAnswer:
+    status, body = 0, bytearray()
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            http.receive_data(await reader.read(PIECE_BYTES))
+        elif isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > BODY_BYTES_MAX:
+                raise BadAnswer(f"its answer is longer than {BODY_BYTES_MAX} bytes")
+        elif isinstance(event, h11.EndOfMessage):
+            return HttpAnswer(status, bytes(body))
+        elif not isinstance(event, h11.InformationalResponse):
+            raise BadAnswer("it closed the connection without an answer")

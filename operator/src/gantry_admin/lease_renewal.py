@@ -1,0 +1,145 @@
+"""Renewing the shard's Lease for the broker beside us, as long as the record there names it as the master.
+
+    sent ------- the API server renews ------- answered ------- order `lease` ------> the broker holds a key until
+      |                                                                               sent + duration, less a margin
+      `- this moment counts, on the boot-time clock of the machine that broker and sidecar share
+
+The key is one of two with which a master may acknowledge where no slave's ack is needed (design 5). The rules:
+
+- What counts is when the request was *sent*. Whoever takes a new epoch waits for the whole duration after his own
+  write, and every renewal that succeeds was sent before it.
+- The broker is told only of renewals that were answered. One that was not answered may have been done: nobody is told,
+  which wastes a key and risks nothing.
+- A renewal changes nothing but the time. If the record has moved on, it fails, and is not tried again before the record
+  was read and names this broker still.
+- Nothing is asked of anybody for a broker that is no master, or that stands still.
+
+A sidecar that ends gives nothing back: its broker keeps the key for as long as it was given, and the next one renews.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+from gantry_admin.errors import Problem
+from gantry_admin.lease_keeper import KeptLease, LeaseKeeper, LeaseMoved, LeaseUnavailable, why_not_asked, why_not_named
+from gantry_status.moment import Now, now
+from gantry_status.orders import HaStatus, Lease
+
+log = logging.getLogger(__name__)
+
+RENEWALS_PER_DURATION: Final = 3
+INTERVAL_S_MIN: Final = 0.2
+RETRY_S: Final = 1.0
+"""After a failure, and while the record does not name this broker; less where a Lease is short."""
+IDLE_S: Final = 0.5
+"""Between two looks at a broker that is no master: they cost nobody anything."""
+ASK_TIMEOUT_S: Final = 4.0
+ORDER_TIMEOUT_S: Final = 1.0
+
+Give = Callable[[Lease], Awaitable[object]]
+"""Pass an order on to the broker. Raises ``Problem``."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseWord:
+    """How the Lease stands, for people."""
+
+    reason: str = "it was not read yet"
+    """Why it is not renewed; empty while it is."""
+    renewed_ms: int | None = None
+    """When the last request that was answered had been sent, on the boot-time clock."""
+    duration_ms: int | None = None
+
+
+@final
+class LeaseRenewal:
+    """Owned by the event loop."""
+
+    def __init__(
+        self, keeper: LeaseKeeper, word: Callable[[], HaStatus | None], give: Give, *, clock: Now = now
+    ) -> None:
+        """``word`` is what the broker said lately of its role; None if it said nothing, or stands still."""
+        self.shown: LeaseWord = LeaseWord()
+        self.renewed = 0
+        self.moved = 0
+        self.failed = 0
+        self._keeper: Final = keeper
+        self._word: Final = word
+        self._give: Final = give
+        self._clock: Final = clock
+        self._kept: KeptLease | None = None
+
+    def __repr__(self) -> str:
+        return f"<LeaseRenewal renewed={self.renewed} {self.shown.reason}>"
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            wait_s = await self.step()
+            await asyncio.sleep(wait_s)
+
+    async def step(self) -> float:
+        """Renew if it is right to, and say in how many seconds to come back."""
+        word = self._word()
+        reason = why_not_asked(word)
+        if reason or word is None:
+            self._kept = None
+            self._say(reason)
+            return IDLE_S
+        try:
+            return await self._renew(word)
+        except LeaseMoved:
+            self.moved += 1
+            self._kept = None
+            self._say("somebody else has changed it just now")
+            return 0.0
+        except LeaseUnavailable as error:
+            self.failed += 1
+            self._kept = None
+            self._say(str(error))
+        except Problem as problem:
+            self._say(f"the broker did not take it: {problem.reason}")
+        return self._retry_s()
+
+    async def _renew(self, word: HaStatus) -> float:
+        kept = self._kept
+        if kept is None:
+            kept = await self._keeper.read(timeout_s=self._timeout_s())
+        reason = why_not_named(kept.record, word)
+        if reason or kept.record is None:
+            self._kept = None
+            self._say(reason)
+            return self._retry_s()
+        sent_ms = self._now_ms()
+        holder = f"{word.broker_name}/{word.broker_id}/{word.identity}"
+        self._kept = await self._keeper.renew(kept, holder, timeout_s=self._timeout_s())
+        duration_ms = kept.record.duration_ms
+        await self._give(Lease(renewed_ms=sent_ms, duration_ms=duration_ms))
+        self.renewed += 1
+        if self.shown.reason:
+            log.info("the Lease is renewed for this broker", extra={"epoch": word.epoch})
+        self.shown = LeaseWord(reason="", renewed_ms=sent_ms, duration_ms=duration_ms)
+        return max(duration_ms / 1000 / RENEWALS_PER_DURATION, INTERVAL_S_MIN)
+
+    def _timeout_s(self) -> float:
+        known = self.shown.duration_ms
+        return ASK_TIMEOUT_S if known is None else min(ASK_TIMEOUT_S, known / 1000 / RENEWALS_PER_DURATION)
+
+    def _retry_s(self) -> float:
+        known = self.shown.duration_ms
+        return RETRY_S if known is None else min(RETRY_S, known / 1000 / (4 * RENEWALS_PER_DURATION))
+
+    def _say(self, reason: str) -> None:
+        if reason != self.shown.reason and not self.shown.reason:
+            log.warning("the Lease is not renewed for this broker any more", extra={"reason": reason})
+        shown = self.shown
+        self.shown = LeaseWord(reason=reason, renewed_ms=shown.renewed_ms, duration_ms=shown.duration_ms)
+
+    def _now_ms(self) -> int:
+        return self._clock().boottime_ns // 1_000_000

@@ -1,0 +1,312 @@
+"""Renewing the Lease at an API server over real HTTP: for whom, when not, and what counts when it does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import trustme
+from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
+
+from gantry_admin.errors import Problem, SettingsError
+from gantry_admin.kubernetes_lease import KubernetesLease
+from gantry_admin.lease_keeper import KeptLease, LeaseMoved, LeaseUnavailable
+from gantry_admin.lease_renewal import LeaseRenewal
+from gantry_admin.settings import LeaseSettings
+from gantry_broker.testing.certificates import Party
+from gantry_spec.lease import LeaseRecord
+from gantry_spec.lease_annotations import RECORD, VERSION, record_of
+from gantry_status.moment import now
+from gantry_status.orders import HaRole, HaStatus, Lease
+
+WORD = HaStatus(role=HaRole.MASTER, epoch=3_000, broker_id=1, identity="store-1", broker_name="orders-0")
+NAMED = record_with(3_000, 1, "store-1")
+
+
+def keeper_of(server: FakeApiServer, folder: Path, *, ca: Path | None = None) -> KubernetesLease:
+    """The real one, before this server."""
+    path = folder / "token"
+    path.write_text(TOKEN + "\n")
+    return KubernetesLease(LeaseSettings(name=NAME, server=server.url, token_file=path, ca=ca or folder / "none"))
+
+
+class Scene:
+    """A renewal for a broker that says what it is told to say."""
+
+    def __init__(self, server: FakeApiServer, folder: Path, word: HaStatus | None = WORD) -> None:
+        self.word = word
+        self.given: list[Lease] = []
+        self.refusal: Problem | None = None
+        self.renewal = LeaseRenewal(keeper_of(server, folder), lambda: self.word, self.give)
+
+    async def give(self, order: Lease) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.given.append(order)
+
+
+def boottime_ms() -> int:
+    return now().boottime_ns // 1_000_000
+
+
+async def test_a_renewal_changes_the_time_and_nothing_of_the_record(tmp_path: Path) -> None:
+    """The record keeps its version; the broker is told when the request was sent, before it had come there."""
+    with api_server() as server:
+        server.put(NAMED)
+        annotations, came = dict(server.annotations), []
+        server.on_put.append(lambda: came.append(boottime_ms()))
+        scene, before_ms = Scene(server, tmp_path), boottime_ms()
+
+        wait_s = await scene.renewal.step()
+        await scene.renewal.step()
+
+    [first, second] = scene.given
+    assert before_ms <= first.renewed_ms <= came[0]
+    assert first.duration_ms == 15_000 and wait_s == 5.0
+    assert second.renewed_ms >= first.renewed_ms
+    assert [write["metadata"]["annotations"] for write in server.writes] == [annotations, annotations]
+    assert server.writes[0]["metadata"]["labels"] == {"of": "somebody"}
+    assert server.spec["holderIdentity"] == "orders-0/1/store-1"
+    assert (server.spec["leaseDurationSeconds"], server.spec["leaseTransitions"]) == (15, 1)
+    assert server.requests == ["GET", "PUT", "PUT"], "what the answer said is known without asking again"
+    assert scene.renewal.shown.reason == ""
+
+
+@pytest.mark.parametrize(
+    ("record", "word"),
+    [
+        (None, {}),
+        (record_with(3_000, 2, "store-2"), {}),
+        (record_with(3_000, 1, "a-replaced-disk"), {}),
+        (record_with(2_000, 1, "store-1"), {}),
+        (record_with(4_000, 1, "store-1"), {}),
+        (msgspec.structs.replace(NAMED, epoch=4_000), {}),
+        (NAMED, {"role": HaRole.SLAVE}),
+        (NAMED, {"role": HaRole.COMPARING}),
+        (NAMED, None),
+    ],
+    ids=["empty", "another", "another disk", "older", "younger", "taken", "slave", "comparing", "silent"],
+)
+async def test_nobody_else_gets_a_key(
+    tmp_path: Path, record: LeaseRecord | None, word: dict[str, HaRole] | None
+) -> None:
+    """Only the master whom the newest reign names, in its epoch, with its store: else nothing is written or ordered."""
+    with api_server() as server:
+        if record is not None:
+            server.put(record)
+        scene = Scene(server, tmp_path, None if word is None else msgspec.structs.replace(WORD, **word))
+
+        await scene.renewal.step()
+
+    assert (server.writes, scene.given) == ([], [])
+    assert scene.renewal.shown.reason
+    if word != {}:
+        assert server.requests == [], "nobody is asked for a broker that is no master"
+
+
+async def take_epoch_while_renewing(server: FakeApiServer, folder: Path) -> Scene:
+    """Somebody takes the next epoch after the renewal was sent, and before it is done."""
+    server.put(NAMED)
+    scene = Scene(server, folder)
+    standing = record_of(server.annotations)
+    assert standing is not None
+    server.on_put.append(lambda: server.put(msgspec.structs.replace(standing, epoch=4_000)))
+    await scene.renewal.step()
+    return scene
+
+
+async def test_a_renewal_that_crosses_a_new_epoch_gives_no_key(tmp_path: Path) -> None:
+    """The compare-and-swap fails, the record is read again, and it names nobody any more."""
+    with api_server() as server:
+        scene = await take_epoch_while_renewing(server, tmp_path)
+        moved, requests = scene.renewal.moved, list(server.requests)
+        await scene.renewal.step()
+
+    assert (moved, requests, scene.given, server.writes) == (1, ["GET", "PUT"], [], [])
+    assert "4000 has no master yet" in scene.renewal.shown.reason
+    standing = record_of(server.annotations)
+    assert standing is not None and (standing.epoch, standing.version) == (4_000, "2")
+
+
+async def test_the_test_of_crossing_has_teeth(tmp_path: Path) -> None:
+    """The twin: a keeper that does not compare takes the new epoch back, and the old master gets its key."""
+    with api_server() as server:
+        server.compares = False
+        scene = await take_epoch_while_renewing(server, tmp_path)
+
+    standing = record_of(server.annotations)
+    assert standing is not None and standing.epoch == 3_000
+    assert len(scene.given) == 1
+
+
+async def test_a_change_that_takes_nothing_from_us_is_read_and_renewed(tmp_path: Path) -> None:
+    """Somebody else's label: one conflict, then the renewal is done."""
+    with api_server() as server:
+        server.put(NAMED)
+        server.on_put.append(lambda: setattr(server, "revision", server.revision + 1))
+        scene = Scene(server, tmp_path)
+
+        waits = [await scene.renewal.step(), await scene.renewal.step()]
+
+    assert waits[0] == 0.0
+    assert (scene.renewal.moved, scene.renewal.renewed, len(scene.given)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "text"),
+    [
+        (401, b"{}", "does not know our token"),
+        (403, b"{}", "needs get and update"),
+        (404, b"{}", f"no Lease {NAME}"),
+        (302, b"{}", "refuses (302)"),
+        (429, b"{}", "(429)"),
+        (500, b"oh no", "(500)"),
+        (200, b"[]", "no Lease"),
+        (200, b"{" * 5_000, "no Lease"),
+        (200, b'{"kind":"Secret","metadata":{"resourceVersion":"1"}}', "no Lease"),
+        (200, b"x" * (2 << 20), "longer than"),
+        (
+            200,
+            b'{"kind":"Lease","metadata":{"resourceVersion":"1","annotations":{"gantry.dev/record":"{}"}}}',
+            "no record",
+        ),
+    ],
+)
+async def test_an_api_server_that_does_not_help_is_told_of_and_asked_again(
+    tmp_path: Path, status: int, body: bytes, text: str
+) -> None:
+    """The reason is shown, without the token; nothing is ordered; when it helps again the Lease is renewed."""
+    with api_server() as server:
+        server.put(NAMED)
+        scene = Scene(server, tmp_path)
+        server.status_of_all, server.body_of_all = status, body
+
+        wait_s = await scene.renewal.step()
+        reason, given = scene.renewal.shown.reason, list(scene.given)
+        server.status_of_all = None
+        await scene.renewal.step()
+
+    assert text in reason and TOKEN not in reason
+    assert (given, scene.renewal.failed) == ([], 1)
+    assert 0 < wait_s <= 1.0
+    assert len(scene.given) == 1 and scene.renewal.shown.reason == ""
+
+
+@pytest.mark.parametrize("silence", ["is_silent", "applies_and_is_silent"])
+async def test_a_renewal_that_was_not_answered_is_not_told(tmp_path: Path, silence: str) -> None:
+    """Not even one that was done; and meanwhile the event loop goes on."""
+    with api_server() as server:
+        server.put(record_with(3_000, 1, "store-1", duration_ms=1_500))
+        scene = Scene(server, tmp_path)
+        await scene.renewal.step()
+        setattr(server, silence, True)
+        longest = 0.0
+
+        async def tick() -> None:
+            nonlocal longest
+            while True:
+                began = time.monotonic()
+                await asyncio.sleep(0.01)
+                longest = max(longest, time.monotonic() - began)
+
+        ticking = asyncio.create_task(tick())
+        began = time.monotonic()
+        wait_s = await scene.renewal.step()
+        took = time.monotonic() - began
+        ticking.cancel()
+
+    assert len(scene.given) == 1
+    assert "not answered within 0.5 s" in scene.renewal.shown.reason
+    assert took >= 0.5 and longest < took, "somebody else had the loop in between"
+    assert wait_s <= 0.2, "it is tried again while there is time"
+    assert (len(server.writes) == 2) == (silence == "applies_and_is_silent")
+
+
+async def test_a_broker_that_refuses_the_order_is_told_of(tmp_path: Path) -> None:
+    """The reason is shown, and it is not counted as renewed for anybody."""
+    with api_server() as server:
+        server.put(NAMED)
+        scene = Scene(server, tmp_path)
+        scene.refusal = Problem(503, "nobody listens")
+        await scene.renewal.step()
+
+    assert "nobody listens" in scene.renewal.shown.reason
+    assert scene.renewal.shown.renewed_ms is None
+
+
+async def test_the_api_server_must_have_the_right_certificate(tmp_path: Path) -> None:
+    """HTTPS with its authority works; one with another certificate is never shown the token."""
+    good, other = trustme.CA(), trustme.CA()
+    party, stranger = Party(tmp_path / "api", good), Party(tmp_path / "stranger", other)
+
+    def tls(of: Party) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(of.chain, of.key)
+        return context
+
+    with api_server(tls(party)) as server:
+        server.put(NAMED)
+        kept = await keeper_of(server, tmp_path, ca=party.authority).read(timeout_s=10)
+    with api_server(tls(stranger)) as server:
+        with pytest.raises(LeaseUnavailable, match="certificate"):
+            await keeper_of(server, tmp_path, ca=party.authority).read(timeout_s=10)
+
+        assert server.requests == []
+    assert kept.record == msgspec.structs.replace(NAMED, version="1")
+
+
+async def test_a_token_that_kubelet_replaces_is_shown_from_then_on(tmp_path: Path) -> None:
+    """It is read for each request; it is in no repr and in no error."""
+    with api_server() as server:
+        server.put(NAMED)
+        keeper = keeper_of(server, tmp_path)
+        (tmp_path / "token").write_text("an-older-token")
+        with pytest.raises(LeaseUnavailable, match="401") as raised:
+            await keeper.read(timeout_s=10)
+        (tmp_path / "token").write_bytes(b"\xff\xfe")
+        with pytest.raises(LeaseUnavailable, match="no token"):
+            await keeper.read(timeout_s=10)
+        (tmp_path / "token").write_text(TOKEN)
+
+        assert (await keeper.read(timeout_s=10)).revision == "101"
+    assert "an-older-token" not in f"{raised.value}{raised.value.__cause__!r}" and TOKEN not in repr(keeper)
+
+
+async def test_an_answer_with_another_record_renews_nothing(tmp_path: Path) -> None:
+    """Whatever rewrites requests on their way: what the answer says stands there, not what was sent."""
+    with api_server() as server:
+        server.put(NAMED)
+        keeper = keeper_of(server, tmp_path)
+        kept = await keeper.read(timeout_s=10)
+        document = kept.document | {
+            "metadata": kept.document["metadata"] | {"annotations": {RECORD: "{}", VERSION: "1"}}
+        }
+        with pytest.raises(LeaseUnavailable):
+            await keeper.renew(KeptLease(record=kept.record, revision="1", document=document), "x", timeout_s=10)
+        document = server.document()
+        document["metadata"]["annotations"] = {}
+        with pytest.raises(LeaseMoved):
+            await keeper.renew(KeptLease(record=NAMED, revision="1", document=document), "x", timeout_s=10)
+
+
+def refused(make: Callable[[], object]) -> str:
+    with pytest.raises(SettingsError) as raised:
+        make()
+    return str(raised.value)
+
+
+def test_a_keeper_without_a_token_or_an_authority_does_not_start(tmp_path: Path) -> None:
+    """The option is named."""
+    missing = LeaseSettings(name=NAME, server="http://127.0.0.1:1", token_file=tmp_path / "none", ca=tmp_path / "none")
+    (tmp_path / "token").write_text(TOKEN)
+    no_authority = LeaseSettings(
+        name=NAME, server="https://127.0.0.1:1", token_file=tmp_path / "token", ca=tmp_path / "none"
+    )
+
+    assert "--lease-token-file" in refused(lambda: KubernetesLease(missing))
+    assert "--lease-ca" in refused(lambda: KubernetesLease(no_authority))

@@ -1,0 +1,126 @@
+"""The Lease with a real broker, a real sidecar and an API server: without it this master acknowledges nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
+
+from gantry_broker.testing.local import Dialogue
+from gantry_spec.lease_annotations import record_of
+from gantry_status.order_client import order_once
+from gantry_status.orders import AskStatus, HaStatus, Promote
+
+EPOCH = 3_000
+DURATION_MS = 1_500
+MARGIN_S = 30.0
+"""For a machine that is busy. What must never happen is compared with the duration itself."""
+
+
+def word_of(broker: BrokerChild) -> HaStatus:
+    answer = order_once(str(broker.control), AskStatus())
+    assert isinstance(answer, HaStatus), "a status is answered with a status"
+    return answer
+
+
+@contextmanager
+def lonely_master(store: Path) -> Iterator[BrokerChild]:
+    """The master of an asynchronous group whose only slave is not there: one key is left to it, the Lease."""
+    with broker_beside(store, roleAtStart="UNASSIGNED", brokerRole="ASYNC_MASTER", brokerId="1") as broker:
+        order_once(str(broker.control), Promote(epoch=EPOCH, electable=[9], force=True))
+        yield broker
+
+
+def lease_options(server: FakeApiServer, folder: Path) -> list[str]:
+    token = folder / "token"
+    token.write_text(TOKEN)
+    return ["--lease", NAME, "--lease-server", server.url, "--lease-token-file", str(token)]
+
+
+def put_record(server: FakeApiServer, broker: BrokerChild) -> None:
+    """The Lease names this broker."""
+    word = word_of(broker)
+    server.put(record_with(EPOCH, word.broker_id, word.identity, duration_ms=DURATION_MS))
+
+
+def code_of_a_send(broker: BrokerChild) -> int:
+    async def send() -> int:
+        dialogue = await Dialogue.open(broker.address)
+        try:
+            return (await dialogue.send(b"x")).code
+        finally:
+            await dialogue.close()
+
+    return asyncio.run(send())
+
+
+def has_key(broker: BrokerChild) -> bool:
+    return word_of(broker).may_acknowledge
+
+
+def reason_of(sidecar: SidecarChild) -> object:
+    return sidecar.get("/v1/status").json()["lease"]["reason"]
+
+
+def test_a_master_acknowledges_as_long_as_its_sidecar_renews_the_lease(tmp_path: Path) -> None:
+    """No key, no acknowledgement; with the Lease it does; cut off from the API server it stops, until it is healed."""
+    with api_server() as server, lonely_master(tmp_path / "store") as broker:
+        assert not has_key(broker)
+        assert code_of_a_send(broker) != 0
+        put_record(server, broker)
+        with sidecar_beside(tmp_path / "store", *lease_options(server, tmp_path)) as sidecar:
+            wait_for(lambda: has_key(broker), "the sidecar has renewed it")
+            assert code_of_a_send(broker) == 0
+            metrics = sidecar.get("/metrics").text
+            assert 'gantry_lease_renewals_total{outcome="done"}' in metrics
+
+            server.is_silent = True
+            wait_for(lambda: not has_key(broker), "the key has run out", MARGIN_S)
+            assert code_of_a_send(broker) != 0
+            wait_for(lambda: "not answered" in str(reason_of(sidecar)), "the sidecar says why")
+
+            server.is_silent = False
+            wait_for(lambda: has_key(broker), "it is renewed again")
+            wait_for(lambda: code_of_a_send(broker) == 0, "and sends are acknowledged")
+            assert reason_of(sidecar) is None
+
+
+def test_a_new_epoch_ends_the_old_masters_key_within_the_duration(tmp_path: Path) -> None:
+    """Whoever takes an epoch and waits for the whole duration finds that the old master acknowledges nothing."""
+    with api_server() as server, lonely_master(tmp_path / "store") as broker:
+        put_record(server, broker)
+        with sidecar_beside(tmp_path / "store", *lease_options(server, tmp_path)) as sidecar:
+            wait_for(lambda: has_key(broker), "the sidecar has renewed it")
+
+            standing = record_of(server.annotations)
+            assert standing is not None
+            server.put(msgspec.structs.replace(standing, epoch=EPOCH + 1_000))
+            time.sleep(DURATION_MS / 1000)
+
+            assert not has_key(broker)
+            wait_for(lambda: "has no master yet" in str(reason_of(sidecar)), "the sidecar says why")
+            after = record_of(server.annotations)
+            assert after is not None and after.epoch == EPOCH + 1_000
+
+
+def test_a_sidecar_that_is_killed_ends_nothing_at_once_and_another_goes_on(tmp_path: Path) -> None:
+    """The key is kept for as long as it was given; without any sidecar it runs out; the next one renews it."""
+    with api_server() as server, lonely_master(tmp_path / "store") as broker:
+        put_record(server, broker)
+        options = lease_options(server, tmp_path)
+        with sidecar_beside(tmp_path / "store", *options) as sidecar:
+            wait_for(lambda: has_key(broker), "the sidecar has renewed it")
+            sidecar.child.send(signal.SIGKILL)
+            sidecar.child.process.wait(30)
+            wait_for(lambda: not has_key(broker), "nobody renews it", MARGIN_S)
+
+        with sidecar_beside(tmp_path / "store", *options):
+            wait_for(lambda: has_key(broker), "another sidecar renews it")
+            assert code_of_a_send(broker) == 0

@@ -1,0 +1,272 @@
+"""A replicated pair with a sidecar each, under load: what is told while a broker stands still, or dies badly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import httpx
+import msgspec
+import pytest
+from admin_scene import BrokerChild, Load, SidecarChild, broker_beside, sidecar_beside, wait_for
+
+from gantry_broker.testing.ports import free_ports
+from gantry_spec.heard import report_of
+from gantry_spec.lease import LeaseRecord, Reign, Voice
+from gantry_spec.ledger import Fault, ledger_of
+from gantry_spec.manifest.group import Spec
+from gantry_spec.observed import Member, ObservedLease, ObservedShard
+from gantry_status import PageReader
+from gantry_status.layout import COPY, COPY_BYTES, COPY_FIELDS, HEADER_BYTES
+from gantry_status.order_client import order_once
+from gantry_status.orders import AskStatus
+
+ANSWER_S: Final = 0.1
+"""The promise. The fastest of some tries is compared, because a machine that is busy delays anybody."""
+TRIES: Final = 15
+CUT_BEHIND_WROTE: Final = 48
+OFFSETS: Final = ("wrote", "committed", "flushed", "confirmed")
+
+
+class Pair(NamedTuple):
+    """Master and slave, and who stands beside each."""
+
+    master: BrokerChild
+    slave: BrokerChild
+    beside_master: SidecarChild
+    beside_slave: SidecarChild
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Synchronous: the master answers 0 when the slave has it. Each sidecar knows the other."""
+    folder = tmp_path_factory.mktemp("pair")
+    one, other = free_ports(2)
+    about = ["--open-reads", "--log-listen", "127.0.0.1:0", "--peer"]
+    with (
+        broker_beside(folder / "master", brokerRole="SYNC_MASTER", mappedFileSizeCommitLog=str(64 << 20)) as master,
+        broker_beside(
+            folder / "slave", brokerRole="SLAVE", brokerId="1", haMasterAddress=master.replication,
+            mappedFileSizeCommitLog=str(64 << 20),
+        ) as slave,
+        sidecar_beside(folder / "master", *about, f"http://127.0.0.1:{other}", listen=f"127.0.0.1:{one}") as beside,
+        sidecar_beside(folder / "slave", *about, f"http://127.0.0.1:{one}", listen=f"127.0.0.1:{other}") as opposite,
+    ):  # fmt: skip
+        for sidecar in (beside, opposite):
+            sidecar.wait_ready()
+        wait_for(lambda: slaves_of(beside) == [1], "the slave follows")
+        yield Pair(master, slave, beside, opposite)
+
+
+def slaves_of(sidecar: SidecarChild) -> list[int]:
+    return [slave["slave_id"] for slave in sidecar.get("/v1/status").json()["slaves"]]
+
+
+def peer_of(pair: Pair) -> dict[str, object]:
+    """What the slave's sidecar tells of the master."""
+    members = pair.beside_slave.get("/v1/group").json()["members"]
+    return next(member for member in members if member["url"] == pair.beside_master.url)
+
+
+@contextmanager
+def stopped(broker: BrokerChild) -> Iterator[None]:
+    """SIGSTOP, until the end."""
+    broker.child.send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        broker.child.send(signal.SIGCONT)
+
+
+@contextmanager
+def ranges_are_read(sidecar: SidecarChild) -> Iterator[None]:
+    """Somebody reads the log at full speed from the `sendfile` port."""
+    stop = threading.Event()
+
+    def read() -> None:
+        with suppress(httpx.TransportError), httpx.Client(base_url=f"http://{sidecar.fast}", timeout=30) as client:
+            while not stop.is_set():
+                client.get("/v1/log/bytes", headers={"Range": "bytes=0-8388607"})
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+
+
+def tries(sidecar: SidecarChild, path: str) -> list[float]:
+    """How long each of some answers took, the first of them first."""
+    took = []
+    with httpx.Client(base_url=sidecar.url, timeout=30) as client:
+        for _ in range(TRIES):
+            began = time.perf_counter()
+            assert client.get(path).status_code == 200
+            took.append(time.perf_counter() - began)
+    return took
+
+
+def test_a_stopped_master_of_a_pair_delays_nobody_under_load(pair: Pair) -> None:
+    """SIGSTOP in the middle of sends, ranges being read: both sidecars answer within a tenth of a second."""
+    with Load(pair.master, b"x" * 100_000) as load, ranges_are_read(pair.beside_master):
+        load.grows()
+        wait_for(lambda: load.acknowledged > 100, "there is something to read")
+        with stopped(pair.master):
+            took = {
+                (path, name): tries(sidecar, path)
+                for name, sidecar in (("master", pair.beside_master), ("slave", pair.beside_slave))
+                for path in ("/livez", "/v1/status", "/v1/group")
+            }
+            wait_for(lambda: state_of(pair.beside_master) == "standing still", "it is noticed")
+            since_ms = pair.beside_master.get("/livez").json()["broker"]["since_ms"]
+        load.grows()
+
+        assert load.fault == ""
+    assert max(min(times) for times in took.values()) < ANSWER_S, took
+    assert max(statistics.median(times) for times in took.values()) < 2 * ANSWER_S, took
+    assert since_ms >= 2_000
+    wait_for(lambda: pair.beside_master.get("/readyz").status_code == 200, "it is ready again")
+
+
+def state_of(sidecar: SidecarChild) -> object:
+    return sidecar.get("/livez").json()["broker"]["state"]
+
+
+def test_the_slaves_sidecar_tells_since_when_the_master_stands_still(pair: Pair) -> None:
+    """In `/v1/group` the master stands still since the moment at which it did; the slave goes on, and stays one."""
+    with Load(pair.master) as load:
+        load.grows()
+        began_ms = time.time() * 1000
+        with stopped(pair.master):
+            wait_for(lambda: motion_of(peer_of(pair))["state"] == "standing still", "the peer tells it")
+            member = peer_of(pair)
+            group = pair.beside_slave.get("/v1/group").json()
+            own = pair.beside_slave.get("/v1/status").json()
+        load.grows()
+
+    motion = motion_of(member)
+    assert member["is_reachable"] is True, "its sidecar answers all the time"
+    assert motion["since_ms"] >= 2_000
+    assert abs(motion["last_heartbeat_wall_ms"] - began_ms) < 60_000
+    assert own["motion"]["state"] == "moving" and own["role"] == "slave"
+    [shard] = group["shards"]
+    assert shard["masters"] == [pair.beside_master.url]
+    wait_for(lambda: pair.beside_master.get("/readyz").status_code == 200, "it is ready again")
+
+
+def motion_of(member: dict[str, object]) -> dict[str, Any]:
+    status = member["status"]
+    assert isinstance(status, dict), "it was reached once"
+    found: dict[str, Any] = status["motion"]
+    return found
+
+
+def test_the_ledger_is_the_one_that_decides(pair: Pair) -> None:
+    """Both sidecars tell what `gantry_spec` makes of the master's word; of one that stands still it is not fresh."""
+    wait_for(lambda: is_settled(pair), "everything is everywhere")
+    said = order_once(str(pair.master.control), AskStatus())
+    report = report_of(msgspec.to_builtins(said), asked_ms=0, answered_ms=0)
+    reign = Reign(epoch=report.epoch, master=0, identity=report.identity, electable=(Voice(1),), acks_needed=1)
+    lease = ObservedLease(record=LeaseRecord(epoch=report.epoch, reigns=(reign,)))
+    expected = ledger_of(Spec(), ObservedShard(number=0, lease=lease, members=(Member(number=0, report=report),)), 0)
+
+    for sidecar in (pair.beside_master, pair.beside_slave):
+        told = ledger_at(sidecar)
+        assert {name: told[name] for name in NUMBERS} == {name: getattr(expected, name) for name in NUMBERS}
+        assert {risk["fault"]: risk["bytes"] for risk in told["risks"]} == {
+            fault.value: expected.risk(fault).bytes for fault in Fault
+        }
+        assert told["in_sync"] == [1] and told["flush_mode"] == "async" and told["is_fresh"]
+
+    with stopped(pair.master):
+        wait_for(lambda: ledger_at(pair.beside_slave)["is_fresh"] is False, "it is not fresh any more")
+
+
+NUMBERS: Final = ("epoch", "acknowledged", "wrote", "committed", "flushed", "replicated", "acks_needed", "master")
+
+
+def ledger_at(sidecar: SidecarChild) -> dict[str, Any]:
+    [shard] = sidecar.get("/v1/group").json()["shards"]
+    found: dict[str, Any] = shard["ledger"] or {}
+    return found
+
+
+def is_settled(pair: Pair) -> bool:
+    """Whether both sidecars know what there is, and it is flushed and copied."""
+    end = pair.master.end
+    ledgers = [ledger_at(sidecar) for sidecar in (pair.beside_master, pair.beside_slave)]
+    return all(one.get("flushed") == one.get("replicated") == one.get("acknowledged") == end for one in ledgers)
+
+
+def test_neither_broker_notices_that_sidecars_are_killed_again_and_again(pair: Pair) -> None:
+    """kill -9 in the middle of questions, streams and ranges: every send is acknowledged, no connection is left."""
+    master = pair.master
+    options = ["--open-reads", "--peer", pair.beside_slave.url]
+    with Load(master) as load:
+        load.grows()
+        before = sockets(master)
+        for _ in range(4):
+            with sidecar_beside(master.store, *options) as sidecar, ranges_are_read(sidecar):
+                wait_for(lambda: sidecar.get("/v1/topics").json()["source"] == "broker", "it has asked the broker")
+                with httpx.stream("GET", f"{sidecar.url}/v1/events", timeout=30) as stream:
+                    next(stream.iter_lines())
+                    sidecar.child.send(signal.SIGKILL)
+                    sidecar.child.process.wait(30)
+                load.grows()
+        wait_for(lambda: sockets(master) <= before, "the broker has closed what was open")
+
+        assert load.fault == ""
+    for broker in (pair.master, pair.slave):
+        assert broker.child.process.poll() is None
+        assert " ERROR " not in broker.child.log and " WARNING " not in broker.child.log, broker.child.log
+
+
+def sockets(broker: BrokerChild) -> int:
+    """How many it has open. Files are not counted: the log grows meanwhile."""
+    count = 0
+    for link in Path(f"/proc/{broker.child.process.pid}/fd").iterdir():
+        with suppress(OSError):
+            count += os.readlink(link).startswith("socket:")
+    return count
+
+
+def unguarded(page: bytes) -> dict[str, int]:
+    """The twin: a reader that takes the newest copy for what it is, without sequence and checksum."""
+    names = [name for name, code in COPY_FIELDS if not code.endswith("x")]
+    copies = [
+        dict(zip(names, COPY.unpack_from(page, start), strict=True))
+        for start in (HEADER_BYTES, HEADER_BYTES + COPY_BYTES)
+    ]
+    newest = max(copies, key=lambda copy: copy["sequence"])
+    return {name: newest[name] for name in OFFSETS}
+
+
+def test_a_broker_that_dies_in_the_middle_of_a_page_write_fools_no_sidecar(tmp_path: Path) -> None:
+    """SIGKILL between two bytes of a publication: the whole one before it is told, by who watched and who comes."""
+    program = ("torn_page_broker", "--cut", str(CUT_BEHIND_WROTE), "--")
+    with broker_beside(tmp_path, *program) as broker, sidecar_beside(tmp_path, "--open-reads") as watching:
+        with Load(broker) as load:
+            load.grows()
+            broker.child.send(signal.SIGUSR1)
+            broker.child.process.wait(60)
+        assert broker.child.process.returncode == -signal.SIGKILL
+        torn = (tmp_path / "status").read_bytes()
+        with PageReader(str(tmp_path / "status")) as reader:
+            status = reader.read().status
+        whole = {name: getattr(status, name) for name in OFFSETS}
+        wait_for(lambda: state_of(watching) == "gone", "its death is noticed")
+        with sidecar_beside(tmp_path, "--open-reads") as later:
+            told = [sidecar.get("/v1/status").json() for sidecar in (watching, later)]
+
+    assert [{name: one[name] for name in OFFSETS} for one in told] == [whole, whole]
+    fooled = unguarded(torn)
+    assert fooled["wrote"] > (whole["wrote"] or 0) > fooled["committed"], "the twin tells a mixture that never was"
