@@ -194,8 +194,8 @@ async def test_a_registration_says_who_and_what(tmp_path: Path) -> None:
 async def test_a_master_is_registered_where_its_role_is_found(tmp_path: Path) -> None:
     """With brokerMasterIP the master's address, in routes and in message ids, is one that follows the role."""
     async with scripted(lambda command: command.reply()) as (script, address):
-        conf = {"namesrvAddr": address, "brokerMasterIP": "127.0.0.9"}
-        async with running_broker(tmp_path, **conf) as broker, dialogue(broker) as client:
+        making = running_broker(tmp_path, namesrvAddr=address, brokerMasterIP="127.0.0.9")
+        async with making as broker, dialogue(broker) as client:
             await wait_until(lambda: len(broker.registration.registered) == 1)
             broker.register(3)
             await wait_until(lambda: any(one.ext.get("brokerId") == "3" for one in script.heard if one.code == 103))

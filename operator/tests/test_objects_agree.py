@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from objects_scene import EVERYTHING, broker_sets, containers, group, of_kind, rendered
@@ -14,7 +15,7 @@ from gantry_cli.pod.member import merged_conf
 from gantry_operator.objects import configuration, names
 from gantry_operator.objects.base import Object
 
-SPECS = {
+SPECS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "everything": EVERYTHING,
     "async": {"replication": {"mode": "Async"}, "slaves": 0, "flush": {"mode": "Sync"}},
@@ -28,7 +29,7 @@ def variables(container: Object) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_a_broker_understands_its_configuration(spec: dict[str, object]) -> None:
+def test_a_broker_understands_its_configuration(spec: dict[str, Any]) -> None:
     """Every key is one of its own, nothing contradicts itself, and it waits for its role."""
     objects = rendered(group(**spec))
     for name, one in broker_sets(objects).items():
@@ -52,7 +53,7 @@ def test_live_keys_are_those_that_a_running_broker_takes() -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_a_sidecar_understands_its_options(spec: dict[str, object]) -> None:
+def test_a_sidecar_understands_its_options(spec: dict[str, Any]) -> None:
     """Its own parser takes what follows `gantry pod sidecar --`; ports and files are those of the pod."""
     for one in broker_sets(rendered(group(**spec))).values():
         container = containers(one["spec"]["template"])["sidecar"]

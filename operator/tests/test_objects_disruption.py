@@ -28,11 +28,12 @@ def allowed(budget: Object, objects: tuple[Object, ...], pods: Pods, healthy: se
     if not mine:
         return 0
     if "minAvailable" in spec:
-        desired = spec["minAvailable"]
+        desired: int = spec["minAvailable"]
     else:
         sizes = {name: one["spec"]["replicas"] for name, one in of_kind(objects, "StatefulSet").items()}
         desired = sum(sizes[home] for home in {home for _, home in mine}) - spec["maxUnavailable"]
-    return max(0, sum(pod in healthy for pod, _ in mine) - desired)
+    count = sum(pod in healthy for pod, _ in mine) - desired
+    return max(0, count)
 
 
 def with_roles(objects: tuple[Object, ...], masters: dict[int, int]) -> Pods:
