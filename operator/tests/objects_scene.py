@@ -10,7 +10,6 @@ from gantry_operator.objects.base import Object
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.reading import group_of
 
-TOKEN = "a-token-of-the-group-that-is-long-enough"
 EVERYTHING: dict[str, Any] = {
     "shards": 2,
     "slaves": 2,
@@ -41,7 +40,7 @@ def group(name: str = "orders", namespace: str = "shop", **spec: Any) -> BrokerG
 
 def facts(**known: Any) -> Facts:
     """What is known beside it."""
-    return Facts(**({"image": "example.com/gantry@sha256:1234", "token": TOKEN} | known))
+    return Facts(**({"image": "example.com/gantry@sha256:1234"} | known))
 
 
 def rendered(one: BrokerGroup, known: Facts | None = None) -> tuple[Object, ...]:

@@ -112,7 +112,6 @@ def test_what_is_seen_of_a_group_changes_no_template() -> None:
     seen = facts(shards=(ShardFacts(number=0, slaves=3, slaves_in_sync=0), ShardFacts(number=5)), is_hibernated=True)
     assert template_hash(one, seen) == plain
     assert template_hash(one, facts(image="example.com/gantry@sha256:5678")) != plain
-    assert template_hash(one, facts(token="another-token-of-the-group-that-is-long")) == plain
 
 
 def test_both_homes_of_a_shard_are_made_of_one_template() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter
 
@@ -10,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from objects_scene import (
     EVERYTHING,
-    TOKEN,
     broker_sets,
     containers,
     facts,
@@ -22,8 +22,10 @@ from objects_scene import (
 )
 
 from gantry_cli.pod.member import member_of_pod
-from gantry_operator.objects import ShardFacts, names
+from gantry_operator.objects import ShardFacts, group_token, names, secret
 from gantry_operator.objects.base import Object
+
+KEY = bytes(range(32))
 
 
 def test_everything_has_a_name_of_its_own_an_owner_and_labels() -> None:
@@ -137,16 +139,21 @@ def environment(stateful_set: Object) -> dict[str, str]:
     return {one["name"]: one["value"] for one in container["env"] if "value" in one}
 
 
-def test_the_groups_secrets_are_derived_and_never_shown() -> None:
-    """Nobody can compute the token for orders from another one, and it stands in the Secret alone."""
-    objects = rendered(group(**EVERYTHING))
-    secret = of_kind(objects, "Secret")["orders-sidecar"]
-    others = [one for one in objects if one["kind"] != "Secret"]
+def test_the_groups_secrets_are_derived_and_in_its_secret_alone() -> None:
+    """Nobody can compute the token for orders from another one; two groups, also of one name, share nothing."""
+    one = group(**EVERYTHING)
+    token = group_token(KEY, one)
+    made = secret(one, token)
 
-    assert len(set(secret["data"].values())) == len(secret["data"])
-    assert TOKEN not in json.dumps(others) and TOKEN not in repr(facts())
-    for value in secret["data"].values():
-        assert value not in json.dumps(others)
+    values = {name: base64.b64decode(value).decode() for name, value in made["data"].items()}
+    assert values["tokens"] == f"operator:{token}\n" and values["token"] == token
+    assert values["read-tokens"] == f"reader:{values['read-token']}\n"
+    assert len({token, values["read-token"], values["replication"]}) == 3
+    assert token not in json.dumps(rendered(one))
+    assert "Secret" not in {document["kind"] for document in rendered(one)}, "it is created, and never applied"
+    assert group_token(KEY, one) == token
+    others = {group_token(KEY, group("orders", "other")), group_token(bytes(reversed(KEY)), one)}
+    assert token not in others and len(others) == 2
 
 
 def test_a_shards_account_may_renew_its_own_lease_and_nothing_else() -> None:
