@@ -8,8 +8,8 @@ this group's nor anybody else's. It knows the token that is in there, since it i
 
     the operator's key --- group_token ---> the group's token --- derived ---> tokens for other purposes
 
-From what somebody may read to look at metrics, the token that gives orders cannot be computed back. Whoever replaces the
-key deletes the groups' Secrets; they are made again, and sidecars and brokers take the new ones without a restart.
+From what somebody may read to look at metrics, the token that gives orders cannot be computed back. Whoever replaces
+the key deletes the groups' Secrets; they are made again, and sidecars and brokers take the new ones without a restart.
 """
 
 from __future__ import annotations

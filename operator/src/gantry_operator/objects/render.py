@@ -1,4 +1,4 @@
-"""Every object of a group but its Secret, in the order in which they are to be applied: what others need comes first."""
+"""Every object of a group but its Secret, in the order in which they are to be applied: what others need is first."""
 
 from __future__ import annotations
 
