@@ -9,6 +9,8 @@ another hash than its StatefulSet's template has is started with something old.
 
 from __future__ import annotations
 
+import copy
+
 from gantry_operator.objects import configuration, names, pod_parts
 from gantry_operator.objects.base import Object, hash_of, labels, made, selector
 from gantry_operator.objects.broker_pod import broker_template
@@ -24,11 +26,12 @@ NAME_SERVER_DATA = "/var/lib/gantry"
 def shard_sets(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
     """The master's and the slaves' home. Raises ``CannotFit``."""
     template = broker_template(group, facts, shard)
+    twin = copy.deepcopy(template)  # so that whoever changes one object does not change another
     slaves = configuration.slaves_of(group, facts, shard)
     name = group.metadata.name
     return [
         _broker_set(group, shard, names.master_set(name, shard), 0 if facts.is_hibernated else 1, template),
-        _broker_set(group, shard, names.slave_set(name, shard), 0 if facts.is_hibernated else slaves, template),
+        _broker_set(group, shard, names.slave_set(name, shard), 0 if facts.is_hibernated else slaves, twin),
     ]
 
 
