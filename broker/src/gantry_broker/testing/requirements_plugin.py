@@ -191,6 +191,11 @@ def probe_openssl() -> str | None:
     return missing_commands("openssl")
 
 
+def probe_curl() -> str | None:
+    """The command, with which the pages in docs/ ask the sidecar."""
+    return missing_commands("curl")
+
+
 def probe_buildah() -> str | None:
     """buildah, to build images without a daemon."""
     return missing_commands("buildah")
@@ -224,6 +229,7 @@ NEEDS: dict[str, Need] = {
         Need("spark", probe_spark, "scripts/setup spark, and apt-get install openjdk-17-jre-headless"),
         Need("cluster", probe_cluster, "point KUBECONFIG at a cluster; `kind create cluster` makes one"),
         Need("browser", probe_browser, "apt-get install chromium"),
+        Need("curl", probe_curl, "apt-get install curl"),
         Need("openssl", probe_openssl, "apt-get install openssl"),
         Need("buildah", probe_buildah, "apt-get install buildah"),
         Need("helm", probe_helm, "scripts/helm --build, which needs Go"),
