@@ -55,17 +55,15 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "consume": Entry("gantry_cli.consume", "consume", "Read messages."),
         "group": Entry("gantry_cli.group", "group", "Send a consumer group's dead letters again."),
     },
-<<<<<<< HEAD
-    "Inside of containers": {
-        "pod": Entry("gantry_cli.pod.commands", "pod", "Run one server as the first process of a container."),
-=======
     "This program": {
         "completion": Entry(
             "gantry_cli.completion",
             "completion",
             "Print what makes a shell complete what you type.",
         ),
->>>>>>> main
+    },
+    "Inside of containers": {
+        "pod": Entry("gantry_cli.pod.commands", "pod", "Run one server as the first process of a container."),
     },
 }
 
