@@ -16,7 +16,7 @@ from gantry_operator.objects.base import Object, hash_of, labels, made, selector
 from gantry_operator.objects.broker_pod import broker_template
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_spec.manifest.parts import Retain
+from gantry_spec.manifest.parts import ExternalType, Retain
 from gantry_spec.manifest.quantities import size_text
 
 STATEFUL_SET = ("apps/v1", "StatefulSet")
@@ -112,6 +112,8 @@ def _name_server(group: BrokerGroup, facts: Facts) -> Object:
     access = group.spec.access
     lines = [f"listenPort={names.NAME_SERVER_PORT}"]
     mounts = [pod_parts.mount("data", NAME_SERVER_DATA), pod_parts.temporary()]
+    if access.external.type is not ExternalType.NONE:
+        lines.append(f"externalListenPort={names.OUTER_NAME_SERVER_PORT}")
     if access.acl_secret:
         lines += ["aclEnable=true", f"aclFile={configuration.ACCOUNTS}/plain_acl.yml"]
         mounts.append(pod_parts.mount("accounts", configuration.ACCOUNTS, is_read_only=True))
