@@ -43,7 +43,8 @@ class Pod:
         known = {"orders-0-slave-1": "127.0.0.1", "orders-0": "127.0.0.9"}
         (folder / "run" / "addresses.json").write_text(json.dumps(known))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gantry_cli", "pod", "broker", "--run", f"{folder}/run", "--alive", str(self.alive)],
+            [sys.executable, "-m", "gantry_cli", "pod", "broker", "--run", f"{folder}/run", "--still", "2",
+             "--alive", str(self.alive)],
             env={
                 **os.environ,
                 "POD_NAME": "orders-0-slave-1",
@@ -91,3 +92,16 @@ def test_a_broker_in_a_pod_is_a_member_that_comes_back(pod: Pod) -> None:
     conf = (pod.folder / "run" / "broker.conf").read_text().splitlines()
     assert {"brokerId=3", "brokerIP1=127.0.0.1", "brokerMasterIP=127.0.0.9"} <= set(conf)
     assert pod.wait_for(Phase.STOPPED) == second
+
+
+def test_a_broker_that_stands_still_is_killed_and_comes_back(pod: Pod) -> None:
+    """Its process lives, so nothing else would end it; what it had written is recovered."""
+    first = pod.wait_for(Phase.SERVING)
+
+    os.kill(first, signal.SIGSTOP)
+    pod.wait_for(Phase.SERVING, other_than=first)
+    pod.process.terminate()
+    _, said = pod.process.communicate(timeout=60)
+
+    assert pod.process.returncode == 0
+    assert "lives and stands still: it is killed" in said

@@ -17,6 +17,7 @@ from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.pod.addresses import Addresses
 from gantry_cli.pod.member import member_of_pod, with_own
+from gantry_cli.pod.pulse import Pulse
 from gantry_cli.pod.supervisor import Charge, PodSupervisor
 
 ALIVE_PORT: Final = 10913
@@ -52,9 +53,11 @@ def pod() -> None:
     ),
 )
 @click.option("--run", "run_folder", type=folder, default=Path("/run/gantry"), show_default=True,
-              help="Folder for what the pod remembers.")  # fmt: skip
+              help="Folder for what the pod remembers, and with the broker's status page.")  # fmt: skip
+@click.option("--still", type=click.IntRange(0, 3600), default=60, show_default=True, metavar="SECONDS",
+              help="Kill a broker that has published nothing for so long; 0 for never.")  # fmt: skip
 @alive_option
-def broker(run_folder: Path, alive: int) -> None:
+def broker(run_folder: Path, still: int, alive: int) -> None:
     """Run the broker of this pod.
 
     POD_NAME says which member it is, GANTRY_BROKER_CONF what the pod was made with. It is registered as a slave under
@@ -76,7 +79,8 @@ def broker(run_folder: Path, alive: int) -> None:
         path.write_text(with_own(cold, own))
         return ["gantry_broker", "-c", str(path)]
 
-    _keep(Charge(name="broker", command=command, alive=_alive(alive)))
+    pulse = Pulse(run_folder / "status", still)
+    _keep(Charge(name="broker", command=command, is_still=pulse.is_still, alive=_alive(alive)))
 
 
 @pod.command(
