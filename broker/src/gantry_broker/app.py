@@ -417,6 +417,7 @@ class Broker:
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
         self.replication.join(parked)
         self.parked = parked
+        stats.ack_waits = parked.waits
         self.path = SendPath(
             self.store,
             routes,
