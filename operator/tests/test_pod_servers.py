@@ -74,10 +74,15 @@ def answers(port: int) -> bool:
         return False
 
 
+def children_of(process: subprocess.Popen[str]) -> list[str]:
+    """Processes that a supervisor has started and not buried yet."""
+    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+
 def arguments_of(process: subprocess.Popen[str]) -> list[str]:
     """Of the server that a supervisor has started; nothing between two."""
     try:
-        [child, *_] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split() or [""]
+        [child, *_] = children_of(process) or [""]
         return Path(f"/proc/{child}/cmdline").read_text().split("\0")[:-1] if child else []
     except OSError:
         return []
@@ -125,10 +130,10 @@ def test_a_name_server_comes_back_and_ends_cleanly(containers: Containers, tmp_p
         GANTRY_NAMESERVER_CONF=f"listenPort={port}\nexternalListenPort={outside}\n",
     )
     wait_for(lambda: is_open(port) and is_open(outside))
-    [child] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    [child] = children_of(process)
 
     os.kill(int(child), signal.SIGKILL)
-    wait_for(lambda: arguments_of(process) != [] and is_open(port))
+    wait_for(lambda: children_of(process) not in ([], [child]) and is_open(port))
     assert is_open(alive)
     process.terminate()
     _, said = process.communicate(timeout=60)
