@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions screenshot image image-test clean
+.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions screenshot image image-operator image-test clean
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ screenshot: ## Take the pictures of the console in docs/images again, of a group
 
 image: ## Build the broker image with buildah (needs root).
 	@scripts/image
+
+image-operator: ## Build the operator image with buildah (needs root).
+	@scripts/image-operator
 
 image-test: ## Build the broker image on a base made here, and run `gantry` in it (needs root and buildah).
 	@scripts/image-test
