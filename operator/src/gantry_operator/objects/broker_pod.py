@@ -62,7 +62,6 @@ def broker_template(group: BrokerGroup, facts: Facts, shard: int) -> Object:
 def _broker(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     variables = [
         *pod_parts.place_variables(),
-        {"name": "GANTRY_GROUP", "value": group.metadata.name},
         {"name": "GANTRY_BROKER_CONF", "value": configuration.cold_conf(group, shard)},
     ]
     mounts = [

@@ -97,7 +97,6 @@ def place_variables() -> list[Object]:
     return [
         from_field("POD_NAME", "metadata.name"),
         from_field("POD_NAMESPACE", "metadata.namespace"),
-        from_field("POD_IP", "status.podIP"),
     ]
 
 

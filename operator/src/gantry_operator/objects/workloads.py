@@ -125,7 +125,7 @@ def _name_server(group: BrokerGroup, facts: Facts) -> Object:
         facts,
         names.NAME_SERVER,
         ["pod", "nameserver", "--data", NAME_SERVER_DATA],
-        env=[*pod_parts.place_variables(), {"name": "GANTRY_NAMESERVER_CONF", "value": "\n".join([*lines, ""])}],
+        env=[{"name": "GANTRY_NAMESERVER_CONF", "value": "\n".join([*lines, ""])}],
         ports=[{"name": names.NAME_SERVER, "containerPort": names.NAME_SERVER_PORT, "protocol": "TCP"}],
         resources={"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "256Mi"}},
         volumeMounts=mounts,
