@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions screenshot image image-archive image-test e2e-cluster clean
+.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions screenshot image image-operator image-archive image-test e2e-cluster clean
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ check: ## Format, lint, types, import contracts and the docs test; runs no broke
 
 format: ## Put every file into the one form, and write docs/settings.md, docs/commands.md and docs/groups.md again.
 	@scripts/format
+
+manifests: ## Write the CRD, the charts' schemas and READMEs, the dashboard and manifests/ from their sources.
+	@scripts/manifests
 
 lock: ## Write requirements/*.txt again, with hashes.
 	@scripts/lock
@@ -64,6 +67,9 @@ screenshot: ## Take the pictures of the console in docs/images again, of a group
 
 image: ## Build the broker image with buildah (needs root).
 	@scripts/image
+
+image-operator: ## Build the operator image with buildah (needs root).
+	@scripts/image-operator
 
 image-test: ## Build the broker image on a base made here, and run `gantry` in it (needs root and buildah).
 	@scripts/image-test

@@ -24,6 +24,7 @@ from gantry_broker.ha.promise import PromiseFile
 from gantry_broker.ha.role_record import RoleFile
 from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.ports import Clock, Disk
+from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.server.access import broker_guard, own_credentials, told_by
 from gantry_broker.server.clients import ClientRegistry
@@ -56,6 +57,7 @@ from gantry_broker.server.roles import Roles
 from gantry_broker.server.send_path import SendPath
 from gantry_broker.server.send_routes import SendRoutes
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
+from gantry_broker.server.settings_file import SettingsFile
 from gantry_broker.server.signed_sends import SignedSends
 from gantry_broker.server.slave_reads import SlaveReads
 from gantry_broker.server.stats import SAMPLE_INTERVAL_S, BrokerStats
@@ -130,6 +132,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: list[Listener] = []
         self._services: list[BrokerService] = []
+        self._registered_as: int | None = None
         self._is_open = False
         self._is_advance_scheduled = False
         self._is_show_due = False
@@ -177,6 +180,8 @@ class Broker:
         self.status.enter(Phase.SERVING)
         try:
             await self.replication.start()
+            await self.outside.start()
+            self.settings_file.start()
             await self.roles.begin(self._report)
             self.registration.start()
             if self._takes_orders:
@@ -276,6 +281,8 @@ class Broker:
         await self.tls.close()
         await self.control.close()
         await self.roles.close()
+        await self.outside.close()
+        await self.settings_file.close()
         await self.registration.close()
         self.pulls.hold.stop()
         for service in self._services:
@@ -354,9 +361,12 @@ class Broker:
         store_settings = settings_of_store(settings.store_path, settings.store, settings.given, self._disk)
         file = ConfigFile(self._disk, settings.store_path, LIVE_FILE)
         live = LiveSettings(replace(settings, store=store_settings), file, clock.wall_ms, insisted=self._insisted)
-        settings = self.settings = live.load()
+        self.settings_file = SettingsFile(settings.live_settings_path, live)
+        live.load()
+        self.settings_file.load()
+        settings = self.settings = live.now
         live.on_change = self._settings_changed
-        store_host = encode_host(settings.broker_ip, settings.listen_port)
+        store_host = encode_host(settings.master_ip or settings.broker_ip, settings.listen_port)
         self.store = MessageStore(
             settings.store_path,
             settings.store,
@@ -443,6 +453,7 @@ class Broker:
             credentials=credentials,
             tls=self.tls.towards_name_servers,
         )
+        self.outside = OutsideAddresses(settings.outside_path, lambda: self.register(self._registered_as))
         self.tables = StoredTables(self.core, self.delay)
         self._limits = limits
 
@@ -608,12 +619,19 @@ class Broker:
                 connection.close(reason)
 
     def register(self, broker_id: int | None) -> None:
+        self._registered_as = broker_id
+        if broker_id is None:
+            self.registration.become(None)
+            return
         settings = self.settings
         self.registration.become(
-            None
-            if broker_id is None
-            else BrokerIdentity(
-                settings.cluster_name, settings.broker_name, settings.address, settings.ha_address, broker_id
+            BrokerIdentity(
+                settings.cluster_name,
+                settings.broker_name,
+                settings.address if broker_id else settings.master_address,
+                settings.ha_address,
+                broker_id,
+                self.outside.of(broker_id),
             )
         )
 

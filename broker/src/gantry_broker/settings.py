@@ -53,6 +53,20 @@ class BrokerSettings:
     broker_ip: str = "127.0.0.1"
     """brokerIP1, the address that clients are told and that message ids carry."""
 
+    master_ip: str = ""
+    """brokerMasterIP: an address that follows the master's role, such as a Service's; empty: brokerIP1.
+
+    The master is registered under it, and message ids carry it, whoever wrote the message: so both stay right when the
+    role moves. Slaves are registered under brokerIP1.
+    """
+
+    outside_path: str = ""
+    """externalAddressPath: a file with the addresses by which clients outside of the network reach the group's brokers.
+
+    Lines like `master=203.0.113.7:10911` and, by brokerId, `2=203.0.113.8:10911`. Looked at every few seconds; name
+    servers of Gantry's tell them to whoever asks on their `externalListenPort`. Empty: nobody comes from there.
+    """
+
     listen_host: str = "0.0.0.0"
     """bindAddress: the address to listen on."""
 
@@ -197,6 +211,13 @@ class BrokerSettings:
     Best on a tmpfs that whoever watches the broker mounts, too.
     """
 
+    live_settings_path: str = ""
+    """liveSettingsPath: a file of settings that may change while the broker runs, in the form of a broker.conf.
+
+    Looked at every few seconds. It wins over broker.conf and over what an administrator has changed; a key that it
+    names is changed there only. Empty: no such file.
+    """
+
     shutdown_timeout_ms: int = 60_000
     """shutdownTimeout: a stop that has not flushed everything by then ends with code 1, and the next start recovers.
 
@@ -219,6 +240,11 @@ class BrokerSettings:
     def address(self) -> str:
         """What clients connect to."""
         return f"{self.broker_ip}:{self.listen_port}"
+
+    @property
+    def master_address(self) -> str:
+        """What clients connect to while this broker is the master."""
+        return f"{self.master_ip or self.broker_ip}:{self.listen_port}"
 
     @property
     def status_page(self) -> str:
@@ -402,6 +428,8 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerName": ("broker_name", _name),
     "brokerId": ("broker_id", _whole(0)),
     "brokerIP1": ("broker_ip", _ip_address),
+    "brokerMasterIP": ("master_ip", _ip_address),
+    "externalAddressPath": ("outside_path", str),
     "bindAddress": ("listen_host", str),
     "listenPort": ("listen_port", _PORT),
     "fastListenPort": ("fast_port", _whole(-1, 65535)),
@@ -410,6 +438,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "namesrvAddr": ("name_servers", _addresses),
     "storePathRootDir": ("store_path", str),
     "statusPagePath": ("status_page_path", str),
+    "liveSettingsPath": ("live_settings_path", str),
     "shutdownTimeout": ("shutdown_timeout_ms", _whole(100)),
     "registerNameServerPeriod": ("register_period_ms", _whole(10_000, 60_000)),
     "autoCreateTopicEnable": ("auto_create_topics", _boolean),

@@ -63,6 +63,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "Print what makes a shell complete what you type.",
         ),
     },
+    "Inside of containers": {
+        "pod": Entry("gantry_cli.pod.commands", "pod", "Run one server as the first process of a container."),
+    },
 }
 
 EXAMPLES: Final = """\b

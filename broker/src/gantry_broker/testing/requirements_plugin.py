@@ -28,6 +28,8 @@ from pathlib import Path
 import pytest
 from xdist.workermanage import WorkerController
 
+from gantry_broker.testing.programs import helm_program, kubernetes_program
+
 REQUIRE_VARIABLE = "GANTRY_REQUIRE"
 PROBE_TIMEOUT_S = 10
 GO_VERSION_MIN = (1, 22)
@@ -211,6 +213,17 @@ def probe_prometheus() -> str | None:
     return missing_commands("prometheus", "promtool")
 
 
+def probe_helm() -> str | None:
+    """Helm 3, wherever `scripts/helm` finds it."""
+    return None if helm_program() is not None else "scripts/helm finds none"
+
+
+def probe_api_server() -> str | None:
+    """An API server of Kubernetes with its store, as programs to be run alone."""
+    missing = [name for name in ("etcd", "kube-apiserver") if kubernetes_program(name) is None]
+    return f"no {missing[0]} was built" if missing else None
+
+
 NEEDS: dict[str, Need] = {
     need.name: need
     for need in (
@@ -230,6 +243,8 @@ NEEDS: dict[str, Need] = {
         Need("curl", probe_curl, "apt-get install curl"),
         Need("openssl", probe_openssl, "apt-get install openssl"),
         Need("buildah", probe_buildah, "apt-get install buildah"),
+        Need("helm", probe_helm, "scripts/helm --build, which needs Go"),
+        Need("api_server", probe_api_server, "make e2e builds it, once"),
         Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }

@@ -1,0 +1,63 @@
+"""The image of the operator builds on a base made here, and holds what the operator imports, for an ordinary user."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from charts_scene import ROOT
+
+SCRIPT_TIMEOUT_S = 900
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_root, pytest.mark.needs_buildah]
+
+InContainer = Callable[..., str]
+
+
+def run(*words: str) -> str:
+    """Run a command to its end; its output when it succeeds."""
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=SCRIPT_TIMEOUT_S)
+    assert result.returncode == 0, f"{words}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+def buildah(*words: str) -> str:
+    """buildah over the storage that the scripts use."""
+    folder = ROOT / ".image"
+    storage = ["--storage-driver", "vfs", "--root", str(folder / "storage"), "--runroot", str(folder / "run")]
+    return run("buildah", *storage, *words)
+
+
+@pytest.fixture(scope="module")
+def in_container() -> Iterator[InContainer]:
+    """Run a command in a container of the image, built now."""
+    run("scripts/local-base")
+    run("scripts/image-operator", "gantry-base")
+    container = buildah("from", "--pull-never", "gantry-operator").strip()
+    yield lambda *words: buildah("run", "--isolation", "chroot", container, "--", *words)
+    buildah("rm", container)
+
+
+def test_what_the_operator_imports_is_in_the_image(in_container: InContainer) -> None:
+    """Kopf, the client of Kubernetes, and every module of ours that it runs."""
+    program = (
+        "import kopf, kubernetes, pkgutil, importlib, gantry_operator as o;"
+        "names = [m.name for m in pkgutil.walk_packages(o.__path__, 'gantry_operator.') if '__main__' not in m.name];"
+        "[importlib.import_module(name) for name in names]; print('gantry_operator.objects.render' in names)"
+    )
+
+    assert in_container("python", "-c", program).strip() == "True"
+
+
+def test_the_image_is_safe_by_default(in_container: InContainer) -> None:
+    """No root, no imports from the working directory, no installer."""
+    program = "import os, sys; print(os.getuid(), sys.flags.safe_path)"
+
+    assert in_container("python", "-c", program).split() == ["10001", "True"]
+    assert in_container("python", "-c", "import importlib.util as u; print(u.find_spec('pip'))").strip() == "None"
+
+
+def test_the_archive_is_there(in_container: InContainer) -> None:
+    """What a cluster without a registry imports."""
+    assert (ROOT / ".image/gantry-operator.tar").stat().st_size > 0
