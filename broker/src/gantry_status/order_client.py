@@ -43,9 +43,17 @@ ANSWER_TIMEOUT_S: Final = 30.0
 class OrderClient:
     """Owned by one event loop. Connects when it is needed; may be shared by tasks, whose orders then take turns."""
 
-    def __init__(self, path: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        """Touches nothing: the broker need not be there yet."""
+    def __init__(
+        self, path: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S, is_one_connection: bool = False
+    ) -> None:
+        """Touches nothing: the broker need not be there yet.
+
+        With ``is_one_connection`` a connection that has ended is never made anew, so that whatever was asked before
+        was asked of the same process.
+        """
         self.path: Final = path
+        self._is_one_connection: Final = is_one_connection
+        self._was_connected = False
         self._answer_timeout_s: Final = answer_timeout_s
         self._turn: Final = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -105,7 +113,7 @@ class OrderClient:
             await self.close()
         was_kept = self._streams is not None
         line = await self._send_and_read(order)
-        if not line and was_kept:
+        if not line and was_kept and not self._is_one_connection:
             await self.close()
             try:
                 line = await self._send_and_read(order)
@@ -134,6 +142,9 @@ class OrderClient:
             raise OrderUnanswered(f"{self.path}: the answer is longer than {LINE_BYTES_MAX} bytes") from error
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._is_one_connection and self._was_connected:
+            raise BrokerUnreachable(f"{self.path}: the process that was asked before has closed the connection")
+        self._was_connected = True
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 with socket_address(self.path) as address:
