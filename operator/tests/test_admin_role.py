@@ -102,7 +102,8 @@ def test_orders_move_the_role_and_leave_a_line_each(tmp_path: Path) -> None:
     [
         ("fence", {}), ("fence", {"epoch": 0}), ("fence", {"epoch": "7"}), ("fence", {"epoch": True}),
         ("fence", {"epoch": 7.5}), ("fence", {"epoch": 7, "and": 1}), ("fence", []), ("fence", {"epoch": 1 << 62}),
-        ("promote", {"epoch": 7, "expected": {"end": 1}}), ("promote", {"epoch": 7, "electable": [-1]}), ("promote", {"epoch": 7, "force": "yes"}),
+        ("promote", {"epoch": 7, "expected": {"end": 1}}),
+        ("promote", {"epoch": 7, "electable": [-1]}), ("promote", {"epoch": 7, "force": "yes"}),
         ("demote", {"epoch": 7, "master": ""}), ("demote", {"epoch": 7, "master": "a b"}),
         ("drain", {"timeout_ms": -1}),
     ],
