@@ -253,7 +253,7 @@ async def test_a_leader_that_is_cut_off_ends_its_process_before_the_next_one_act
         await until(lambda: ended == ["one"])
         assert not parts["one"].is_leader()
         await until(lambda: parts["two"].is_leader())
-                for task in running:
+        for task in running:
             task.cancel()
 
     assert ended == ["one"]
