@@ -8,7 +8,7 @@ help: ## Show every target and what it does.
 setup: ## Make .venv and install the locked runtime packages and Gantry itself.
 	@scripts/setup runtime
 
-up: ## Start a name server and a broker, send a message through them, stay until Ctrl-C.
+up: ## Start a name server, a master, a slave and their sidecars; prove that they work; stay until Ctrl-C.
 	@scripts/up
 
 down: ## Stop what `make up` started.

@@ -76,7 +76,18 @@ class Stack:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("stack")
-    up = gantry("up", "--data", str(directory), "--namesrv-port", "0", "--broker-port", "0", "--detach", *SMALL_STORE)
+    up = gantry(
+        "up",
+        "--single",
+        "--data",
+        str(directory),
+        "--namesrv-port",
+        "0",
+        "--broker-port",
+        "0",
+        "--detach",
+        *SMALL_STORE,
+    )
     assert up.returncode == 0, up.stderr
     record = StackDirectory(directory).running()
     assert record is not None
@@ -88,10 +99,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def test_detached_stack_says_where_it_is_and_what_comes_next(tmp_path: Path) -> None:
     """Addresses, the proof, three steps; a second `up` names the first; `down` ends it; a second `down` is no error."""
     ports = ("--namesrv-port", "0", "--broker-port", "0", *SMALL_STORE)
-    up = gantry("up", "--data", str(tmp_path), "--detach", *ports)
+    up = gantry("up", "--single", "--data", str(tmp_path), "--detach", *ports)
     record = StackDirectory(tmp_path).running()
-    again = gantry("up", "--data", str(tmp_path), *ports)
-    again_detached = gantry("up", "--data", str(tmp_path), "--detach", *ports)
+    again = gantry("up", "--single", "--data", str(tmp_path), *ports)
+    again_detached = gantry("up", "--single", "--data", str(tmp_path), "--detach", *ports)
     down = gantry("down", "--data", str(tmp_path))
     nothing = gantry("down", "--data", str(tmp_path))
 
@@ -114,7 +125,7 @@ def test_foreground_stack_streams_state_and_stops_on_a_signal(tmp_path: Path, nu
     """The summary, a line of state, then a clean stop with code 0: the broker leaves no mark of an unclean one."""
     ports = ("--namesrv-port", "0", "--broker-port", "0")
     process = subprocess.Popen(
-        [sys.executable, "-m", "gantry_cli", "up", "--data", str(tmp_path), *ports, *SMALL_STORE],
+        [sys.executable, "-m", "gantry_cli", "up", "--single", "--data", str(tmp_path), *ports, *SMALL_STORE],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -143,8 +154,8 @@ def test_foreground_stack_streams_state_and_stops_on_a_signal(tmp_path: Path, nu
 def test_bad_setting_ends_up_with_the_brokers_own_words(tmp_path: Path) -> None:
     """A setting that the broker refuses is one line, in the foreground and with --detach, and nothing is left."""
     for detach in ((), ("--detach",)):
-        result = gantry("up", "--data", str(tmp_path), "--namesrv-port", "0", "--broker-port", "0", "-o", "no.such=1",
-                        *detach)  # fmt: skip
+        ports = ("--namesrv-port", "0", "--broker-port", "0")
+        result = gantry("up", "--single", "--data", str(tmp_path), *ports, "-o", "no.such=1", *detach)
 
         assert result.returncode == 1
         assert len(result.stderr.splitlines()) == 1 and "no.such is not a setting" in result.stderr
@@ -157,7 +168,7 @@ def test_taken_port_is_one_line_before_anything_starts(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = gantry("up", "--data", str(tmp_path), "--namesrv-port", str(port))
+        result = gantry("up", "--single", "--data", str(tmp_path), "--namesrv-port", str(port))
 
     assert result.returncode == 1 and len(result.stderr.splitlines()) == 1
     assert f"port {port} (name server) is in use" in result.stderr and "--namesrv-port" in result.stderr
@@ -166,7 +177,9 @@ def test_taken_port_is_one_line_before_anything_starts(tmp_path: Path) -> None:
 
 def test_killed_broker_comes_back_and_the_stack_goes_on(tmp_path: Path) -> None:
     """kill -9 of the broker: it is restarted on its port, and what was acknowledged is there."""
-    up = gantry("up", "--data", str(tmp_path), "--namesrv-port", "0", "--broker-port", "0", "--detach", *SMALL_STORE)
+    up = gantry(
+        "up", "--single", "--data", str(tmp_path), "--namesrv-port", "0", "--broker-port", "0", "--detach", *SMALL_STORE
+    )
     assert up.returncode == 0, up.stderr
     record = StackDirectory(tmp_path).running()
     assert record is not None
@@ -433,7 +446,7 @@ def test_terminal_gets_one_line_of_state_that_changes(tmp_path: Path) -> None:
     ports = ("--namesrv-port", "0", "--broker-port", "0")
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "gantry_cli", "up", "--data", str(tmp_path), *ports, *SMALL_STORE],
+        [sys.executable, "-m", "gantry_cli", "up", "--single", "--data", str(tmp_path), *ports, *SMALL_STORE],
         stdin=terminal, stdout=terminal, stderr=terminal, env=environment(), start_new_session=True,
     )  # fmt: skip
     watchdog = threading.Timer(TIMEOUT_S, process.kill)

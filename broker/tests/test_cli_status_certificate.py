@@ -2,7 +2,8 @@
 
 import time
 
-from gantry_cli.cluster_view import BrokerView, ClusterView
+from gantry_cli.cluster_view import BrokerView
+from gantry_cli.documents import ClusterDocument
 from gantry_cli.rates import read_facts
 from gantry_cli.status import render
 from gantry_client import BrokerAddress
@@ -14,8 +15,8 @@ def remarks(table: dict[str, str]) -> list[str]:
     """The lines of the screen about a broker that says this of itself."""
     address = BrokerAddress(cluster="c", name="broker-a", broker_id=0, address="192.0.2.1:10911")
     broker = BrokerView(address=address, facts=read_facts(table, 0.0), failure=None)
-    view = ClusterView(name_server="n", brokers=(broker,), topics=(), topics_total=0, groups=())
-    return [part for part in render(view, None) if isinstance(part, str) and part.startswith("broker-a")]
+    view = ClusterDocument(name_server="n", local_stack=None, brokers=(broker,), topics=(), topics_total=0, groups=())
+    return [part for part in render(view) if isinstance(part, str) and part.startswith("broker-a")]
 
 
 def test_the_end_of_a_certificate_is_a_line() -> None:

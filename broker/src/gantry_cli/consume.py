@@ -14,8 +14,9 @@ from gantry_cli.account import client_settings
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
 from gantry_cli.group_reading import Membership, group_messages
-from gantry_cli.message_text import Write, body_text, json_text, line_text
-from gantry_cli.options import json_option, name_server_option, run
+from gantry_cli.message_text import Write, body_text, line_text, message_document
+from gantry_cli.options import name_server_option, run
+from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.reading import Delivery, TopicReader
 from gantry_cli.round_trip import READER_GROUP
 from gantry_cli.times import HELP, Start, parse_start
@@ -40,7 +41,7 @@ class Wish:
         ("gantry consume orders", "everything that is there, oldest first; changes nothing"),
         ("gantry consume orders --from latest --follow", "what comes from now on, until Ctrl-C"),
         (
-            "gantry consume orders --from 10m --tag 'paid || sent' --json",
+            "gantry consume orders --from 10m --tag 'paid || sent' --output json",
             "the last ten minutes, filtered, for programs",
         ),
         ("gantry consume orders --count 5 --verbose", "five messages with their places and times"),
@@ -57,10 +58,10 @@ class Wish:
 @click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("-v", "--verbose", is_flag=True, help="A line with time, place, tag and keys before each body.")
-@json_option
+@output_option
 def consume(
     topic: str, name_server: str, group: str | None, begin: str, tags: str, count: int | None, follow: bool,
-    verbose: bool, as_json: bool,
+    verbose: bool, form: Form,
 ) -> None:  # fmt: skip
     """Read messages.
 
@@ -73,7 +74,9 @@ def consume(
         start = parse_start(begin, time.time_ns() // 1_000_000)
     except ValueError as error:
         raise Mistyped(str(error)) from error
-    write: Write = json_text if as_json else line_text if verbose else body_text
+    write: Write = line_text if verbose else body_text
+    if form.is_document:
+        write = lambda message: record_text(form, message_document(message))  # noqa: E731 -- one of three ways to write
     wish = Wish(topic=topic, group=group, start=start, tags=tags, count=count, follow=follow, write=write)
     run(_until_interrupted(_consume(name_server, wish)), name_server)
 

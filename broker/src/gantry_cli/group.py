@@ -3,13 +3,15 @@
 import time
 
 import click
-import msgspec
+from rich.text import Text
 
 from gantry_cli.account import client_settings
 from gantry_cli.dead_letters import DeadLetters, Resend, Tally, reader_fault
+from gantry_cli.documents import ResendDocument
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
-from gantry_cli.options import json_option, name_server_option, run
+from gantry_cli.options import name_server_option, run
+from gantry_cli.output import Form, output_option, show
 from gantry_cli.text import count_text, time_text
 from gantry_cli.times import HELP, parse_start
 from gantry_client import Producer, PullConsumer, ReceivedMessage
@@ -45,10 +47,10 @@ def group() -> None:
 @click.option("--from-start", is_flag=True, help="Begin at the oldest again, whatever was sent already.")
 @click.option("--dry-run", is_flag=True, help="Send nothing and remember nothing.")
 @click.option("-v", "--verbose", is_flag=True, help="A line for each message.")
-@json_option
+@output_option
 def resend(
     name: str, name_server: str, is_from_dead_letters: bool, since: str | None, until: str | None,
-    from_start: bool, dry_run: bool, verbose: bool, as_json: bool,
+    from_start: bool, dry_run: bool, verbose: bool, form: Form,
 ) -> None:  # fmt: skip
     """Send a group's dead letters to the topics that they came from.
 
@@ -66,8 +68,8 @@ def resend(
         group=name, since_ms=_moment("--since", since), until_ms=_moment("--until", until),
         is_from_start=from_start, is_dry=dry_run,
     )  # fmt: skip
-    tally = run(_resend(name_server, wish, is_verbose=verbose and not as_json), name_server)
-    click.echo(_json(tally, wish) if as_json else _text(tally, wish))
+    tally = run(_resend(name_server, wish, is_verbose=verbose and not form.is_document), name_server)
+    show(form, _document(tally, wish), lambda: [Text(_text(tally, wish))])
 
 
 async def _resend(name_server: str, wish: Resend, *, is_verbose: bool) -> Tally:
@@ -113,12 +115,11 @@ def _ids(ids: list[str]) -> str:
     return ", ".join(ids[:5]) + more
 
 
-def _json(tally: Tally, wish: Resend) -> str:
-    document = {
-        "group": wish.group,
-        "is_dry_run": wish.is_dry,
-        "sent": dict(sorted(tally.sent.items())),
-        "without_origin": tally.without_origin,
-        "unreadable": tally.unreadable,
-    }
-    return msgspec.json.encode(document).decode()
+def _document(tally: Tally, wish: Resend) -> ResendDocument:
+    return ResendDocument(
+        group=wish.group,
+        is_dry_run=wish.is_dry,
+        sent=dict(sorted(tally.sent.items())),
+        without_origin=tally.without_origin,
+        unreadable=tally.unreadable,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,16 +10,16 @@ from typing import Any, TypeVar
 
 import click
 
+from gantry_cli.documents import MembersDocument, MoveDocument
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
 from gantry_cli.ha_group import CannotMove, Member
 from gantry_cli.ha_move import Move
-from gantry_cli.ha_orders import demote, drain, explain_order, fence, flush, follow, print_json, promise
+from gantry_cli.ha_orders import demote, drain, explain_order, fence, flush, follow, promise
 from gantry_cli.ha_steps import Moved, Step, Wish, look
 from gantry_cli.ha_text import group_text, moved_text, step_text
-from gantry_cli.options import json_option
+from gantry_cli.output import Form, output_option, print_document, show
 from gantry_cli.stack import DEFAULT_DIRECTORY
-from gantry_cli.tables import console
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import OrderError, OrderRefused
 
@@ -72,23 +71,18 @@ def ha() -> None:
     epilog=examples(
         ("gantry ha status", "the brokers of `gantry up` here"),
         ("gantry ha status --socket A --socket B", "any group"),
-        ("gantry ha status --json | jq '.members[].status.wrote'", "for programs"),
+        ("gantry ha status --output json | jq '.members[].status.wrote'", "for programs"),
     )
 )
 @sockets_option
-@json_option
-def status(paths: Sequence[Path], as_json: bool) -> None:
+@output_option
+def status(paths: Sequence[Path], form: Form) -> None:
     """Show the members of a group: roles, epochs, how far each log is, and what a promotion would need.
 
     Exit codes: 0 everybody answers, 1 somebody does not.
     """
     members = asyncio.run(_look(paths))
-    if as_json:
-        print_json({"members": [dataclasses.asdict(one) for one in members]})
-    else:
-        out = console()
-        for part in group_text(members):
-            out.print(part)
+    show(form, MembersDocument(members=members), lambda: group_text(members))
     if any(one.status is None for one in members):
         raise click.exceptions.Exit(1)
 
@@ -133,7 +127,7 @@ async def _look(paths: Sequence[Path]) -> list[Member]:
     show_default=True,
     help="For draining the master, and for the slave to catch up, in seconds each.",
 )
-@json_option
+@output_option
 def promote(
     paths: Sequence[Path],
     to: int | None,
@@ -142,7 +136,7 @@ def promote(
     force: bool,
     yes: bool,
     timeout_s: float,
-    as_json: bool,
+    form: Form,
 ) -> None:
     """Make one member of a group its master, in a new epoch, and have the others follow it.
 
@@ -173,7 +167,7 @@ def promote(
 
     def tell(step: Step) -> None:
         steps.append(step)
-        click.echo(step_text(step), err=as_json)
+        click.echo(step_text(step), err=form.is_document)
 
     def confirm(question: str) -> bool:
         click.echo(question, err=True)
@@ -182,16 +176,28 @@ def promote(
     try:
         moved = asyncio.run(_move(paths, wish, tell, confirm))
     except (CannotMove, OrderError) as error:
-        if as_json:
-            print_json({"error": str(error), "steps": steps})
+        if form.is_document:
+            print_document(form, {"error": str(error), "steps": steps})
         raise _explain(error) from error
-    if as_json:
-        print_json({"error": None, **dataclasses.asdict(moved), "steps": moved.steps})
+    if form.is_document:
+        print_document(form, _document(moved))
     else:
         for line in moved_text(moved):
             click.echo(line)
     if not moved.is_complete:
         raise click.exceptions.Exit(1)
+
+
+def _document(moved: Moved) -> MoveDocument:
+    return MoveDocument(
+        error=None,
+        epoch=moved.epoch,
+        master=moved.master,
+        number=moved.number,
+        loss=moved.loss,
+        is_complete=moved.is_complete,
+        steps=moved.steps,
+    )
 
 
 def _explain(error: CannotMove | OrderError) -> CliError:

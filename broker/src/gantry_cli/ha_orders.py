@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
-import msgspec
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
-from gantry_cli.ha_text import status_text
-from gantry_cli.options import json_option
-from gantry_cli.tables import console
+from gantry_cli.ha_text import promised_text, status_text
+from gantry_cli.output import Form, output_option
+from gantry_cli.output import show as show_form
 from gantry_remoting import split_address
 from gantry_status.order_client import order_once
 from gantry_status.orders import (
@@ -70,41 +69,28 @@ def give(path: Path, order: AnyOrder) -> HaStatus | Promised:
         raise explain_order(error, path) from error
 
 
-def print_json(document: object) -> None:
-    """One document for programs, readable for people, too."""
-    click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
-
-
-def show(answer: HaStatus | Promised, *, as_json: bool) -> None:
+def show(answer: HaStatus | Promised, form: Form) -> None:
     """Print what a broker has answered."""
-    if as_json:
-        print_json(answer)
-    elif isinstance(answer, Promised):
-        end = f"its log ends at {answer.end} in epoch {answer.last_epoch}"
-        click.echo(f"broker {answer.broker_id} has promised to follow nobody below epoch {answer.epoch}; {end}")
-    else:
-        out = console()
-        for part in status_text(answer):
-            out.print(part)
+    show_form(form, answer, lambda: promised_text(answer) if isinstance(answer, Promised) else status_text(answer))
 
 
 @click.command(
     epilog=examples(
         ("gantry ha promise --socket PATH --epoch 8", "before somebody is promoted in epoch 8"),
-        ("gantry ha promise --socket PATH --epoch 8 --to ann --json", "for programs"),
+        ("gantry ha promise --socket PATH --epoch 8 --to ann --output json", "for programs"),
     )
 )
 @socket_option
 @click.option("--epoch", required=True, type=EPOCH, help="Below it, nobody is followed any more.")
 @click.option("--to", default="", metavar="NAME", help="To whom it is promised; it is kept with the promise.")
-@json_option
-def promise(path: Path, epoch: int, to: str, as_json: bool) -> None:
+@output_option
+def promise(path: Path, epoch: int, to: str, form: Form) -> None:
     """Make a broker promise, durably, to follow nobody and grant nothing below an epoch.
 
     A promise is never taken back. It is the first half of a promotion: enough of them, and the old master can never
     acknowledge anything again. `gantry ha promote` does all of it; this is for doing it step by step.
     """
-    show(give(path, AskPromise(epoch=epoch, to=to)), as_json=as_json)
+    show(give(path, AskPromise(epoch=epoch, to=to)), form)
 
 
 def _address(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
@@ -118,7 +104,7 @@ def _address(_context: click.Context, _parameter: click.Parameter, value: str) -
 def follow_options(command: F) -> F:
     """What `follow` and `demote` are told."""
     for option in (
-        json_option,
+        output_option,
         click.option("--master", required=True, callback=_address, metavar="HOST:PORT", help="Its replication port."),
         click.option("--epoch", required=True, type=EPOCH, help="The epoch of that master."),
         socket_option,
@@ -133,14 +119,14 @@ def follow_options(command: F) -> F:
     )
 )
 @follow_options
-def follow(path: Path, epoch: int, master: str, as_json: bool) -> None:
+def follow(path: Path, epoch: int, master: str, form: Form) -> None:
     """Have a broker follow a master.
 
     It compares its history with the master's and cuts off, durably, what the group has left behind; where that is not
     possible the master refuses it, and its status says why. A master that is told to follow is demoted: it closes its
     clients' connections, so that they come back to the new master at once.
     """
-    show(give(path, Follow(epoch=epoch, master=master)), as_json=as_json)
+    show(give(path, Follow(epoch=epoch, master=master)), form)
 
 
 @click.command(
@@ -149,13 +135,13 @@ def follow(path: Path, epoch: int, master: str, as_json: bool) -> None:
     )
 )
 @follow_options
-def demote(path: Path, epoch: int, master: str, as_json: bool) -> None:
+def demote(path: Path, epoch: int, master: str, form: Form) -> None:
     """Have a master follow another one: the same order as `gantry ha follow`.
 
     This moves nothing by itself: the other one has to be the master of that epoch already. To move the role, use
     `gantry ha promote`, which drains and fences the old master first.
     """
-    show(give(path, Follow(epoch=epoch, master=master)), as_json=as_json)
+    show(give(path, Follow(epoch=epoch, master=master)), form)
 
 
 @click.command(
@@ -166,8 +152,8 @@ def demote(path: Path, epoch: int, master: str, as_json: bool) -> None:
 )
 @socket_option
 @click.option("--epoch", type=EPOCH, help="Below it, it takes no role any more [default: one more than it knows].")
-@json_option
-def fence(path: Path, epoch: int | None, as_json: bool) -> None:
+@output_option
+def fence(path: Path, epoch: int | None, form: Form) -> None:
     """Take a broker's role away and close its clients' connections.
 
     It is unassigned then: out of the routes, sends are answered 14, which clients retry elsewhere. Nothing is flushed
@@ -177,7 +163,7 @@ def fence(path: Path, epoch: int | None, as_json: bool) -> None:
         status = give(path, AskStatus())
         assert isinstance(status, HaStatus), "a status is answered with a status"
         epoch = max(status.epoch, status.promised_epoch, status.last_epoch) + 1
-    show(give(path, Fence(epoch=epoch)), as_json=as_json)
+    show(give(path, Fence(epoch=epoch)), form)
 
 
 @click.command(
@@ -190,19 +176,19 @@ def fence(path: Path, epoch: int | None, as_json: bool) -> None:
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(0, 86_400), default=30.0, show_default=True, help="In seconds."
 )
-@json_option
-def drain(path: Path, timeout_s: float, as_json: bool) -> None:
+@output_option
+def drain(path: Path, timeout_s: float, form: Form) -> None:
     """Have a master take no more sends, and wait until all it has is flushed and acknowledged by its slaves.
 
     Sends are answered 14, unstored. In time, that stays so until the broker is promoted again, follows, or is fenced.
     If it takes longer than the timeout the order is refused, and sends are taken again.
     """
-    show(give(path, Drain(timeout_ms=int(timeout_s * 1000))), as_json=as_json)
+    show(give(path, Drain(timeout_ms=int(timeout_s * 1000))), form)
 
 
 @click.command(epilog=examples(("gantry ha flush --socket PATH", "before a snapshot of the volume is taken")))
 @socket_option
-@json_option
-def flush(path: Path, as_json: bool) -> None:
+@output_option
+def flush(path: Path, form: Form) -> None:
     """Have on disk what a broker has written up to now."""
-    show(give(path, Flush()), as_json=as_json)
+    show(give(path, Flush()), form)

@@ -10,7 +10,7 @@ from gantry_cli.ha_group import CannotMove, Member, group_of
 from gantry_cli.ha_steps import Moved, Step
 from gantry_cli.tables import table
 from gantry_cli.text import bytes_text
-from gantry_status.orders import UNKNOWN, HaRole, HaStatus, SlaveState
+from gantry_status.orders import UNKNOWN, HaRole, HaStatus, Promised, SlaveState
 
 
 def group_text(members: Sequence[Member]) -> Iterator[RenderableType]:
@@ -82,6 +82,12 @@ def status_text(status: HaStatus) -> Iterator[RenderableType]:
     """The answer to one order."""
     yield f"{Member('', status).name} is {_role(status)} in epoch {status.epoch}, and has written {status.wrote}"
     yield from notes(Member("", status))
+
+
+def promised_text(answer: Promised) -> Iterator[RenderableType]:
+    """The answer to a wish for a promise."""
+    end = f"its log ends at {answer.end} in epoch {answer.last_epoch}"
+    yield f"broker {answer.broker_id} has promised to follow nobody below epoch {answer.epoch}; {end}"
 
 
 def _role(status: HaStatus) -> str:

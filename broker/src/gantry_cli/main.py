@@ -21,7 +21,10 @@ class Entry(NamedTuple):
 
 SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Run": {
-        "up": Entry("gantry_cli.up", "up", "Start a name server and a broker here, and prove that they work."),
+        "up": Entry("gantry_cli.up", "up", "Start a group of brokers here, and prove that it works."),
+        "apply": Entry("gantry_cli.local.apply", "apply", "Hand a changed manifest over to the group that runs here."),
+        "promote": Entry("gantry_cli.local.promote", "promote", "Order another master for a shard of the group here."),
+        "kill": Entry("gantry_cli.local.kill", "kill", "Break a process of the group here on purpose."),
         "down": Entry("gantry_cli.down", "down", "Stop what `gantry up` started."),
         "nameserver": Entry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),
         "broker": Entry("gantry_cli.serve", "broker", "Run a broker in the foreground."),
@@ -31,6 +34,8 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     },
     "Look": {
         "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),
+        "explain": Entry("gantry_cli.local.explain", "explain", "Say what would happen if a master here died now."),
+        "bundle": Entry("gantry_cli.local.bundle", "bundle", "Pack what explains the group here into one file."),
         "topic": Entry("gantry_cli.topic", "topic", "List, create, delete and describe topics."),
         "store": Entry("gantry_cli.store", "store", "Look into the files of a store, ours or RocketMQ's."),
     },
@@ -43,7 +48,8 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
 
 EXAMPLES: Final = """\b
 Examples:
-  gantry up                                    a broker on this machine, until Ctrl-C
+  gantry up                                    a group on this machine, until Ctrl-C
+  gantry kill master-0                         see a slave take over
   gantry produce hello "first message"         send one message
   gantry consume hello                         read everything in the topic
   gantry status -n ns.example:9876             look at any cluster, Java or ours

@@ -1,10 +1,9 @@
-"""One message on the terminal: its body alone, a line with everything, or a JSON object."""
+"""One message: its body alone, a line with everything, or a document for programs."""
 
 import base64
 from collections.abc import Callable
 
-import msgspec
-
+from gantry_cli.documents import MessageDocument
 from gantry_cli.text import time_text
 from gantry_client import ReceivedMessage, UnreadableBody
 
@@ -29,27 +28,27 @@ def line_text(message: ReceivedMessage) -> str:
     return "  ".join([time_text(message.store_timestamp_ms), place, *marks, body_text(message)])
 
 
-def json_text(message: ReceivedMessage) -> str:
-    """Everything, as one JSON object; a body that is no UTF-8 text is `body_base64`."""
-    document: dict[str, object] = {
-        "topic": message.topic,
-        "broker": message.queue.broker_name,
-        "queue_id": message.queue.queue_id,
-        "queue_offset": message.queue_offset,
-        "message_id": message.message_id,
-        "offset_message_id": message.offset_message_id,
-        "store_timestamp_ms": message.store_timestamp_ms,
-        "born_timestamp_ms": message.born_timestamp_ms,
-        "born_host": message.born_host,
-        "tags": message.tags,
-        "keys": message.keys,
-        "reconsume_times": message.reconsume_times,
-        "properties": message.properties,
-    }
+def message_document(message: ReceivedMessage) -> MessageDocument:
+    """Everything, for programs."""
+    document = MessageDocument(
+        topic=message.topic,
+        broker=message.queue.broker_name,
+        queue_id=message.queue.queue_id,
+        queue_offset=message.queue_offset,
+        message_id=message.message_id,
+        offset_message_id=message.offset_message_id,
+        store_timestamp_ms=message.store_timestamp_ms,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=message.born_host,
+        tags=message.tags,
+        keys=list(message.keys),
+        reconsume_times=message.reconsume_times,
+        properties=dict(message.properties),
+    )
     try:
-        document["body"] = message.body.decode()
+        document.body = message.body.decode()
     except UnicodeDecodeError:
-        document["body_base64"] = base64.b64encode(message.body).decode()
+        document.body_base64 = base64.b64encode(message.body).decode()
     except UnreadableBody as error:
-        document["body_fault"] = str(error)
-    return msgspec.json.encode(document).decode()
+        document.body_fault = str(error)
+    return document

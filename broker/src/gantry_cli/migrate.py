@@ -13,11 +13,11 @@ import click
 
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
-from gantry_cli.ha_orders import print_json
 from gantry_cli.migrate_plan import Migrating, Outcome, Typed
 from gantry_cli.migrate_record import Home
 from gantry_cli.migrate_source import CannotMigrate
-from gantry_cli.options import json_option, name_server_option
+from gantry_cli.options import name_server_option
+from gantry_cli.output import Form, output_option, print_document
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
@@ -66,8 +66,8 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
     show_default=True,
     help="For how many seconds after the switch consumers' late commits at the old broker are brought over.",
 )
-@json_option
-def migrate(name_server: str, data: Path, options: Sequence[str], abort: bool, as_json: bool, **typed: Any) -> None:
+@output_option
+def migrate(name_server: str, data: Path, options: Sequence[str], abort: bool, form: Form, **typed: Any) -> None:
     """Take over from a running broker of RocketMQ's.
 
     Its version may be 4.9 or 5. Our broker is started as a slave of the old one and copies its whole log while
@@ -83,13 +83,13 @@ def migrate(name_server: str, data: Path, options: Sequence[str], abort: bool, a
     """
     wish = Typed(name_server=name_server, home=Home(data), options=_options(options), **typed)
     try:
-        outcome = asyncio.run(_until_signal(_migrate(wish, abort=abort, quiet=as_json)))
+        outcome = asyncio.run(_until_signal(_migrate(wish, abort=abort, quiet=form.is_document)))
     except CannotMigrate as error:
-        if as_json:
-            print_json({"error": error.reason})
+        if form.is_document:
+            print_document(form, {"error": error.reason})
         raise CliError(error.reason, error.remedy) from error
-    if as_json:
-        print_json({"error": None, **dataclasses.asdict(outcome)})
+    if form.is_document:
+        print_document(form, {"error": None, **dataclasses.asdict(outcome)})
     if outcome.is_blocked:
         raise click.exceptions.Exit(1)
 

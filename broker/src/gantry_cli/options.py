@@ -43,11 +43,6 @@ def data_option(command: F) -> F:
     )(command)
 
 
-def json_option(command: F) -> F:
-    """--json, for programs."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(command)
-
-
 def default_name_server(directory: Path = DEFAULT_DIRECTORY) -> str:
     """The name server of the stack that runs in `directory`, else RocketMQ's port on this machine."""
     record = StackDirectory(directory).running()

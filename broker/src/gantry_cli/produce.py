@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 import click
-import msgspec
 
 from gantry_cli.account import client_settings
+from gantry_cli.documents import ReceiptDocument
 from gantry_cli.errors import CliError, explain
 from gantry_cli.examples import examples
-from gantry_cli.options import json_option, name_server_option, run
+from gantry_cli.options import name_server_option, run
+from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.stdin_lines import standard_input_lines
 from gantry_cli.text import count_text, rate_text
 from gantry_client import ClientError, Message, Producer, SendReceipt
@@ -67,10 +68,10 @@ class Shape:
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0,
               help="Deliver later: 1 = 1 s, 2 = 5 s, 3 = 10 s, 4 = 30 s, 5 = 1 min ... 18 = 2 h.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Send everything so many times.")
-@json_option
+@output_option
 def produce(
     topic: str, bodies: tuple[str, ...], name_server: str, tag: str | None, keys: tuple[str, ...],
-    properties: tuple[str, ...], sharding_key: str | None, delay_level: int, count: int, as_json: bool,
+    properties: tuple[str, ...], sharding_key: str | None, delay_level: int, count: int, form: Form,
 ) -> None:  # fmt: skip
     """Send messages.
 
@@ -90,7 +91,7 @@ def produce(
     if not bodies and sys.stdin.isatty():
         click.echo("one message a line; Ctrl-D ends", err=True)
     source = _repeated(bodies, count) if bodies else standard_input_lines()
-    outcome = Outcome(as_json=as_json)
+    outcome = Outcome(form=form)
     started = time.perf_counter()
     try:
         run(_send_all(name_server, shape, source, outcome), name_server)
@@ -109,7 +110,7 @@ def produce(
 class Outcome:
     """What became of the messages so far."""
 
-    as_json: bool
+    form: Form
     acknowledged: int = 0
     unsafe: int = 0
     statuses: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -120,8 +121,8 @@ class Outcome:
         else:
             self.unsafe += 1
             self.statuses[receipt.status.name] += 1
-        if self.as_json:
-            click.echo(msgspec.json.encode(_document(receipt)).decode())
+        if self.form.is_document:
+            click.echo(record_text(self.form, _document(receipt)))
         elif self.acknowledged + self.unsafe <= SHOWN_MAX:
             queue = receipt.queue
             place = f"{queue.broker_name} queue {queue.queue_id} offset {receipt.queue_offset}"
@@ -129,7 +130,7 @@ class Outcome:
 
     def finish(self, topic: str, elapsed_s: float) -> None:
         total = self.acknowledged + self.unsafe
-        if total > SHOWN_MAX and not self.as_json:
+        if total > SHOWN_MAX and not self.form.is_document:
             rate = rate_text(total / elapsed_s if elapsed_s > 0 else 0.0)
             click.echo(f"{count_text(self.acknowledged)} messages acknowledged by {topic} ({rate}/s)")
 
@@ -190,13 +191,13 @@ def _properties(texts: tuple[str, ...]) -> dict[str, str]:
     return properties
 
 
-def _document(receipt: SendReceipt) -> dict[str, object]:
-    return {
-        "status": receipt.status.name,
-        "message_id": receipt.message_id,
-        "offset_message_id": receipt.offset_message_id,
-        "topic": receipt.queue.topic,
-        "broker": receipt.queue.broker_name,
-        "queue_id": receipt.queue.queue_id,
-        "queue_offset": receipt.queue_offset,
-    }
+def _document(receipt: SendReceipt) -> ReceiptDocument:
+    return ReceiptDocument(
+        status=receipt.status.name,
+        message_id=receipt.message_id,
+        offset_message_id=receipt.offset_message_id,
+        topic=receipt.queue.topic,
+        broker=receipt.queue.broker_name,
+        queue_id=receipt.queue.queue_id,
+        queue_offset=receipt.queue_offset,
+    )

@@ -3,18 +3,26 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, final
 
 import click
-import msgspec
+from click.core import ParameterSource
 from rich.console import RenderableType
 
 from gantry_cli.account import client_settings
 from gantry_cli.cluster_view import BrokerView, ClusterView, view_cluster
+from gantry_cli.documents import ClusterDocument
+from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
-from gantry_cli.options import data_option, json_option, name_server_option, run
+from gantry_cli.local.look import Look
+from gantry_cli.local.looking import running_look
+from gantry_cli.local.screen import render as render_group
+from gantry_cli.local.watching import watch
+from gantry_cli.options import data_option, default_name_server, name_server_option, run
+from gantry_cli.output import Form, output_option, show
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.status_page import show_page
-from gantry_cli.tables import console, table
+from gantry_cli.tables import table
 from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, rate_text, time_text
 from gantry_client import Admin
 
@@ -22,9 +30,10 @@ from gantry_client import Admin
 @click.command(
     epilog=examples(
         ("gantry status", "the cluster of `gantry up` here"),
+        ("gantry status --watch", "the same, as it changes"),
         ("gantry status -n ns.example:9876", "any cluster"),
         ("gantry status --all", "with retry, dead letter and system topics"),
-        ("gantry status --json | jq .brokers", "for programs"),
+        ("gantry status --output json | jq .brokers", "for programs"),
         ("gantry status --page /var/lib/gantry/store/status", "what one broker says, though it may not answer"),
     )
 )
@@ -37,9 +46,10 @@ from gantry_client import Admin
     metavar="FILE",
     help="Read a broker's status page (statusPagePath) instead; asks nobody.",
 )
-@json_option
-def status(name_server: str, data: Path, with_internal: bool, page: Path | None, as_json: bool) -> None:
-    """Show name servers, brokers, topics and groups.
+@click.option("--watch", "is_watching", is_flag=True, help="Show it again every second, until Ctrl-C.")
+@output_option
+def status(name_server: str, data: Path, with_internal: bool, page: Path | None, is_watching: bool, form: Form) -> None:
+    """Show name servers, brokers, topics and groups of consumers; of a group that runs here its members, too.
 
     Rates are each broker's own averages over ten seconds; totals count since the broker started. A broker that does not
     answer is shown as such, and the exit code is then 1.
@@ -48,18 +58,47 @@ def status(name_server: str, data: Path, with_internal: bool, page: Path | None,
     lives and does not serve, or has ended; 3 there is no page, 1 it cannot be read.
     """
     if page is not None:
-        raise click.exceptions.Exit(show_page(page, as_json=as_json))
-    view = run(_ask(name_server, with_internal), name_server)
-    record = StackDirectory(data).running()
-    local = record if record is not None and record.name_server == name_server else None
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_document(view, local))).decode())
-    else:
-        out = console()
-        for part in render(view, local):
-            out.print(part)
-    if any(broker.failure for broker in view.brokers):
+        raise click.exceptions.Exit(show_page(page, form))
+    if click.get_current_context().get_parameter_source("name_server") is ParameterSource.DEFAULT:
+        name_server = default_name_server(data)
+    if is_watching and form.is_document:
+        raise click.UsageError("--watch is for people; a program asks again itself")
+    seeing = Seeing(name_server, data, with_internal=with_internal)
+    if is_watching:
+        watch(lambda: render(seeing.look()))
+        return
+    document = seeing.look()
+    show(form, document, lambda: render(document))
+    if seeing.failure is not None:
+        raise seeing.failure
+    if any(broker.failure for broker in document.brokers):
         raise click.exceptions.Exit(1)
+
+
+@final
+class Seeing:
+    """One cluster, looked at once or again and again."""
+
+    def __init__(self, name_server: str, data: Path, *, with_internal: bool) -> None:
+        self.failure: CliError | None = None
+        """Why only the group here could be shown, and not what its brokers say."""
+        self._name_server: Final = name_server
+        self._data: Final = data
+        self._with_internal: Final = with_internal
+
+    def look(self) -> ClusterDocument:
+        """As it is now. Raises CliError when there is nothing to see."""
+        record = StackDirectory(self._data).running()
+        local = record if record is not None and record.name_server == self._name_server else None
+        group = running_look(self._data) if local is not None else None
+        try:
+            self.failure, view = None, run(_ask(self._name_server, self._with_internal), self._name_server)
+        except CliError as error:
+            if group is None:
+                raise
+            self.failure = error
+            view = ClusterView(name_server=self._name_server, brokers=(), topics=(), topics_total=0, groups=())
+        return _document(view, local, group)
 
 
 async def _ask(name_server: str, with_internal: bool) -> ClusterView:
@@ -67,19 +106,23 @@ async def _ask(name_server: str, with_internal: bool) -> ClusterView:
         return await view_cluster(admin, name_server, with_internal=with_internal)
 
 
-def _document(view: ClusterView, local: StackRecord | None) -> dict[str, object]:
-    return {
-        "name_server": view.name_server,
-        "local_stack": local,
-        "brokers": view.brokers,
-        "topics": view.topics,
-        "topics_total": view.topics_total,
-        "groups": view.groups,
-    }
+def _document(view: ClusterView, local: StackRecord | None, group: Look | None) -> ClusterDocument:
+    return ClusterDocument(
+        name_server=view.name_server,
+        local_stack=local,
+        brokers=view.brokers,
+        topics=view.topics,
+        topics_total=view.topics_total,
+        groups=view.groups,
+        local_group=group,
+    )
 
 
-def render(view: ClusterView, local: StackRecord | None) -> Iterator[RenderableType]:
+def render(view: ClusterDocument) -> Iterator[RenderableType]:
     """The screen, part by part."""
+    if view.local_group is not None:
+        yield from render_group(view.local_group, with_events=True)
+    local = view.local_stack
     line = f"name server {view.name_server}: {len(view.brokers)} broker(s), {view.topics_total} topic(s)"
     if local is not None:
         how = "in the background" if local.is_detached else "in a terminal"
@@ -99,7 +142,7 @@ def render(view: ClusterView, local: StackRecord | None) -> Iterator[RenderableT
         yield _group_table(view)
 
 
-def _broker_table(view: ClusterView) -> RenderableType:
+def _broker_table(view: ClusterDocument) -> RenderableType:
     columns = ("broker", "role", "address", "cluster", "version", "in/s", "out/s", "in", "out", "log", "disk")
     return table("Brokers", columns, map(_broker_row, view.brokers), right=columns[5:])
 
@@ -134,7 +177,7 @@ def _remarks(broker: BrokerView) -> Iterator[str]:
         yield f"{name} ({broker.address.address}) has a certificate: {until}"
 
 
-def _topic_table(view: ClusterView) -> RenderableType:
+def _topic_table(view: ClusterDocument) -> RenderableType:
     columns = ("topic", "brokers", "last message", "queues", "messages", "end offsets")
     rows = (
         (
@@ -150,7 +193,7 @@ def _topic_table(view: ClusterView) -> RenderableType:
     return table("Topics", columns, rows, right=columns[3:])
 
 
-def _group_table(view: ClusterView) -> RenderableType:
+def _group_table(view: ClusterDocument) -> RenderableType:
     columns = ("group", "topic", "members", "consumed", "lag")
     rows = (
         (g.name, g.topic, str(g.members), count_text(g.consumed_offset_total), count_text(g.lag)) for g in view.groups

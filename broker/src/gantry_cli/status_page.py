@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-import click
-import msgspec
+from rich.console import RenderableType
 
 from gantry_cli.errors import Absent, CliError
-from gantry_cli.tables import console, table
+from gantry_cli.output import Form, show
+from gantry_cli.tables import table
 from gantry_cli.text import bytes_text, certificate_text, count_text, duration_text, time_text
 from gantry_status import PageAbsent, PageReader, Phase, Reading, SlaveStatus, StatusPageError
 
@@ -23,7 +23,7 @@ UNKNOWN: Final = "-"
 Row = tuple[str, str]
 
 
-def show_page(path: Path, *, as_json: bool) -> int:
+def show_page(path: Path, form: Form) -> int:
     """Print the page at `path`. The exit code; see the command's help."""
     try:
         with PageReader(str(path)) as reader:
@@ -32,17 +32,17 @@ def show_page(path: Path, *, as_json: bool) -> int:
         raise Absent(f"{error}", "is this the statusPagePath of a broker that was started?") from error
     except StatusPageError as error:
         raise CliError(f"{error}") from error
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(page_document(reading))).decode())
-    else:
-        out = console()
-        out.print(headline(reading))
-        out.print(table(None, ("what", "value"), rows(reading)))
-        if reading.status.slaves:
-            published = reading.status.published_boottime_ns
-            slaves = (_slave_row(slave, published) for slave in reading.status.slaves)
-            out.print(table("Slaves", ("slave", "received", "flushed", "last seen"), slaves))
+    show(form, page_document(reading), lambda: _screen(reading))
     return exit_code(reading)
+
+
+def _screen(reading: Reading) -> Iterator[RenderableType]:
+    yield headline(reading)
+    yield table(None, ("what", "value"), rows(reading))
+    if reading.status.slaves:
+        published = reading.status.published_boottime_ns
+        slaves = (_slave_row(slave, published) for slave in reading.status.slaves)
+        yield table("Slaves", ("slave", "received", "flushed", "last seen"), slaves)
 
 
 def exit_code(reading: Reading) -> int:

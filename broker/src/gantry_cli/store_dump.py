@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 import click
-import msgspec
 
 from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store.inspect.dump import Dumped, dump_log, dump_queue
@@ -14,7 +13,7 @@ from gantry_broker.store.inspect.facts import read_facts
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.inspect.segments import queue_places
 from gantry_cli.examples import examples
-from gantry_cli.options import json_option
+from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.store_json import dumped_document
 from gantry_cli.store_reading import EXIT_DAMAGED, CannotRead, reading
 from gantry_cli.store_text import dumped_text
@@ -25,7 +24,7 @@ from gantry_cli.store_text import dumped_text
         ("gantry store dump DIR", "the first ten records"),
         ("gantry store dump DIR --offset 73400320 --count 1", "what a message id or a finding points to"),
         ("gantry store dump DIR --topic orders --queue 3 --from 1200", "messages of a queue, by number"),
-        ("gantry store dump DIR --count 0 --body none --json > records.jsonl", "all of them, a line each"),
+        ("gantry store dump DIR --count 0 --body none --output json > records.jsonl", "all of them, a line each"),
     )
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
@@ -39,15 +38,15 @@ from gantry_cli.store_text import dumped_text
 @click.option(
     "--body", type=click.Choice(["text", "hex", "none"]), default="text", show_default=True, help="How to show bodies."
 )
-@json_option
+@output_option
 def dump(
     directory: Path, offset: int | None, topic: str | None, queue_id: int | None, number: int | None, count: int,
-    body: Literal["text", "hex", "none"], as_json: bool,
+    body: Literal["text", "hex", "none"], form: Form,
 ) -> None:  # fmt: skip
     """Print records of the store in DIR, one after the other.
 
     Where no whole record is, it shows why, the bytes around, and what the head or the queue says was there; then it
-    goes on with the next whole record. With --json every record is a line.
+    goes on with the next whole record. With --output json every record is a line.
 
     Exit codes: 0 good, 1 a damaged place was met, 2 it cannot be read or was typed wrongly, 130 Ctrl-C.
     """
@@ -61,7 +60,7 @@ def dump(
         for one in islice(found, count or None):
             document = dumped_document(one, body)
             is_damaged = is_damaged or bool(document.get("damaged"))
-            click.echo(msgspec.json.encode(document).decode() if as_json else dumped_text(document))
+            click.echo(record_text(form, document) if form.is_document else dumped_text(document))
     if is_damaged:
         raise click.exceptions.Exit(EXIT_DAMAGED)
 

@@ -8,6 +8,7 @@ import msgspec
 from gantry_broker.store.inspect.dump import Dumped, Hole, NoMessage
 from gantry_broker.store.inspect.summary import StoreSummary
 from gantry_broker.store.inspect.verify import VerifyReport
+from gantry_cli.documents import VerifyDocument
 from gantry_wire.compress import inflate_body
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_host
@@ -24,24 +25,33 @@ def summary_document(summary: StoreSummary) -> dict[str, Any]:
     return document
 
 
-def verify_document(report: VerifyReport, elapsed_s: float) -> dict[str, Any]:
+def verify_document(report: VerifyReport, elapsed_s: float) -> VerifyDocument:
     """Of `verify`."""
-    fields = (
-        "root", "is_in_use", "is_clean", "start", "end", "is_whole", "is_interrupted", "records", "records_bytes",
-        "records_sealed", "queues", "units", "older_records", "index_files", "index_entries",
-    )  # fmt: skip
-    document: dict[str, Any] = {field: getattr(report, field) for field in fields}
     findings = report.findings
-    document |= {
-        "elapsed_s": round(elapsed_s, 3),
-        "gb_per_s": round((report.end - report.start) / 1e9 / elapsed_s, 3) if elapsed_s > 0 else 0.0,
-        "is_damaged": findings.is_damaged,
-        "lost_messages": findings.lost_messages,
-        "harms": {str(harm): count for harm, count in findings.counts.items()},
-        "findings_omitted": findings.omitted,
-        "findings": [msgspec.to_builtins(finding) for finding in findings.kept],
-    }
-    return document
+    return VerifyDocument(
+        root=report.root,
+        is_in_use=report.is_in_use,
+        is_clean=report.is_clean,
+        start=report.start,
+        end=report.end,
+        is_whole=report.is_whole,
+        is_interrupted=report.is_interrupted,
+        records=report.records,
+        records_bytes=report.records_bytes,
+        records_sealed=report.records_sealed,
+        queues=report.queues,
+        units=report.units,
+        older_records=report.older_records,
+        index_files=report.index_files,
+        index_entries=report.index_entries,
+        elapsed_s=round(elapsed_s, 3),
+        gb_per_s=round((report.end - report.start) / 1e9 / elapsed_s, 3) if elapsed_s > 0 else 0.0,
+        is_damaged=findings.is_damaged,
+        lost_messages=findings.lost_messages,
+        harms={str(harm): count for harm, count in findings.counts.items()},
+        findings_omitted=findings.omitted,
+        findings=list(findings.kept),
+    )
 
 
 def dumped_document(one: Dumped, body: BodyForm) -> dict[str, Any]:

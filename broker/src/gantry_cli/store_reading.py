@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final, final
 
 import click
-import msgspec
 
 from gantry_cli.errors import CliError
 
@@ -43,11 +42,6 @@ def reading(directory: Path) -> Iterator[str]:
     except KeyboardInterrupt:
         click.echo("gantry: interrupted", err=True)
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
-
-
-def print_json(document: object) -> None:
-    """One document for programs, readable for people, too."""
-    click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
 
 
 def absolute(path: Path | None) -> str | None:

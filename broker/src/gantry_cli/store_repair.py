@@ -9,11 +9,10 @@ from gantry_broker.store.inspect.repair import RepairPlanner
 from gantry_broker.store.inspect.summary import inspect_store
 from gantry_broker.store.offline import CannotRecover, recover
 from gantry_cli.examples import examples
-from gantry_cli.options import json_option
+from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import bytes_progress
-from gantry_cli.store_reading import EXIT_DAMAGED, CannotRead, absolute, print_json, reading
+from gantry_cli.store_reading import EXIT_DAMAGED, CannotRead, absolute, reading
 from gantry_cli.store_text import plan_text, recovery_text
-from gantry_cli.tables import console
 
 
 @click.command(
@@ -21,13 +20,13 @@ from gantry_cli.tables import console
     epilog=examples(
         ("gantry store repair-plan /var/lib/gantry/store", "before you start it again"),
         ("gantry store repair-plan DIR --buffers /dev/hugepages/gantry", "its write buffers are here now"),
-        ("gantry store repair-plan DIR --json | jq .cut_bytes", "for programs"),
+        ("gantry store repair-plan DIR --output json | jq .cut_bytes", "for programs"),
     ),
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--buffers", type=click.Path(path_type=Path), help="Where its write buffers are, if not where it says.")
-@json_option
-def repair_plan(directory: Path, buffers: Path | None, as_json: bool) -> None:
+@output_option
+def repair_plan(directory: Path, buffers: Path | None, form: Form) -> None:
     """Say what a start would do to the store in DIR, without doing it.
 
     Where it would begin to read and how much, where the log would end and what is cut off behind that, what is rotten
@@ -39,12 +38,7 @@ def repair_plan(directory: Path, buffers: Path | None, as_json: bool) -> None:
     """
     with reading(directory) as root, bytes_progress("reading") as tell:
         plan = RepairPlanner(RealReadingDisk(), root, tell).run(absolute(buffers))
-    if as_json:
-        print_json(plan)
-    else:
-        out = console()
-        for part in plan_text(plan):
-            out.print(part)
+    show(form, plan, lambda: plan_text(plan))
     if plan.refusal or not plan.is_lossless:
         raise click.exceptions.Exit(EXIT_DAMAGED)
 
@@ -60,8 +54,8 @@ def repair_plan(directory: Path, buffers: Path | None, as_json: bool) -> None:
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--buffers", type=click.Path(path_type=Path), help="Where its write buffers are, if not where it says.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option
-def recover_store(directory: Path, buffers: Path | None, yes: bool, as_json: bool) -> None:
+@output_option
+def recover_store(directory: Path, buffers: Path | None, yes: bool, form: Form) -> None:
     """Recover the store in DIR without a broker, and leave it cleanly stopped. This one writes.
 
     It does what a start does: what only write buffers hold is put into the log and the buffers are given back, a torn
@@ -86,11 +80,6 @@ def recover_store(directory: Path, buffers: Path | None, yes: bool, as_json: boo
                 report = recover(root, absolute(buffers), tell)
         except CannotRecover as error:
             raise CannotRead(str(error), "see `gantry store repair-plan`") from error
-    if as_json:
-        print_json(report)
-    else:
-        out = console()
-        for part in recovery_text(root, report):
-            out.print(part)
+    show(form, report, lambda: recovery_text(root, report))
     if report.damaged or report.lost_flushed_bytes or report.set_aside:
         raise click.exceptions.Exit(EXIT_DAMAGED)

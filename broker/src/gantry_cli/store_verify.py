@@ -8,12 +8,11 @@ import click
 from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store.inspect.verify import Verifier, VerifyOrder
 from gantry_cli.examples import examples
-from gantry_cli.options import json_option
+from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import bytes_progress
 from gantry_cli.store_json import verify_document
-from gantry_cli.store_reading import EXIT_DAMAGED, EXIT_INTERRUPTED, print_json, reading
+from gantry_cli.store_reading import EXIT_DAMAGED, EXIT_INTERRUPTED, reading
 from gantry_cli.store_text import verify_text
-from gantry_cli.tables import console
 
 
 @click.command(
@@ -21,7 +20,7 @@ from gantry_cli.tables import console
         ("gantry store verify /var/lib/gantry/store", "everything"),
         ("gantry store verify DIR --quick", "what was written last, and the ends of the rest"),
         ("gantry store verify DIR --from 73400320 --to 83886080", "ten mebibytes of the log, and what belongs to them"),
-        ("gantry store verify DIR --json | jq '.findings[] | select(.harm == \"lost\")'", "what is gone"),
+        ("gantry store verify DIR --output json | jq '.findings[] | select(.harm == \"lost\")'", "what is gone"),
     )
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
@@ -30,8 +29,8 @@ from gantry_cli.tables import console
 @click.option(
     "--quick", is_flag=True, help="Only the log behind the recovery point, and the ends of all files and queues."
 )
-@json_option
-def verify(directory: Path, start: int | None, end: int | None, quick: bool, as_json: bool) -> None:
+@output_option
+def verify(directory: Path, start: int | None, end: int | None, quick: bool, form: Form) -> None:
     """Compare everything in the store in DIR with everything else.
 
     Every record of the log: length, magic, its own place, the checksum of its body, the seal over all of it where ours
@@ -50,12 +49,7 @@ def verify(directory: Path, start: int | None, end: int | None, quick: bool, as_
     with reading(directory) as root, bytes_progress("verifying") as tell:
         report = Verifier(RealReadingDisk(), root, VerifyOrder(start=start, end=end, is_quick=quick), tell).run()
     elapsed_s = time.monotonic() - began_s
-    if as_json:
-        print_json(verify_document(report, elapsed_s))
-    else:
-        out = console()
-        for part in verify_text(report, elapsed_s):
-            out.print(part)
+    show(form, verify_document(report, elapsed_s), lambda: verify_text(report, elapsed_s))
     if report.is_interrupted:
         raise click.exceptions.Exit(EXIT_INTERRUPTED)
     if report.findings.is_damaged:

@@ -3,18 +3,19 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import click
-import msgspec
 from rich.console import RenderableType
 
 from gantry_cli.account import client_settings
 from gantry_cli.cluster_view import GroupView, summarize_topic, view_group
+from gantry_cli.documents import QueueDocument, TopicCreatedDocument, TopicDeletedDocument, TopicDocument
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
-from gantry_cli.options import json_option, name_server_option, run
-from gantry_cli.tables import console, table
+from gantry_cli.options import name_server_option, run
+from gantry_cli.output import Form, output_option, print_document, show
+from gantry_cli.tables import table
 from gantry_cli.text import count_text, time_text
 from gantry_client import Admin, MessageQueue, NoRoute, QueueOffsets
 
@@ -40,13 +41,13 @@ def topic() -> None:
     epilog=examples(
         ("gantry topic list", "the topics that applications made"),
         ("gantry topic list --all", "with retry, dead letter and system topics"),
-        ("gantry topic list --json", "as a JSON array"),
+        ("gantry topic list --output yaml", "for programs, or as JSON: --output json"),
     ),
 )
 @name_server_option
 @click.option("--all", "with_internal", is_flag=True, help="Show retry, dead letter and system topics, too.")
-@json_option
-def list_topics(name_server: str, with_internal: bool, as_json: bool) -> None:
+@output_option
+def list_topics(name_server: str, with_internal: bool, form: Form) -> None:
     """List topics by name, one a line."""
 
     async def ask() -> list[str]:
@@ -54,8 +55,8 @@ def list_topics(name_server: str, with_internal: bool, as_json: bool) -> None:
             return await admin.topics.all(with_internal=with_internal)
 
     names = run(ask(), name_server)
-    if as_json:
-        click.echo(msgspec.json.encode(names).decode())
+    if form.is_document:
+        print_document(form, names)
         return
     for name in names:
         click.echo(name)
@@ -81,16 +82,17 @@ def list_topics(name_server: str, with_internal: bool, as_json: bool) -> None:
               help="Who may: read and write, read only, write only.")  # fmt: skip
 @click.option("--ordered", is_flag=True, help="Mark the topic as ordered.")
 @click.option("--cluster", help="Only the brokers of this cluster.")
+@output_option
 def create(
     name: str, name_server: str, queues: int, read_queues: int | None, permission: str, ordered: bool,
-    cluster: str | None,
+    cluster: str | None, form: Form,
 ) -> None:  # fmt: skip
     """Create topic NAME, or change it when it exists.
 
     Done when every master has it and the name server shows it, so that whoever comes next finds it.
     """
 
-    async def make() -> int:
+    async def make() -> set[str]:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             await admin.topics.create(
                 name,
@@ -102,10 +104,13 @@ def create(
             )
             masters = {broker.name for broker in await admin.brokers.masters(cluster)}
             await _wait_shown(admin, name, masters)
-            return len(masters)
+            return masters
 
     masters = run(make(), name_server)
-    where = f"{masters} broker{'s' if masters > 1 else ''}"
+    if form.is_document:
+        print_document(form, TopicCreatedDocument(topic=name, queues=queues, brokers=sorted(masters)))
+        return
+    where = f"{len(masters)} broker{'s' if len(masters) > 1 else ''}"
     click.echo(f"topic {name}: {queues} queue{'s' if queues > 1 else ''} on {where}")
 
 
@@ -119,7 +124,8 @@ def create(
 @name_server_option
 @click.option("--cluster", help="Only on the brokers of this cluster.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def delete(name: str, name_server: str, cluster: str | None, yes: bool) -> None:
+@output_option
+def delete(name: str, name_server: str, cluster: str | None, yes: bool, form: Form) -> None:
     """Delete topic NAME with all its messages."""
 
     async def count() -> int:
@@ -132,21 +138,24 @@ def delete(name: str, name_server: str, cluster: str | None, yes: bool) -> None:
 
     messages = run(count(), name_server)
     if not yes:
-        click.confirm(f"delete topic {name} with {count_text(messages)} messages?", abort=True)
+        click.confirm(f"delete topic {name} with {count_text(messages)} messages?", abort=True, err=form.is_document)
     run(remove(), name_server)
+    if form.is_document:
+        print_document(form, TopicDeletedDocument(topic=name, messages=messages))
+        return
     click.echo(f"deleted topic {name}")
 
 
 @topic.command(
     epilog=examples(
         ("gantry topic describe orders", "queues, offsets, groups"),
-        ("gantry topic describe orders --json", "for programs"),
+        ("gantry topic describe orders --output json", "for programs"),
     )
 )
 @click.argument("name")
 @name_server_option
-@json_option
-def describe(name: str, name_server: str, as_json: bool) -> None:
+@output_option
+def describe(name: str, name_server: str, form: Form) -> None:
     """Show the queues of topic NAME, and the groups that read them."""
 
     async def ask() -> tuple[dict[MessageQueue, QueueOffsets], list[GroupView]]:
@@ -155,12 +164,7 @@ def describe(name: str, name_server: str, as_json: bool) -> None:
             return stats, await _groups_of(admin, name)
 
     stats, groups = run(ask(), name_server)
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_document(name, stats, groups))).decode())
-        return
-    out = console()
-    for part in _render(name, stats, groups):
-        out.print(part)
+    show(form, _document(name, stats, groups), lambda: _render(name, stats, groups))
 
 
 topic.add_command(describe, "stats")
@@ -210,18 +214,15 @@ def _render(name: str, stats: dict[MessageQueue, QueueOffsets], groups: list[Gro
         yield table("Groups", group_columns, group_rows, right=group_columns[1:])
 
 
-def _document(name: str, stats: dict[MessageQueue, QueueOffsets], groups: list[GroupView]) -> dict[str, Any]:
-    return {
-        "topic": summarize_topic(name, stats),
-        "queues": [
-            {
-                "broker": queue.broker_name,
-                "queue_id": queue.queue_id,
-                "min_offset": offsets.min_offset,
-                "max_offset": offsets.max_offset,
-                "last_message_ms": offsets.last_update_timestamp or None,
-            }
-            for queue, offsets in stats.items()
-        ],
-        "groups": groups,
-    }
+def _document(name: str, stats: dict[MessageQueue, QueueOffsets], groups: list[GroupView]) -> TopicDocument:
+    queues = [
+        QueueDocument(
+            broker=queue.broker_name,
+            queue_id=queue.queue_id,
+            min_offset=offsets.min_offset,
+            max_offset=offsets.max_offset,
+            last_message_ms=offsets.last_update_timestamp or None,
+        )
+        for queue, offsets in stats.items()
+    ]
+    return TopicDocument(topic=summarize_topic(name, stats), queues=queues, groups=groups)

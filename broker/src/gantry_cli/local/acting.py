@@ -1,0 +1,177 @@
+"""Doing what was decided: orders to brokers, the Lease, processes. Each as ``gantry_spec.actions`` says.
+
+An order that is refused or lost is no failure here: it is put down, and the next look shows what has come of it. Those
+of one decision go out side by side, after the Lease; nothing else is decided about that shard until all are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, final
+
+from gantry_cli.local.lease_file import LeaseFile
+from gantry_cli.local.member import LocalMember
+from gantry_spec import actions as act
+from gantry_spec.decide.decision import line_of
+from gantry_spec.gate import may
+from gantry_spec.ledger import Ledger, ledger_of
+from gantry_spec.manifest import Spec
+from gantry_spec.observed import ObservedShard
+from gantry_status.order_client import OrderClient
+from gantry_status.orders import (
+    AskPromise,
+    AskStatus,
+    Drain,
+    Fence,
+    Follow,
+    HaStatus,
+    OrderError,
+    OrderRefused,
+    Promised,
+    Promote,
+)
+
+ORDER_TIMEOUT_S: Final = 10.0
+
+
+class Body(Protocol):
+    """The group that is acted on: what hands need of their supervisor."""
+
+    @property
+    def spec(self) -> Spec: ...
+
+    def now_ms(self) -> int: ...
+
+    def lease(self, shard: int) -> LeaseFile: ...
+
+    def member(self, shard: int, number: int) -> LocalMember | None: ...
+
+    def shard_now(self, shard: int) -> ObservedShard: ...
+
+    def start(self, shard: int, number: int) -> None: ...
+
+    async def remove(self, member: LocalMember) -> None: ...
+
+    def clear_wish(self, wish: str) -> None: ...
+
+
+@final
+class Hands:
+    """Of one supervisor."""
+
+    def __init__(self, body: Body, tell: Callable[[str], None]) -> None:
+        self._body: Final = body
+        self._tell: Final = tell
+
+    async def do(self, actions: Sequence[act.Action]) -> None:
+        """All of one shard's. Never raises for what a broker says."""
+        for action in actions:
+            if isinstance(action, act.LeaseAction):
+                self._told(action, self._write(action))
+        await asyncio.gather(*(self._one(action) for action in actions if not isinstance(action, act.LeaseAction)))
+
+    def _write(self, action: act.LeaseAction) -> str:
+        """Why the Lease is not replaced; empty if it is."""
+        try:
+            is_written = self._body.lease(action.shard).write(action.expected, action.record)
+        except OSError as error:
+            return str(error)
+        return "" if is_written else "the Lease is another one by now"
+
+    async def _one(self, action: act.Action) -> None:
+        refusal = ""
+        try:
+            verdict = may(action, self._ledger(action), self._body.spec)
+            if not verdict.is_allowed:
+                raise OrderRefused(verdict.because)
+            await self._doing(action)
+        except (OrderError, OSError) as error:
+            refusal = str(error)
+        self._told(action, refusal)
+
+    def _doing(self, action: act.Action) -> Awaitable[None]:
+        match action:
+            case act.ClearWish(wish=wish):
+                return _at_once(lambda: self._body.clear_wish(wish))
+            case act.Start(shard=shard, member=number):
+                return _at_once(lambda: self._body.start(shard, number))
+            case act.Restart() | act.Remove() | act.ReplaceDisk():
+                return self._process(action)
+            case act.MemberAction():
+                return self._order(action)
+            case _:
+                raise AssertionError(f"nobody knows how to do {action}")
+
+    def _ledger(self, action: act.Action) -> Ledger:
+        return ledger_of(self._body.spec, self._body.shard_now(action.shard), self._body.now_ms())
+
+    def _told(self, action: act.Action, refusal: str) -> None:
+        self._tell(line_of(action) + (f" -- not done: {refusal}" if refusal else ""))
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    async def _process(self, action: act.Restart | act.Remove | act.ReplaceDisk) -> None:
+        member = self._body.member(action.shard, action.member)
+        if member is None:
+            return
+        match action:
+            case act.Restart(boot_id=boot_id):
+                if member.broker.boot_id == boot_id:
+                    await member.broker.restart()
+            case act.Remove(boot_id=boot_id):
+                if member.broker.boot_id == boot_id:
+                    await self._body.remove(member)
+            case act.ReplaceDisk(disk_id=disk_id):
+                if member.is_disk_lost and member.record.identity == disk_id:
+                    await member.broker.stop()
+                    member.record.identity, member.report = "", None
+                    member.broker.start()
+
+    # -- orders --------------------------------------------------------------------------------------------------------
+
+    async def _order(self, action: act.MemberAction) -> None:
+        member = self._body.member(action.shard, action.member)
+        if member is None or not member.broker.is_running:
+            raise OrderRefused("it does not run")
+        boot_id = member.broker.boot_id
+        is_promotion = isinstance(action, act.Promote)
+        path = member.control
+        async with OrderClient(path, answer_timeout_s=ORDER_TIMEOUT_S, is_one_connection=is_promotion) as client:
+            if member.broker.boot_id != boot_id:
+                raise OrderRefused("another process of it runs by now")
+            await _give(client, action)
+
+
+async def _give(client: OrderClient, action: act.MemberAction) -> HaStatus | Promised:
+    match action:
+        case act.Promise(epoch=epoch):
+            return await client.call(AskPromise(epoch=epoch, to="the group's supervisor"))
+        case act.Promote(epoch=epoch, electable=electable):
+            check_promotion(action, await client.call(AskStatus()))
+            return await client.call(Promote(epoch=epoch, electable=list(electable)))
+        case act.Resume(epoch=epoch, electable=electable):
+            return await client.call(Promote(epoch=epoch, electable=list(electable)))
+        case act.Follow(epoch=epoch, master=master):
+            return await client.call(Follow(epoch=epoch, master=master))
+        case act.Fence(epoch=epoch):
+            return await client.call(Fence(epoch=epoch))
+        case act.Drain(timeout_ms=timeout_ms) | act.Withdraw(timeout_ms=timeout_ms):
+            return await client.call(Drain(timeout_ms=timeout_ms))
+        case _:
+            raise AssertionError(f"no order: {action}")
+
+
+def check_promotion(action: act.Promote, status: HaStatus) -> None:
+    """Raise ``OrderRefused`` unless it still is what was named. A promotion that was done already is none any more."""
+    if status.epoch == action.epoch:
+        return
+    if action.continues and (status.role, status.epoch) != ("MASTER", action.continues):
+        raise OrderRefused(f"it was to go on as the master of epoch {action.continues}, and is {status.role}")
+    if (status.last_epoch, status.wrote) < (action.last_epoch, action.end):
+        was, now = (action.last_epoch, action.end), (status.last_epoch, status.wrote)
+        raise OrderRefused(f"its log ended at {was[1]} of epoch {was[0]}, and ends at {now[1]} of epoch {now[0]} now")
+
+
+async def _at_once(what: Callable[[], None]) -> None:
+    what()

@@ -1,0 +1,92 @@
+"""`gantry bundle`: everything that somebody needs who must find out what happened, in one file, without a secret.
+
+In it are the manifest, the group's records, Leases and last words, what was decided in the last minutes, the ends of
+all logs, and what each sidecar packs itself (``/v1/bundle``). Not in it: tokens, messages, stores. A sidecar that does
+not answer is named in ``missing.txt``.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from gantry_cli.errors import Absent, CliError
+from gantry_cli.examples import examples
+from gantry_cli.local.state import GroupRecord, GroupState
+from gantry_cli.options import data_option
+from gantry_cli.text import bytes_text
+
+LOG_BYTES_MAX: Final = 1 << 20
+SIDECAR_TIMEOUT_S: Final = 15.0
+RECORDS: Final = ("manifest.yaml", "group.json", "annotations.json", "held.json", "words.json", "decision.json")
+
+
+@click.command(
+    epilog=examples(
+        ("gantry bundle", "into gantry-bundle-TIME.tar.gz here"),
+        ("gantry bundle --to /tmp/group.tar.gz", "elsewhere"),
+    )
+)
+@data_option
+@click.option("--to", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Where it goes [default: gantry-bundle-TIME.tar.gz].")  # fmt: skip
+def bundle(data: Path, target: Path | None) -> None:
+    """Pack what explains the local group: manifest, records, decisions, logs, and each sidecar's own bundle.
+
+    It holds no secret and no message. The group may run or not.
+    """
+    state = GroupState(data)
+    record = state.read_group()
+    if record is None:
+        raise Absent(f"there is no group in {data}", "name its folder with --data")
+    path = target or Path(f"gantry-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
+    try:
+        with tarfile.open(path, "w:gz") as archive:
+            for name, content in _contents(state, record):
+                _add(archive, name, content)
+    except OSError as error:
+        raise CliError(f"{path} cannot be written: {error.strerror}", "name another file with --to") from error
+    click.echo(f"{path} ({bytes_text(path.stat().st_size)})")
+
+
+def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, bytes]]:
+    missing: list[str] = []
+    leases = sorted(one.name for one in state.path.glob("lease-*.json"))
+    for name in (*RECORDS, *leases, "up.log"):
+        path = state.path / name
+        if path.is_file():
+            yield name, _end(path)
+    for path in sorted(state.path.glob("conf/*.conf")) + sorted(state.path.glob("logs/*.log")):
+        yield f"{path.parent.name}/{path.name}", _end(path)
+    for member in record.members:
+        if member.sidecar_pid is None:
+            continue
+        try:
+            with urllib.request.urlopen(f"{member.sidecar_url}/v1/bundle", timeout=SIDECAR_TIMEOUT_S) as answer:
+                yield f"sidecars/{member.name}.tar.gz", answer.read()
+        except (OSError, urllib.error.URLError) as error:
+            missing.append(f"sidecar of {member.name}: {error}")
+    if missing:
+        yield "missing.txt", "\n".join([*missing, ""]).encode()
+
+
+def _end(path: Path) -> bytes:
+    """The last of a file, which may grow meanwhile."""
+    with path.open("rb") as file:
+        size = file.seek(0, io.SEEK_END)
+        file.seek(max(0, size - LOG_BYTES_MAX))
+        return file.read(LOG_BYTES_MAX)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(f"gantry-bundle/{name}")
+    entry.size, entry.mtime = len(content), int(time.time())
+    archive.addfile(entry, io.BytesIO(content))

@@ -1,0 +1,170 @@
+"""One process that is kept running while it is wanted: started, restarted when it dies, stopped politely.
+
+A crash is answered by another start at once; whoever dies again and again is started ever later, and never given up,
+because the others of its group go on without it and somebody may be mending what is wrong. A process does not outlive
+its supervisor (``gantry_cli.child``). Its name is its pid with the time of its start, so that no other one, of the same
+number, is ever taken for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, final
+
+from gantry_cli.restart import RestartPolicy
+
+STOP_TIMEOUT_S: Final = 70.0
+"""Longer than a broker's own `shutdownTimeout`."""
+PATIENCE_S: Final = 15.0
+"""Between two starts of one that died six times within a minute."""
+HOLD_POLL_S: Final = 0.1
+LAST_WORDS_BYTES: Final = 4096
+
+Tell = Callable[[str], None]
+
+
+def boot_id_of(pid: int) -> str:
+    """The name of a process that is there now; empty if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return ""
+    fields = stat.rpartition(b")")[2].split()
+    return "" if fields[0] in (b"Z", b"X") else f"{pid}-{int(fields[19])}"
+
+
+@final
+class Child:
+    """Owned by one event loop. ``run`` is a task of whoever has it, until ``stop`` and its cancellation."""
+
+    def __init__(
+        self, name: str, module: str, arguments: Callable[[], Sequence[str]], log: Path, now_ms: Callable[[], int],
+        tell: Tell, changed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """``arguments`` are asked for at each start; ``changed`` is called when it has started or ended."""
+        self.name: Final = name
+        self.log: Final = log
+        self.boot_id = ""
+        """Of the process that runs; empty while none does."""
+        self.started_ms: int | None = None
+        self.stopped_ms: int | None = now_ms()
+        self.starts = 0
+        self.failure = ""
+        """What it said when it ended by itself last."""
+        self._module, self._arguments, self._now_ms = module, arguments, now_ms
+        self._tell, self._changed = tell, changed
+        self._policy = RestartPolicy()
+        self._wanted = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._process: asyncio.subprocess.Process | None = None
+        self._is_stopping = False
+        self.is_blocked: Callable[[], bool] = lambda: False
+        """Whether it must not be started now."""
+
+    def __repr__(self) -> str:
+        return f"<Child {self.name} {self.boot_id or 'stopped'} starts={self.starts}>"
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self.boot_id)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self.boot_id else None
+
+    def start(self) -> None:
+        """Have it run; nothing if it does."""
+        self._wanted.set()
+
+    async def stop(self) -> bool:
+        """Have it end, politely first, and stay down. False if it had to be killed."""
+        self._wanted.clear()
+        self._hurry.set()
+        return await self._end()
+
+    async def restart(self) -> None:
+        """Have it end politely and start anew."""
+        self._wanted.set()
+        await self._end()
+
+    async def run(self) -> None:
+        """Keep it running while it is wanted."""
+        while True:
+            await self._wanted.wait()
+            self._hurry.clear()
+            while self._wanted.is_set() and self.is_blocked():
+                await self._rest(HOLD_POLL_S)
+            if not self._wanted.is_set():
+                continue
+            code = await self._run_once()
+            if not self._is_stopping and self._wanted.is_set():
+                await self._wait_after(code)
+
+    # -- one life ------------------------------------------------------------------------------------------------------
+
+    async def _run_once(self) -> int:
+        with self.log.open("ab") as output:
+            self._process = process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "gantry_cli.child", str(os.getpid()), self._module, *self._arguments(),
+                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        self.starts += 1
+        self._is_stopping = False
+        self.boot_id, self.started_ms, self.stopped_ms = boot_id_of(process.pid), self._now_ms(), None
+        self._changed()
+        if not self._wanted.is_set():
+            process.send_signal(signal.SIGTERM)
+        code = await process.wait()
+        self.boot_id, self.stopped_ms = "", self._now_ms()
+        self._changed()
+        return code
+
+    async def _wait_after(self, code: int) -> None:
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        delay_s = self._policy.delay_after_death(asyncio.get_running_loop().time())
+        delay_s = PATIENCE_S if delay_s is None else delay_s
+        last = f": {self._last_words()}" if code > 0 else ""
+        self.failure = f"{self.name} {how}{last}"
+        when = (
+            "is kept down" if self.is_blocked() else f"starts again {f'in {delay_s:.0f} s' if delay_s else 'at once'}"
+        )
+        self._tell(f"{self.failure}; it {when}")
+        await self._rest(delay_s)
+
+    async def _rest(self, seconds: float) -> None:
+        """So long, or until it is to stop."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hurry.wait()
+
+    async def _end(self) -> bool:
+        process = self._process
+        if process is None or not self.boot_id:
+            return True
+        self._is_stopping = True
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            if process.returncode is None:
+                process.send_signal(number)
+        is_polite = True
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            is_polite = False
+        self.boot_id = ""
+        return is_polite
+
+    def _last_words(self) -> str:
+        try:
+            lines = self.log.read_bytes()[-LAST_WORDS_BYTES:].decode("utf-8", "replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1][:300] if lines else "it said nothing"

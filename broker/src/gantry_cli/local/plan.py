@@ -1,0 +1,191 @@
+"""From a manifest to the processes of this machine: who there is, where each listens and keeps what it has.
+
+Everything is decided before anything starts, so that a port that is busy, or memory that is not there, is one line and
+no half of a group.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from gantry_cli.errors import CliError
+from gantry_cli.local import buffers
+from gantry_cli.local.buffers import Choice
+from gantry_cli.local.member import Settings
+from gantry_cli.local.names import member_name
+from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
+from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord
+from gantry_cli.ports import free_broker_port
+from gantry_cli.text import join_address
+from gantry_spec.manifest import BrokerGroup, Spec, read_group
+from gantry_spec.manifest.parts import Medium
+
+DEFAULT_MANIFEST: Final = b"""\
+# What `gantry up` runs when it is given no manifest: one shard, one slave that is waited for.
+apiVersion: gantry.dev/v1alpha1
+kind: BrokerGroup
+metadata: {name: local}
+spec:
+  nameServers: {replicas: 1}
+  failover: {after: 3s}
+"""
+WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: 10911, SIDECAR: 8080}
+SECRETS: Final = "a local group has no Secrets"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What was typed, beside the manifest."""
+
+    host: str = "127.0.0.1"
+    ports: tuple[tuple[Kind, int | None], ...] = ()
+    """The first port of each kind: None leaves it as it was, 0 takes any."""
+
+
+def default_group() -> BrokerGroup:
+    """Without a manifest."""
+    return read_group(DEFAULT_MANIFEST)
+
+
+def refuse_unrunnable(spec: Spec) -> None:
+    """Raise CliError for what a local group cannot keep: to run without it would be less than was asked for."""
+    for field, value in (("aclSecret", spec.access.acl_secret), ("tlsSecret", spec.access.tls_secret)):
+        if value:
+            raise CliError(f"spec.access.{field}: {SECRETS}", "leave it out here; see docs/local-groups.md")
+
+
+def notes_of(spec: Spec, choice: Choice) -> list[str]:
+    """What of the manifest means nothing on one machine, and what a person should know besides."""
+    cluster = {"image": spec.image, "resources": spec.resources, "template": spec.template != Spec().template}
+    ignored = [f"spec.{name}" for name, is_said in cluster.items() if is_said]
+    notes = [f"of no meaning on one machine: {', '.join(ignored)}"] if ignored else []
+    return notes + ([choice.note] if choice.note else [])
+
+
+@final
+class Planner:
+    """Makes the records of a group, and of members that come later."""
+
+    def __init__(self, state: GroupState, group: BrokerGroup, typed: Wanted, previous: GroupRecord | None) -> None:
+        self._state: Final = state
+        self._typed: Final = typed
+        self._previous: Final = previous
+        self._bases: Final = {kind: self._base(kind) for kind in (NAME_SERVER, BROKER, SIDECAR)}
+        self._ports: Final = PortPlan(is_free=is_free(typed.host))
+        self.record: Final = GroupRecord(name=group.metadata.name, host=typed.host)
+        self._plan_all(group.spec)
+
+    def _base(self, kind: Kind) -> int:
+        chosen = dict(self._typed.ports).get(kind)
+        if chosen == 0:
+            return free_broker_port(self._typed.host)
+        return WELL_KNOWN[kind] if chosen is None else chosen
+
+    def _is_kept(self, kind: Kind) -> bool:
+        return dict(self._typed.ports).get(kind) is None
+
+    def _plan_all(self, spec: Spec) -> None:
+        """Whoever had ports first; so nobody new gets one of theirs."""
+        before = None if self._previous is None or self._previous.host != self._typed.host else self._previous
+        old_servers = [] if before is None or not self._is_kept(NAME_SERVER) else before.name_servers
+        old_servers = old_servers[: spec.name_servers.count]
+        kept = {one.name: self._ports.keep(NAME_SERVER, one.port, one.name) for one in old_servers}
+        olds = [] if before is None else before.members
+        brokers, sidecars = {}, {}
+        for old in olds:
+            if self._is_kept(BROKER):
+                brokers[old.name] = self._ports.keep(BROKER, old.port, old.name)
+            if self._is_kept(SIDECAR):
+                sidecars[old.name] = self._ports.keep(SIDECAR, old.sidecar_port, f"sidecar of {old.name}")
+        for index in range(spec.name_servers.count):
+            name = f"nameserver-{index}"
+            port = kept[name] if name in kept else self._port(NAME_SERVER, name, is_first=index == 0)
+            self.record.name_servers.append(self._name_server(name, port))
+        own = [one.address for one in self.record.name_servers]
+        self.record.addresses = own or list(spec.name_servers.addresses)
+        wanted = {(shard, number) for shard in range(spec.shards) for number in spec.members}
+        identities = {(old.shard, old.number): old.identity for old in olds}
+        for shard, number in sorted(wanted | identities.keys()):
+            name = member_name(shard, number)
+            member = self.member(shard, number, brokers.get(name), sidecars.get(name))
+            member.identity = identities.get((shard, number), "")
+            self.record.members.append(member)
+        self.record.console_url = f"{self.record.members[0].sidecar_url}/console/"
+
+    def _port(self, kind: Kind, name: str, *, is_first: bool) -> int:
+        if is_first:
+            return self._ports.first(kind, self._bases[kind], name)
+        return self._ports.next(kind, self._bases[kind])
+
+    def _name_server(self, name: str, port: int) -> NameServerRecord:
+        return NameServerRecord(
+            name=name,
+            address=join_address(self._typed.host, port),
+            port=port,
+            data=str(self._state.path / name),
+            log=str(self._state.log(name)),
+        )
+
+    def member(self, shard: int, number: int, port: int | None = None, sidecar: int | None = None) -> MemberRecord:
+        """The record of a member, with ports of its own. Raises CliError when there are none."""
+        name, is_first = member_name(shard, number), (shard, number) == (0, 1)
+        port = self._port(BROKER, name, is_first=is_first) if port is None else port
+        sidecar = self._port(SIDECAR, f"sidecar of {name}", is_first=is_first) if sidecar is None else sidecar
+        return MemberRecord(
+            name=name,
+            shard=shard,
+            number=number,
+            port=port,
+            ha_port=port + 1,
+            sidecar_port=sidecar,
+            sidecar_url=f"http://{join_address(self._typed.host, sidecar)}",
+            store=str(self._state.store(shard, number)),
+            log=str(self._state.log(name)),
+            sidecar_log=str(self._state.log(f"sidecar-{name}")),
+        )
+
+
+def choose_buffers(state: GroupState, spec: Spec, record: GroupRecord) -> Choice:
+    """Where write buffers go. Those that are there already need no more room. Raises CliError."""
+    if spec.write_buffer.medium is Medium.OFF:
+        return Choice(None)
+    huge, memory = list(buffers.huge_mounts()), buffers.memory_mount()
+    roots = [mount.path for mount in (*huge, memory)]
+    for root in roots:  # a buffer that was left there may hold messages: its broker must find it again
+        if any(buffers.folder_of(root, state.path, one.name).is_dir() for one in record.members):
+            return Choice(root, f"write buffers: {root}, where they were")
+    return buffers.choose(spec, buffers.size_of(spec) * len(record.members), huge, memory)
+
+
+def settings_of(group: BrokerGroup, record: GroupRecord, root: Path | None, *, has_sidecars: bool) -> Settings:
+    """What members are started with."""
+    return Settings(
+        group=group.metadata.name,
+        spec=group.spec,
+        host=record.host,
+        name_servers=tuple(record.addresses),
+        buffers_root=root,
+        sidecars=tuple(one.sidecar_url for one in record.members) if has_sidecars else (),
+    )
+
+
+def is_free(host: str) -> Callable[[int], bool]:
+    """Whether nobody listens on a port of this machine now."""
+
+    def ask(port: int) -> bool:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+                probe.listen(1)
+            except OSError:
+                return False
+        return True
+
+    return ask

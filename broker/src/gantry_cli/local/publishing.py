@@ -1,0 +1,149 @@
+"""What the supervisor lets others see: group.json with the processes, decision.json with what was seen and decided.
+
+Both are written whole after a look, the first when it has changed. Whoever reads them needs no connection to the
+supervisor, and sees by the time in them whether it still looks. Neither holds a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Final, final
+
+import msgspec
+
+from gantry_cli.local.child import Child
+from gantry_cli.local.look import Look, MemberView
+from gantry_cli.local.names import member_name
+from gantry_cli.local.supervisor import Supervisor, now_ms
+from gantry_cli.local.whole_file import write_whole
+from gantry_cli.text import duration_text
+from gantry_spec.explain import explain
+from gantry_spec.ledger import Fault, Ledger
+from gantry_spec.manifest.quantities import bytes_text
+from gantry_spec.observed import ObservedShard, Role
+
+
+@final
+class Publisher:
+    """Of one supervisor."""
+
+    def __init__(self, supervisor: Supervisor, name_servers: Sequence[Child]) -> None:
+        self._supervisor: Final = supervisor
+        self._name_servers: Final = name_servers
+        self._written = b""
+        self._failure = ""
+
+    def publish(self) -> None:
+        """After a look. A disk that is full costs the view, and not the group."""
+        path = self._supervisor.state.decision_file
+        data = msgspec.json.encode(self.look(), enc_hook=int)
+        try:
+            write_whole(path, data, mode=0o644, is_durable=False)
+            self._publish_group()
+            self._failure = ""
+        except OSError as error:
+            if str(error) != self._failure:
+                self._failure = str(error)
+                self._supervisor.tell(f"what is seen cannot be written down: {error}")
+
+    def publish_end(self) -> None:
+        """Nothing runs any more; ports and folders stay as they are."""
+        self._supervisor.record.pid = None
+        self._publish_group()
+        self._supervisor.state.decision_file.unlink(missing_ok=True)
+
+    def _publish_group(self) -> None:
+        supervisor = self._supervisor
+        record = supervisor.record
+        for server, child in zip(record.name_servers, self._name_servers, strict=True):
+            server.pid, server.boot_id = child.pid, child.boot_id
+        for member in supervisor.members.values():
+            one = member.record
+            one.pid, one.boot_id = member.broker.pid, member.broker.boot_id
+            if member.sidecar is not None:
+                one.sidecar_pid, one.sidecar_boot_id = member.sidecar.pid, member.sidecar.boot_id
+        written = msgspec.json.encode(record)
+        if written != self._written:
+            supervisor.state.write_group(record)
+            self._written = written
+
+    def look(self) -> Look:
+        """The newest."""
+        supervisor = self._supervisor
+        record = supervisor.record
+        return Look(
+            at_ms=time.time_ns() // 1_000_000,
+            group=record.name,
+            pid=os.getpid(),
+            started_at_ms=record.started_at_ms,
+            name_servers=record.addresses,
+            members=[view for shard in supervisor.observed.shards for view in self._members(shard)],
+            conditions=supervisor.decision.conditions,
+            ledgers=supervisor.decision.ledgers,
+            decision=supervisor.decision.explanation,
+            outlook=explain(supervisor.spec, supervisor.observed, now_ms()),
+            events=list(supervisor.events)[-100:],
+        )
+
+    def _members(self, shard: ObservedShard) -> list[MemberView]:
+        record = None if shard.lease is None else shard.lease.record
+        reign = None if record is None else record.newest
+        master = next((one.report for one in shard.members if reign is not None and one.number == reign.master), None)
+        return [
+            self._member(shard.number, member.number, None if master is None else master.wrote)
+            for member in shard.members
+        ]
+
+    def _member(self, shard: int, number: int, master_wrote: int | None) -> MemberView:
+        member = self._supervisor.members[shard, number]
+        report, record, child = member.report, member.record, member.broker
+        seen = member.seen(now_ms())
+        view = MemberView(
+            name=record.name,
+            shard=shard,
+            number=number,
+            process="running" if child.is_running else "stopped",
+            pid=child.pid,
+            starts=child.starts,
+            address=f"{self._supervisor.record.host}:{record.port}",
+            sidecar_url="" if member.sidecar is None else record.sidecar_url,
+        )
+        if report is None:
+            return view
+        behind = None
+        if report.role is Role.SLAVE and report.wrote is not None and master_wrote is not None:
+            behind = max(0, master_wrote - report.wrote)
+        return msgspec.structs.replace(
+            view,
+            role=str(report.role) if seen.process == "Running" else "",
+            epoch=report.epoch,
+            seen_ago_ms=max(0, now_ms() - report.asked_ms),
+            wrote=report.wrote,
+            committed=report.committed,
+            flushed=report.flushed,
+            acked=report.acked,
+            confirmed=report.confirmed,
+            behind_bytes=behind,
+            is_draining=report.is_draining,
+            trouble=report.trouble,
+        )
+
+    def line(self) -> str:
+        """The group in a line."""
+        supervisor = self._supervisor
+        up_s = time.time() - supervisor.record.started_at_ms / 1000
+        shards = [_ledger_text(one) for one in supervisor.decision.ledgers]
+        return f"up {duration_text(up_s)}   " + "   ".join(shards)
+
+
+def _ledger_text(ledger: Ledger) -> str:
+    if ledger.master is None or not ledger.is_fresh:
+        return f"shard {ledger.shard}: no master"
+    at_risk = bytes_text(ledger.risk(Fault.MACHINE).bytes)
+    stored = "unknown" if ledger.wrote is None else bytes_text(ledger.wrote)
+    return (
+        f"shard {ledger.shard}: {member_name(ledger.shard, ledger.master)} in epoch {ledger.epoch},"
+        f" {len(ledger.in_sync)} in sync, {stored} stored, {at_risk} at risk"
+    )

@@ -1,0 +1,236 @@
+"""The folder of a local group, STATE: who is in the group, what was asked of it, and what must not be forgotten.
+
+    STATE/lock, stack.json   whoever runs it holds the lock; where the name servers are (``gantry_cli.stack``)
+    STATE/manifest.yaml      what the group should be, as it was handed over last
+    STATE/group.json         its members: names, ports, folders, processes
+    STATE/annotations.json   what people have asked of it; compare ``kubectl annotate``
+    STATE/held.json          members that a person keeps down for a while
+    STATE/lease-0.json       the Lease of shard 0: epochs, and who may be elected
+    STATE/words.json         the last word of each master
+    STATE/decision.json      what was seen and decided last, for whoever looks
+    STATE/token              who shows this to a sidecar may order everything
+    STATE/stores/master-0/   and logs/, conf/, nameserver-0/
+
+Everything is written whole or not at all. A file that is damaged stops a start, and says how to go on.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Final, final
+
+import msgspec
+
+from gantry_cli.errors import CliError
+from gantry_cli.local.names import member_name
+from gantry_cli.local.whole_file import read_whole, write_whole
+from gantry_spec.manifest import BrokerGroup, ManifestError, read_group
+from gantry_spec.observed import LastWord
+
+TOKEN_BYTES: Final = 24
+
+
+@final
+class MemberRecord(msgspec.Struct, kw_only=True):
+    """One broker and its sidecar."""
+
+    name: str
+    shard: int
+    number: int
+    port: int
+    ha_port: int
+    sidecar_port: int
+    sidecar_url: str
+    store: str
+    log: str
+    sidecar_log: str
+    pid: int | None = None
+    boot_id: str = ""
+    """Of its process, while it runs."""
+    sidecar_pid: int | None = None
+    sidecar_boot_id: str = ""
+    identity: str = ""
+    """The uuid of its store, once it is known."""
+
+
+@final
+class NameServerRecord(msgspec.Struct, kw_only=True):
+    """One name server of the group's own."""
+
+    name: str
+    address: str
+    port: int
+    data: str
+    log: str
+    pid: int | None = None
+    boot_id: str = ""
+
+
+@final
+class GroupRecord(msgspec.Struct, kw_only=True):
+    """The group as processes."""
+
+    name: str
+    host: str
+    name_servers: list[NameServerRecord] = []
+    addresses: list[str] = []
+    """Of all name servers, also those that others run."""
+    members: list[MemberRecord] = []
+    console_url: str = ""
+    pid: int | None = None
+    """Of whoever supervises it; None if nobody does."""
+    started_at_ms: int = 0
+    notes: list[str] = []
+    """What of the manifest means nothing here, and where buffers lie."""
+
+    def member(self, shard: int, number: int) -> MemberRecord | None:
+        """The one with this number."""
+        return next((one for one in self.members if (one.shard, one.number) == (shard, number)), None)
+
+
+@final
+class Held(msgspec.Struct, kw_only=True):
+    """A member that is not started before a time."""
+
+    name: str
+    until_ms: int
+    """On the wall clock; whoever asks for it may be another process."""
+
+
+@final
+class GroupState:
+    """The files of one group. Looking needs nothing; whoever writes has claimed the folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path.absolute()
+
+    def __repr__(self) -> str:
+        return f"<GroupState {self.path}>"
+
+    # -- paths ---------------------------------------------------------------------------------------------------------
+
+    def store(self, shard: int, number: int) -> Path:
+        """Of a member."""
+        return self.path / "stores" / member_name(shard, number)
+
+    def log(self, name: str) -> Path:
+        """Of a process."""
+        return self.path / "logs" / f"{name}.log"
+
+    def conf(self, name: str) -> Path:
+        """The ``broker.conf`` of a member."""
+        return self.path / "conf" / f"{name}.conf"
+
+    def lease(self, shard: int) -> Path:
+        return self.path / f"lease-{shard}.json"
+
+    @property
+    def group_file(self) -> Path:
+        return self.path / "group.json"
+
+    @property
+    def manifest_file(self) -> Path:
+        return self.path / "manifest.yaml"
+
+    @property
+    def annotations_file(self) -> Path:
+        return self.path / "annotations.json"
+
+    @property
+    def held_file(self) -> Path:
+        return self.path / "held.json"
+
+    @property
+    def decision_file(self) -> Path:
+        return self.path / "decision.json"
+
+    @property
+    def token_file(self) -> Path:
+        return self.path / "token"
+
+    @property
+    def words_file(self) -> Path:
+        return self.path / "words.json"
+
+    def make_folders(self) -> None:
+        """Those that files are put into. Raises OSError."""
+        for name in ("stores", "logs", "conf"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+
+    # -- the group -----------------------------------------------------------------------------------------------------
+
+    def read_group(self) -> GroupRecord | None:
+        """Raises CliError if it is damaged."""
+        remedy = "remove it: ports are chosen anew then, and the stores are found by their names"
+        return read_whole(self.group_file, GroupRecord, remedy)
+
+    def write_group(self, record: GroupRecord) -> None:
+        """Readable for whoever may enter the folder: there is no secret in it."""
+        write_whole(self.group_file, msgspec.json.format(msgspec.json.encode(record)), mode=0o644, is_durable=False)
+
+    def read_manifest(self) -> BrokerGroup | None:
+        """What was handed over last. Raises CliError if it is damaged."""
+        try:
+            return read_group(self.manifest_file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (ManifestError, OSError) as error:
+            raise CliError(
+                f"{self.manifest_file}: {error}", "hand the manifest over again: gantry up -f FILE"
+            ) from error
+
+    def write_manifest(self, text: bytes) -> None:
+        """Hand a manifest over. It was read and compared before."""
+        write_whole(self.manifest_file, text, mode=0o644)
+
+    def read_annotations(self) -> dict[str, str]:
+        """Raises CliError if they are damaged."""
+        return read_whole(self.annotations_file, dict[str, str], "remove it: it holds only orders of people") or {}
+
+    def write_annotations(self, annotations: dict[str, str]) -> None:
+        write_whole(self.annotations_file, msgspec.json.encode(annotations))
+
+    def read_held(self) -> list[Held]:
+        """Raises CliError if they are damaged."""
+        return read_whole(self.held_file, list[Held], "remove it: it only keeps members down for a while") or []
+
+    def is_held(self, name: str, now_ms: int) -> bool:
+        """Whether a member is kept down at this moment of the wall clock. A damaged file keeps nobody down."""
+        try:
+            return any(one.name == name and now_ms < one.until_ms for one in self.read_held())
+        except CliError:
+            return False
+
+    def write_held(self, held: list[Held]) -> None:
+        write_whole(self.held_file, msgspec.json.encode(held), is_durable=False)
+
+    # -- what is remembered over a restart -----------------------------------------------------------------------------
+
+    def read_words(self, machine_boot: str) -> dict[int, LastWord]:
+        """Of each shard's master. Those of another boot of the machine tell times of another clock, and are dropped."""
+        remedy = "remove it: how much an asynchronous group may lose is then not known until its master is heard again"
+        words = read_whole(self.words_file, Words, remedy)
+        return words.words if words is not None and words.machine_boot == machine_boot else {}
+
+    def write_words(self, machine_boot: str, words: dict[int, LastWord]) -> None:
+        document = Words(machine_boot=machine_boot, words=words)
+        write_whole(self.words_file, msgspec.json.encode(document), is_durable=False)
+
+    def token(self) -> str:
+        """The secret that sidecars ask for; made when there is none."""
+        if not self.token_file.exists():
+            write_whole(self.token_file, f"console:{secrets.token_urlsafe(TOKEN_BYTES)}\n".encode())
+        line = self.token_file.read_text(encoding="utf-8").split("\n", 1)[0]
+        _, separator, token = line.partition(":")
+        if not separator or not token:
+            raise CliError(f"{self.token_file} is damaged", "remove it: another one is made at the next start")
+        return token.strip()
+
+
+@final
+class Words(msgspec.Struct, kw_only=True):
+    """As they are written."""
+
+    machine_boot: str
+    words: dict[int, LastWord]

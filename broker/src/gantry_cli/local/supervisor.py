@@ -1,0 +1,318 @@
+"""The supervisor of a local group: observe -> decide -> act, and again, about once a second and when something happens.
+
+    processes, control sockets, Lease files, annotations     looked at
+    ``gantry_spec.decide``                                   decides, as in a cluster
+    orders, Lease files, processes                           done by ``Hands``, one decision per shard at a time
+
+It remembers nothing that it could not find again: whoever starts after it has died finds the Lease, the last words of
+masters, and the members in STATE. All times are those of the machine's boot-time clock, which brokers use, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, final
+
+from gantry_cli.errors import CliError
+from gantry_cli.local.acting import Hands
+from gantry_cli.local.child import Child
+from gantry_cli.local.lease_file import LeaseFile
+from gantry_cli.local.look import Event
+from gantry_cli.local.member import LocalMember, Settings
+from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
+from gantry_spec import actions as act
+from gantry_spec.decide import Decision, decide
+from gantry_spec.ledger import Ledger
+from gantry_spec.manifest import ManifestError, Spec
+from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, Wanted, wanted, without
+from gantry_spec.observed import LastWord, Observed, ObservedShard, Report, Role, Wish
+from gantry_status.order_client import OrderClient
+from gantry_status.orders import Lease, OrderError
+
+LOOK_INTERVAL_S: Final = 1.0
+BUSY_INTERVAL_S: Final = 0.1
+"""While something was just done, or is about to be."""
+LEASE_DURATION_MS: Final = 6_000
+RENEWAL_TIMEOUT_S: Final = 1.0
+EVENTS_MAX: Final = 500
+
+
+def now_ms() -> int:
+    """The machine's boot-time clock."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def machine_boot() -> str:
+    """Another one after each boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@final
+class Supervisor:
+    """Owned by one event loop."""
+
+    def __init__(
+        self, state: GroupState, record: GroupRecord, settings: Settings, tell: Callable[[str], None], *,
+        has_sidecars: bool,
+    ) -> None:  # fmt: skip
+        self.state: Final = state
+        self.record: Final = record
+        self.settings = settings
+        self.members: Final[dict[tuple[int, int], LocalMember]] = {}
+        self.observed = Observed()
+        self.decision = Decision()
+        self.looks = 0
+        self.events: Final[deque[Event]] = deque(maxlen=EVENTS_MAX)
+        self.on_look: Callable[[], None] = lambda: None
+        """Called after each look."""
+        self.make_record: Callable[[int, int], MemberRecord]
+        self._has_sidecars: Final = has_sidecars
+        self._told: Final = tell
+        self._machine_boot: Final = machine_boot()
+        self._words: dict[int, LastWord] = state.read_words(self._machine_boot)
+        self._leases: Final[dict[int, LeaseFile]] = {}
+        self._wake: Final = asyncio.Event()
+        self._acting: Final[dict[int, asyncio.Task[None]]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._hands: Final = Hands(self, self.tell)
+        self._ledgers: Mapping[int, Ledger] = {}
+        self._is_stopping = False
+
+    def __repr__(self) -> str:
+        return f"<Supervisor {self.record.name} looks={self.looks} members={len(self.members)}>"
+
+    # -- what hands need -----------------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> Spec:
+        return self.settings.spec
+
+    def now_ms(self) -> int:
+        return now_ms()
+
+    def lease(self, shard: int) -> LeaseFile:
+        """Read when it is first asked for. Raises CliError when it is damaged."""
+        if shard not in self._leases:
+            self._leases[shard] = LeaseFile(self.state.lease(shard), now_ms)
+        return self._leases[shard]
+
+    def member(self, shard: int, number: int) -> LocalMember | None:
+        return self.members.get((shard, number))
+
+    def start(self, shard: int, number: int) -> None:
+        """See to it that a member is there and runs."""
+        assert self._group is not None, "run comes first"
+        member = self.member(shard, number)
+        if member is None:
+            record = self.record.member(shard, number)
+            if record is None:
+                record = self.make_record(shard, number)
+                self.record.members.append(record)
+            member = LocalMember(
+                record, self.state, lambda: self.settings, now_ms, self.tell, self.wake, has_sidecar=self._has_sidecars
+            )
+            self.members[shard, number] = member
+            for child in member.children:
+                self.keep(child)
+        if not member.is_disk_lost:
+            for child in member.children:
+                child.start()
+
+    def keep(self, child: Child) -> None:
+        """Run it beside us."""
+        assert self._group is not None, "run comes first"
+        self._group.create_task(child.run(), name=f"keep {child.name}")
+
+    async def remove(self, member: LocalMember) -> None:
+        """Stop it for good; its store stays if the spec says so."""
+        await asyncio.gather(*(child.stop() for child in member.children))
+        await member.close()
+        self.members.pop((member.record.shard, member.record.number), None)
+        self.record.members.remove(member.record)
+        member.free_buffers()
+
+    def clear_wish(self, wish: str) -> None:
+        """Take an obeyed order off the annotations."""
+        annotations = self.state.read_annotations()
+        rest = without(annotations.get(PROMOTE, ""), wish)
+        annotations |= {PROMOTE: rest}
+        if not rest:
+            annotations.pop(PROMOTE)
+            annotations.pop(ACCEPT_LOSS, None)
+        self.state.write_annotations(annotations)
+
+    def tell(self, text: str) -> None:
+        """Something has happened."""
+        self.events.append(Event(time.time_ns() // 1_000_000, text))
+        self._told(text)
+
+    def wake(self) -> None:
+        """Look again soon."""
+        self._wake.set()
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    async def run(self, name_servers: list[Child]) -> None:
+        """Until cancelled. Raises CliError for a state that cannot be believed."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for child in name_servers:
+                self.keep(child)
+                child.start()
+            for record in list(self.record.members):
+                self.start(record.shard, record.number)
+            group.create_task(self._look_forever(), name="look and decide")
+
+    async def _look_forever(self) -> None:
+        while not self._is_stopping:
+            self._wake.clear()
+            is_busy = await self._once()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BUSY_INTERVAL_S if is_busy else LOOK_INTERVAL_S):
+                    await self._wake.wait()
+            await asyncio.sleep(BUSY_INTERVAL_S)
+
+    async def _once(self) -> bool:
+        """One look; whether something was done."""
+        await asyncio.gather(*(member.look() for member in self.members.values()))
+        self._keep_words()
+        self.observed = self._look()
+        moment_ms = now_ms()
+        self.decision = decide(self.spec, self.observed, moment_ms, self._ledgers)
+        self._ledgers = {ledger.shard: ledger for ledger in self.decision.ledgers}
+        is_busy = self._act()
+        await self._renew()
+        for member in self.members.values():
+            if member.is_sidecar_outdated and member.sidecar is not None:
+                assert self._group is not None, "run comes first"
+                self._group.create_task(member.sidecar.restart(), name=f"restart {member.sidecar.name}")
+        self.looks += 1
+        self.on_look()
+        return is_busy
+
+    def _act(self) -> bool:
+        assert self._group is not None, "run comes first"
+        is_busy = False
+        for shard in {action.shard for action in self.decision.actions}:
+            actions = [one for one in self.decision.actions if one.shard == shard and self._is_news(one)]
+            if actions and shard not in self._acting:
+                is_busy = True
+                task = self._group.create_task(self._hands.do(actions), name=f"act on shard {shard}")
+                self._acting[shard] = task
+                task.add_done_callback(partial(self._acted, shard))
+        return is_busy
+
+    def _is_news(self, action: act.Action) -> bool:
+        """Whether there is anything to do: a start of what is about to start by itself is none."""
+        if isinstance(action, act.Wait):
+            return False
+        return not (isinstance(action, act.Start) and self.member(action.shard, action.member) is not None)
+
+    def _acted(self, shard: int, _: asyncio.Task[None]) -> None:
+        self._acting.pop(shard, None)
+        self.wake()
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def shard_now(self, shard: int, asked: Wanted | None = None) -> ObservedShard:
+        """One shard as it was seen last."""
+        asked_ms = now_ms()
+        asked = self.asked() if asked is None else asked
+        order = next((one for one in asked.orders if one.shard == shard), None)
+        return ObservedShard(
+            number=shard,
+            lease=self.lease(shard).observed,
+            members=tuple(self.members[key].seen(asked_ms) for key in sorted(self.members) if key[0] == shard),
+            last_word=self._words.get(shard),
+            wish=None if order is None else Wish(id=order.id, to=order.to, loss_accepted=order.loss_accepted),
+            replace_disks=tuple(number for one, number in asked.given_up if one == shard),
+        )
+
+    def asked(self) -> Wanted:
+        """What people have asked for. Orders that nobody can read are told, and asked for nothing."""
+        try:
+            return wanted(self.state.read_annotations())
+        except (ManifestError, CliError) as error:
+            self.tell(f"nobody obeys: {error}")
+            return Wanted()
+
+    def _look(self) -> Observed:
+        asked = self.asked()
+        numbers = sorted({*range(self.spec.shards), *(shard for shard, _ in self.members)})
+        return Observed(
+            shards=tuple(self.shard_now(number, asked) for number in numbers),
+            template=self.settings.template,
+            is_paused=asked.is_paused,
+            lease_duration_ms=LEASE_DURATION_MS,
+        )
+
+    def _keep_words(self) -> None:
+        """The last word of each newest master, also for whoever supervises after us."""
+        before = dict(self._words)
+        for (shard, _), member in self.members.items():
+            report = member.report
+            if report is not None and report.role is Role.MASTER:
+                word, known = _word(report), self._words.get(shard)
+                if known is None or (word.epoch, word.asked_ms) > (known.epoch, known.asked_ms):
+                    self._words[shard] = word
+        if self._words != before:
+            with suppress(OSError):  # whoever comes next then knows less of what may be lost, and promises less
+                self.state.write_words(self._machine_boot, self._words)
+
+    # -- the Lease -----------------------------------------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        """Tell masters that nobody waits for that the Lease is theirs still."""
+        await asyncio.gather(*(self._renew_one(shard.number) for shard in self.observed.shards))
+
+    async def _renew_one(self, shard: int) -> None:
+        renewed_ms, record = now_ms(), self.lease(shard).observed.record
+        if record is None or record.newest is None or not record.is_settled or record.newest.acks_needed:
+            return
+        member = self.member(shard, record.newest.master)
+        report = None if member is None else member.report
+        is_master = report is not None and (report.role, report.epoch) == (Role.MASTER, record.epoch)
+        if member is None or not is_master or not member.broker.is_running:
+            return
+        order = Lease(renewed_ms=renewed_ms, duration_ms=record.duration_ms)
+        with suppress(OrderError):
+            async with OrderClient(member.control) as client:
+                await client.call(order, timeout_s=RENEWAL_TIMEOUT_S)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> list[str]:
+        """Stop all members, masters first, so that slaves get the rest; the names of those that had to be killed."""
+        self._is_stopping = True
+        masters: list[Child] = []
+        others: list[Child] = []
+        sidecars: list[Child] = []
+        for member in self.members.values():
+            is_master = member.report is not None and member.report.role is Role.MASTER
+            (masters if is_master else others).append(member.broker)
+            sidecars += [] if member.sidecar is None else [member.sidecar]
+        killed = []
+        for children in (sidecars, masters, others):
+            results = await asyncio.gather(*(child.stop() for child in children))
+            killed += [child.name for child, is_polite in zip(children, results, strict=True) if not is_polite]
+        for member in self.members.values():
+            await member.close()
+            member.free_buffers()
+        return killed
+
+
+def _word(report: Report) -> LastWord:
+    return LastWord(
+        epoch=report.epoch,
+        boot_id=report.boot_id,
+        epoch_start=report.epoch_start,
+        wrote=report.wrote,
+        peak_bytes_per_s=report.peak_bytes_per_s,
+        asked_ms=report.asked_ms,
+    )

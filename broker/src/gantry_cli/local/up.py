@@ -1,0 +1,259 @@
+"""`gantry up` for a group: claim the folder, plan, start, prove that it works, supervise, and stop in order."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from gantry_cli.errors import CliError, explain
+from gantry_cli.faces import Face
+from gantry_cli.local.child import Child
+from gantry_cli.local.editing import Edits, read_manifest
+from gantry_cli.local.orphans import wait_for_end
+from gantry_cli.local.plan import (
+    DEFAULT_MANIFEST,
+    Planner,
+    Wanted,
+    choose_buffers,
+    default_group,
+    notes_of,
+    refuse_unrunnable,
+    settings_of,
+)
+from gantry_cli.local.publishing import Publisher
+from gantry_cli.local.state import GroupState, NameServerRecord
+from gantry_cli.local.supervisor import Supervisor, now_ms
+from gantry_cli.local.topics import Upkeep
+from gantry_cli.own_name import own_name
+from gantry_cli.round_trip import RoundTrip, round_trip
+from gantry_cli.running import claim, stop_signal, until
+from gantry_cli.stack import StackDirectory, StackRecord
+from gantry_client import ClientError
+from gantry_spec.broker_conf import broker_name
+from gantry_spec.manifest import BrokerGroup, changes
+
+READY_TIMEOUT_S: Final = 120.0
+READY_POLL_S: Final = 0.05
+STARTS_MAX: Final = 3
+"""Of one that ends by itself before anything is ready."""
+UPKEEP_S: Final = 2.0
+WITHOUT_ADMIN: Final = "no sidecars and no console: their packages are not installed (pip install 'gantry-mq[admin]')"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions:
+    """What was typed."""
+
+    data: Path
+    manifest: Path | None
+    typed: Wanted
+
+
+async def run_group(options: GroupOptions, face: Face) -> None:
+    """Everything between the lock and its release. Raises CliError."""
+    directory = claim(options.data)
+    try:
+        group = _manifest(options)
+        run = await asyncio.to_thread(GroupRun, directory, group, options, face)
+        await run.until_stopped()
+    finally:
+        directory.release()
+
+
+def _manifest(options: GroupOptions) -> BrokerGroup:
+    """The one that was handed over, else the one that is here, else the default. Raises CliError."""
+    state = GroupState(options.data)
+    if (state.path / "broker").is_dir() and not state.group_file.exists():
+        raise CliError(f"{options.data} holds a broker that has no group", "gantry up --single, or another --data")
+    known = state.read_manifest()
+    if options.manifest is None:
+        group = default_group() if known is None else known
+        text = DEFAULT_MANIFEST
+    else:
+        group, text = read_manifest(options.manifest)
+    problems = [] if known is None else changes(known, group)
+    if problems:
+        raise CliError("; ".join(map(str, problems)), f"{options.data} holds the group {known and known.metadata.name}")
+    refuse_unrunnable(group.spec)
+    state.make_folders()
+    if known is None or options.manifest is not None:
+        state.write_manifest(text)
+    return group
+
+
+@final
+class GroupRun:
+    """One run of a group, from its plan to its stop."""
+
+    def __init__(self, directory: StackDirectory, group: BrokerGroup, options: GroupOptions, face: Face) -> None:
+        """Plans everything; starts nothing. Raises CliError."""
+        self._face: Final = face
+        self._directory: Final = directory
+        self.state: Final = GroupState(options.data)
+        before = self.state.read_group()
+        if before is not None:
+            wait_for_end(before, face.report)
+        planner = Planner(self.state, group, options.typed, before)
+        self.record: Final = planner.record
+        choice = choose_buffers(self.state, group.spec, self.record)
+        has_sidecars = importlib.util.find_spec("fastapi") is not None
+        self.record.notes = notes_of(group.spec, choice) + ([] if has_sidecars else [WITHOUT_ADMIN])
+        self.record.started_at_ms, self.record.pid = time.time_ns() // 1_000_000, os.getpid()
+        settings = settings_of(group, self.record, choice.root, has_sidecars=has_sidecars)
+        self._token: Final = self.state.token()
+        self.supervisor: Final = Supervisor(self.state, self.record, settings, self._tell, has_sidecars=has_sidecars)
+        self.supervisor.make_record = planner.member
+        self._has_sidecars: Final = has_sidecars
+        self._name_servers: Final = [self._name_server(one) for one in self.record.name_servers]
+        self._publisher: Final = Publisher(self.supervisor, self._name_servers)
+        self._edits: Final = Edits(self.supervisor, group, has_sidecars=has_sidecars)
+        self._upkeep: Final = Upkeep(group.metadata.name, ";".join(self.record.addresses))
+        self.supervisor.on_look = self._looked
+        self._is_ready = asyncio.Event()
+        self._is_quiet = True
+
+    def _tell(self, text: str) -> None:
+        if not self._is_quiet:
+            self._face.report(text)
+
+    def _name_server(self, record: NameServerRecord) -> Child:
+        arguments = ("--listen", record.address, "--data", record.data)
+        return Child(
+            record.name, "gantry_nameserver", lambda: arguments, Path(record.log), now_ms, self._tell, lambda: None
+        )
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    async def until_stopped(self) -> None:
+        """Until a signal comes. Raises CliError."""
+        for note in self.record.notes:
+            self._face.report(note)
+        stopped = stop_signal()
+        try:
+            await until(stopped, self._work())
+        finally:
+            self._face.report("stopping")
+            killed = await self._stop()
+        if killed:
+            raise CliError(f"had to kill {', '.join(killed)} after waiting in vain", "see the logs")
+        self._face.report("stopped")
+
+    async def _work(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.supervisor.run(self._name_servers), name="supervise")
+                group.create_task(self._keep_topics(), name="keep topics")
+                await self._start()
+                if not self._face.is_detached:
+                    group.create_task(self._stream(), name="stream state")
+        except* CliError as errors:
+            raise _first(errors) from None
+
+    async def _start(self) -> None:
+        """Until a message has come back. Raises CliError with the reason for which none does."""
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while not self._is_ready.is_set():
+            self._give_up_on_failures()
+            if time.monotonic() > deadline:
+                waits = "; ".join(one.why for one in self.supervisor.decision.waits) or "see the logs"
+                raise CliError(f"the group was not ready after {READY_TIMEOUT_S:.0f} s: {waits}")
+            await asyncio.sleep(READY_POLL_S)
+        name_server = ";".join(self.record.addresses)
+        try:
+            trip = await round_trip(name_server)
+        except ClientError as error:
+            raise explain(error, name_server) from error
+        self._is_quiet = False
+        self._directory.write(self._stack_record())
+        self._face.ready(self._summary(trip))
+
+    def _give_up_on_failures(self) -> None:
+        """Somebody who cannot start now will not start later, while nobody is ready yet."""
+        brokers = [member.broker for member in self.supervisor.members.values()]
+        for child in (*brokers, *self._name_servers):
+            if child.failure and child.starts >= STARTS_MAX:
+                raise CliError(child.failure, f"see {child.log}")
+
+    def _stack_record(self) -> StackRecord:
+        first = self.record.members[0]
+        return StackRecord(
+            pid=os.getpid(),
+            name_server=";".join(self.record.addresses),
+            broker=f"{self.record.host}:{first.port}",
+            broker_name=broker_name(self.record.name, 0),
+            started_at_ms=self.record.started_at_ms,
+            is_detached=self._face.is_detached,
+        )
+
+    def _looked(self) -> None:
+        self._edits.look()
+        self._publisher.publish()
+        if not self.supervisor.decision.conditions:
+            return
+        if self.supervisor.decision.condition("Available").is_so:
+            self._is_ready.set()
+
+    async def _keep_topics(self) -> None:
+        """The clients of this group are ordinary ones, so they wait for its masters as others do."""
+        while True:
+            await asyncio.sleep(UPKEEP_S)
+            mastered = tuple(one.shard for one in self.supervisor.decision.ledgers if one.is_fresh)
+            for line in await self._upkeep.keep(self.supervisor.spec, mastered):
+                self.supervisor.tell(line)
+
+    async def _stream(self) -> None:
+        while True:
+            self._face.show(self._publisher.line())
+            await asyncio.sleep(self._face.interval_s)
+
+    async def _stop(self) -> list[str]:
+        # The tasks that kept processes are gone by now, and the processes are not: each is asked to stop here.
+        killed = await self.supervisor.stop()
+        results = [(child.name, await child.stop()) for child in self._name_servers]
+        self._publisher.publish_end()
+        return killed + [name for name, is_polite in results if not is_polite]
+
+    # -- what is printed -----------------------------------------------------------------------------------------------
+
+    def _summary(self, trip: RoundTrip) -> str:
+        record, gantry = self.record, own_name()
+        name_server = ";".join(record.addresses)
+        is_here = self._directory.path == StackDirectory(Path(".gantry/local")).path
+        namesrv = "" if name_server == "127.0.0.1:9876" else f" -n '{name_server}'"
+        data = "" if is_here else f" --data {self._directory.path}"
+        stop = f"{gantry} down{data}" if self._face.is_detached else "Ctrl-C"
+        lines = ["Gantry is up.", f"  name server   {name_server}"]
+        for member in record.members:
+            sidecar = f"   sidecar {member.sidecar_url}" if self._has_sidecars else ""
+            lines.append(f"  {member.name:<13} {record.host}:{member.port}{sidecar}")
+        if self._has_sidecars:
+            lines.append(f"  console       {record.console_url}#token={self._token}")
+        lines += [
+            f"  data, logs    {self._directory.path}",
+            f"  checked       1 message sent and read back in {trip.elapsed_ms:.1f} ms "
+            f"({trip.queue.topic}, queue {trip.queue.queue_id}, offset {trip.queue_offset})",
+            "",
+            "Next steps",
+            f'  1. From Java:   producer.setNamesrvAddr("{name_server}");   (consumers the same)',
+            f'  2. From here:   {gantry} produce{namesrv} hello "first message" && {gantry} consume{namesrv} hello',
+            f"  3. Look at it:  {gantry} status{data} --watch   (stop with {stop})",
+            f"  4. Break it:    {gantry} kill{data} master-0, and watch a slave take over",
+            "",
+        ]
+        return "\n".join(lines)
+
+
+def _first(errors: BaseExceptionGroup[CliError]) -> CliError:
+    """The one at the bottom of groups of groups."""
+    found: Sequence[BaseException] = errors.exceptions
+    while isinstance(found[0], BaseExceptionGroup):
+        found = found[0].exceptions
+    assert isinstance(found[0], CliError), "nothing else was caught"
+    return found[0]

@@ -1,0 +1,179 @@
+"""A local group for tests: `gantry up --detach` on free ports, small files, and what a person would do with it.
+
+Everything goes through the command line and the files in the group's folder, as for anybody who runs one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, final
+
+import msgspec
+
+from gantry_cli.local.look import Look
+from gantry_cli.local.looking import running_look
+from gantry_cli.local.state import GroupRecord, GroupState
+from gantry_client import ClientError, ClientSettings, Message, Producer
+
+TIMEOUT_S: Final = 90.0
+FREE_PORTS: Final = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
+ROOMY: Final = (
+    '{diskMaxUsedSpaceRatio: "95", diskSpaceCleanForciblyRatio: "99", diskSpaceWarningLevelRatio: "99",'
+    ' waitTimeMillsInSendQueue: "60000", maxHashSlotNum: "1000", maxIndexNum: "4000"}'
+)
+
+
+def manifest(**spec: str) -> str:
+    """A small group; ``spec`` are fields as YAML."""
+    fields = {
+        "nameServers": "{replicas: 1}",
+        "failover": "{after: 3s}",
+        "writeBuffer": "{segmentSize: 8Mi}",
+        "broker": ROOMY,
+    } | spec
+    lines = [f"  {name}: {value}" for name, value in fields.items()]
+    head = ["apiVersion: gantry.dev/v1alpha1", "kind: BrokerGroup", "metadata: {name: crew}", "spec:"]
+    return "\n".join([*head, *lines, ""])
+
+
+def gantry(*words: str, code: int | None = 0) -> str:
+    """Run one command to its end; its output, and its errors."""
+    variables = {key: value for key, value in os.environ.items() if key != "GANTRY_NAMESRV"}
+    result = subprocess.run(
+        [sys.executable, "-m", "gantry_cli", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env=variables,
+    )
+    assert code is None or result.returncode == code, f"{words}\n{result.stdout}\n{result.stderr}"
+    return result.stdout + result.stderr
+
+
+@final
+class Group:
+    """One group and its folder."""
+
+    def __init__(self, folder: Path, **spec: str) -> None:
+        self.folder: Final = folder
+        self.state: Final = GroupState(folder)
+        self.manifest: Final = folder.parent / f"{folder.name}.yaml"
+        self.manifest.write_text(manifest(**spec))
+
+    def up(self, *words: str) -> str:
+        """Start it behind us, on the ports that it had."""
+        return gantry("up", "--data", str(self.folder), "--detach", "-f", str(self.manifest), *words)
+
+    def down(self) -> str:
+        return gantry("down", "--data", str(self.folder))
+
+    def do(self, *words: str, code: int | None = 0) -> str:
+        """A command of a person."""
+        return gantry(words[0], "--data", str(self.folder), *words[1:], code=code)
+
+    def apply(self, **spec: str) -> None:
+        """Hand over another manifest."""
+        self.manifest.write_text(manifest(**spec))
+        self.do("apply", "-f", str(self.manifest))
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def record(self) -> GroupRecord:
+        record = self.state.read_group()
+        assert record is not None, "it was started once"
+        return record
+
+    @property
+    def name_server(self) -> str:
+        return ";".join(self.record.addresses)
+
+    def look(self) -> Look:
+        look = running_look(self.folder)
+        assert look is not None, (self.folder / "up.log").read_text()
+        return look
+
+    def masters(self) -> dict[int, tuple[str, int]]:
+        """Name and epoch of the master of each shard."""
+        masters = [one for one in self.look().members if one.role == "MASTER" and one.process == "running"]
+        return {one.shard: (one.name, one.epoch) for one in masters}
+
+    def is_well(self) -> bool:
+        """Whether everybody is there and in sync, and nothing is to be done."""
+        look = self.look()
+        conditions = {one.type: one.is_so for one in look.conditions}
+        return bool(conditions.get("Ready") and conditions["Available"]) and not look.decision
+
+    def until(self, predicate: Callable[[], bool], seconds: float = TIMEOUT_S) -> None:
+        """Wait for something that comes by itself."""
+        deadline = time.monotonic() + seconds
+        while not predicate():
+            if time.monotonic() > deadline:
+                look = msgspec.json.format(msgspec.json.encode(self.look())).decode()
+                raise AssertionError(f"it did not come true\n{look}\n{(self.folder / 'up.log').read_text()}")
+            time.sleep(0.1)
+
+    def explain(self) -> list[dict[str, Any]]:
+        """What would happen if a master died now."""
+        outlook: list[dict[str, Any]] = json.loads(self.do("explain", "--output", "json"))["outlook"]
+        return outlook
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def read(self, topic: str) -> list[str]:
+        """All that is in a topic."""
+        return gantry("consume", "-n", self.name_server, topic).split()
+
+    def send(self, topic: str, *bodies: str) -> None:
+        gantry("produce", "-n", self.name_server, topic, *bodies)
+
+
+@final
+class Load:
+    """A producer that sends all the time, and knows what was acknowledged."""
+
+    def __init__(self, group: Group, topic: str) -> None:
+        self.acknowledged: Final[list[str]] = []
+        self._name_server: Final = group.name_server
+        self._topic: Final = topic
+        self._is_over = threading.Event()
+        self._thread: Final = threading.Thread(target=lambda: asyncio.run(self._send()))
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join(TIMEOUT_S)
+        assert not self._thread.is_alive(), "a send came to no end"
+
+    def more(self, count: int) -> Callable[[], bool]:
+        """Whether so many more were acknowledged since now."""
+        goal = len(self.acknowledged) + count
+        return lambda: len(self.acknowledged) >= goal
+
+    async def _send(self) -> None:
+        number = 0
+        settings = ClientSettings(route_poll_interval_ms=500)
+        async with Producer(self._name_server, client_settings=settings) as producer:
+            while not self._is_over.is_set():
+                number += 1
+                body = f"{self._topic}-{number:06d}"
+                try:
+                    await producer.send(Message(self._topic, body.encode()))
+                except ClientError:
+                    await asyncio.sleep(0.1)  # it may be there or not; nobody was told that it is
+                else:
+                    self.acknowledged.append(body)
+                await asyncio.sleep(0.005)
