@@ -1,0 +1,54 @@
+"""What all objects have alike: labels, an owner, and a form in which equal things are equal.
+
+Everything but volumes is owned by its group, so that Kubernetes deletes it when the group is deleted, and nobody has to
+be there to help: no finalizer. ``blockOwnerDeletion`` is false, since it would need a right on the group's finalizers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from gantry_operator.objects import names
+from gantry_spec.manifest.group import API_VERSION, KIND, BrokerGroup
+
+Object = dict[str, Any]
+
+
+def selector(group: BrokerGroup, component: str, shard: int | None = None) -> dict[str, str]:
+    """What pods are told apart by; never changes for a pod, so it may stand in a StatefulSet."""
+    chosen = {names.GROUP_LABEL: group.metadata.name, names.COMPONENT_LABEL: component}
+    return chosen if shard is None else chosen | {names.SHARD_LABEL: str(shard)}
+
+
+def labels(group: BrokerGroup, component: str, shard: int | None = None) -> dict[str, str]:
+    """Of an object or pod."""
+    return {
+        "app.kubernetes.io/name": "gantry",
+        "app.kubernetes.io/instance": group.metadata.name,
+        "app.kubernetes.io/managed-by": "gantry-operator",
+        "app.kubernetes.io/part-of": "gantry",
+    } | selector(group, component, shard)
+
+
+def made(
+    group: BrokerGroup, kind: tuple[str, str], name: str, labelled: dict[str, str], body: Object, **metadata: Any
+) -> Object:
+    """An object of the group; ``kind`` is its apiVersion and kind."""
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": group.metadata.name,
+        "uid": group.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+    head = {"name": name, "namespace": group.metadata.namespace, "labels": labelled, "ownerReferences": [owner]}
+    return {"apiVersion": kind[0], "kind": kind[1], "metadata": head | metadata} | body
+
+
+def hash_of(value: object) -> str:
+    """A name for what a value says, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

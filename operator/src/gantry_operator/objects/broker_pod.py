@@ -1,0 +1,204 @@
+"""The pod of a broker: the broker, and beside it the sidecar, which is there before it and after it.
+
+    container broker     PID 1 `gantry pod broker`: starts a crashed broker again at once, and drains at SIGTERM
+    container sidecar    `gantry pod sidecar`, a native one: kubelet ends it after the broker, so it sees the drain
+
+    volume       broker   sidecar
+    data         write    read       the store
+    buffers      write    -          hugetlbfs or tmpfs; the sidecar would get SIGBUS, having no pages of its own
+    run          write    write      status page and control socket
+    group        read     read       the shard's ConfigMap
+    replication  read     -          the secret that brokers know each other by
+    sidecar      -        read       tokens that the sidecar believes
+    api          -        read       the token for the shard's Lease, and for nothing else
+
+Probes: the pod is ready when its sidecar says so. The broker's container has a port of its supervisor, which is open
+while the broker recovers, however long that takes. The sidecar's start is `/livez`: kubelet starts the broker only
+after the sidecar has started, so whatever would wait for the broker there would wait for ever.
+
+A template of the user's is put in last, and cannot take away any of this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gantry_operator.objects import configuration, memory, names, pod_parts
+from gantry_operator.objects.base import Object, hash_of, labels
+from gantry_operator.objects.facts import Facts
+from gantry_spec.manifest.group import BrokerGroup
+from gantry_spec.manifest.parts import Medium, Template
+from gantry_spec.manifest.quantities import size_text
+
+BROKER_CONTAINER = "broker"
+SIDECAR_CONTAINER = "sidecar"
+API_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def broker_template(group: BrokerGroup, facts: Facts, shard: int) -> Object:
+    """The template of both StatefulSets of a shard, with its hash. Raises ``CannotFit``."""
+    given = group.spec.template
+    pod = pod_parts.pod_spec(
+        facts,
+        [_broker(group, facts, shard)],
+        _volumes(group, shard),
+        initContainers=[_sidecar(group, facts, shard)],
+        serviceAccountName=names.shard_name(group.metadata.name, shard),
+        terminationGracePeriodSeconds=max(1, -(-int(given.termination_grace_period) // 1000)),
+        affinity=_affinity(group, shard),
+        topologySpreadConstraints=[
+            pod_parts.over_zones(group, names.BROKER, shard),
+            *given.topology_spread_constraints,
+        ],
+    )
+    pod |= _given(given)
+    metadata: dict[str, Any] = {"labels": _foreign(given.labels) | labels(group, names.BROKER, shard)}
+    annotations = {"kubectl.kubernetes.io/default-container": BROKER_CONTAINER} | _foreign(given.annotations)
+    template = {"metadata": metadata | {"annotations": annotations}, "spec": pod}
+    metadata = metadata | {"annotations": annotations | {names.TEMPLATE_ANNOTATION: hash_of(template)}}
+    return template | {"metadata": metadata}
+
+
+def _broker(group: BrokerGroup, facts: Facts, shard: int) -> Object:
+    variables = [
+        *pod_parts.place_variables(),
+        {"name": "GANTRY_GROUP", "value": group.metadata.name},
+        {"name": "GANTRY_BROKER_CONF", "value": configuration.cold_conf(group, shard)},
+    ]
+    mounts = [
+        pod_parts.mount("data", configuration.STORE_FOLDER),
+        pod_parts.mount("run", configuration.RUN),
+        pod_parts.mount("group", configuration.CONFIGURATION, is_read_only=True),
+        pod_parts.mount("replication", configuration.REPLICATION_SECRET, is_read_only=True),
+        pod_parts.temporary(),
+        *_access_mounts(group),
+    ]
+    if group.spec.write_buffer.medium is not Medium.OFF:
+        mounts.append(pod_parts.mount("buffers", configuration.BUFFERS))
+    ports = (("broker", names.BROKER_PORT), ("fast", names.FAST_PORT), ("replication", names.REPLICATION_PORT))
+    return pod_parts.container(
+        group,
+        facts,
+        BROKER_CONTAINER,
+        ["pod", "broker"],
+        env=variables,
+        ports=[{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports],
+        resources=memory.broker_resources(group.spec),
+        volumeMounts=mounts,
+        livenessProbe=pod_parts.tcp_probe(names.ALIVE_PORT, period_s=10, failures=6),
+    )
+
+
+def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
+    access = group.spec.access
+    arguments = [
+        *("pod", "sidecar", "--", "--page", configuration.STATUS_PAGE, "--control", configuration.CONTROL),
+        *("--store", configuration.STORE, "--broker", f"127.0.0.1:{names.BROKER_PORT}"),
+        *("--listen", f"0.0.0.0:{names.SIDECAR_PORT}", "--log-listen", f"0.0.0.0:{names.LOG_PORT}"),
+        *("--token-file", f"{configuration.SIDECAR_SECRET}/tokens"),
+        *("--read-token-file", f"{configuration.SIDECAR_SECRET}/read-tokens"),
+        *("--max-lag", str(int(group.spec.replication.max_lag))),
+        *("--lease", f"{group.metadata.namespace}/{names.shard_name(group.metadata.name, shard)}"),
+    ]
+    if access.acl_secret:
+        arguments += ["--broker-credentials", f"{configuration.ACCOUNTS}/credentials"]
+    if access.tls_secret:
+        arguments += ["--broker-tls-ca", f"{configuration.CERTIFICATES}/ca.crt", "--broker-tls-verify", "authority"]
+    mounts = [
+        pod_parts.mount("data", configuration.STORE_FOLDER, is_read_only=True),
+        pod_parts.mount("run", configuration.RUN),
+        pod_parts.mount("group", configuration.CONFIGURATION, is_read_only=True),
+        pod_parts.mount("sidecar", configuration.SIDECAR_SECRET, is_read_only=True),
+        pod_parts.mount("api", API_FOLDER, is_read_only=True),
+        pod_parts.temporary(),
+        *_access_mounts(group),
+    ]
+    ports = (("http", names.SIDECAR_PORT), ("log", names.LOG_PORT))
+    return pod_parts.container(
+        group,
+        facts,
+        SIDECAR_CONTAINER,
+        arguments,
+        restartPolicy="Always",
+        env=pod_parts.place_variables(),
+        ports=[{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports],
+        resources=memory.sidecar_resources(),
+        volumeMounts=mounts,
+        startupProbe=pod_parts.http_probe("/livez", period_s=1, failures=60),
+        livenessProbe=pod_parts.http_probe("/livez", period_s=10, failures=3),
+        readinessProbe=pod_parts.http_probe("/readyz", period_s=2, failures=1),
+    )
+
+
+def _access_mounts(group: BrokerGroup) -> list[Object]:
+    access, found = group.spec.access, []
+    if access.acl_secret:
+        found.append(pod_parts.mount("accounts", configuration.ACCOUNTS, is_read_only=True))
+    if access.tls_secret:
+        found.append(pod_parts.mount("certificates", configuration.CERTIFICATES, is_read_only=True))
+    return found
+
+
+def _volumes(group: BrokerGroup, shard: int) -> list[Object]:
+    """All but the data, which is claimed."""
+    name, access, buffer = group.metadata.name, group.spec.access, group.spec.write_buffer
+    run_bytes = size_text(memory.RUN_BYTES)
+    volumes: list[Object] = [
+        {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": run_bytes}},
+        {"name": "group", "configMap": {"name": names.shard_name(name, shard), "defaultMode": 0o444}},
+        {
+            "name": "replication",
+            "secret": {
+                "secretName": names.secret_name(name),
+                "defaultMode": 0o440,
+                "items": [{"key": "replication", "path": "secret"}],
+            },
+        },
+        pod_parts.secret_volume("sidecar", names.secret_name(name), "tokens", "read-tokens"),
+        {"name": "api", "projected": {"defaultMode": 0o440, "sources": _api_sources()}},
+    ]
+    if buffer.medium is Medium.HUGE_PAGES:
+        volumes.append({"name": "buffers", "emptyDir": {"medium": str(buffer.medium)}})
+    if buffer.medium is Medium.MEMORY:
+        room = size_text(memory.buffer_bytes(group.spec) + memory.RUN_BYTES)
+        volumes.append({"name": "buffers", "emptyDir": {"medium": str(buffer.medium), "sizeLimit": room}})
+    if access.acl_secret:
+        volumes.append(pod_parts.secret_volume("accounts", access.acl_secret))
+    if access.tls_secret:
+        volumes.append(pod_parts.secret_volume("certificates", access.tls_secret))
+    return volumes
+
+
+def _api_sources() -> list[Object]:
+    """What a client of the API server needs: a token that ends after an hour and is replaced, and whom to believe."""
+    return [
+        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    ]
+
+
+def _affinity(group: BrokerGroup, shard: int) -> Object:
+    """Ours, with the user's added: both hold."""
+    ours = pod_parts.apart(group, names.BROKER, shard, is_demanded=True)["podAntiAffinity"]
+    given = group.spec.template.affinity
+    anti = dict(given.get("podAntiAffinity", {}))
+    for name, terms in ours.items():
+        anti[name] = [*terms, *anti.get(name, [])]
+    return {**given, "podAntiAffinity": anti}
+
+
+def _given(template: Template) -> Object:
+    """What the user puts into pods as it is."""
+    found: Object = {}
+    if template.node_selector:
+        found["nodeSelector"] = dict(template.node_selector)
+    if template.tolerations:
+        found["tolerations"] = list(template.tolerations)
+    if template.priority_class_name:
+        found["priorityClassName"] = template.priority_class_name
+    return found
+
+
+def _foreign(given: dict[str, str]) -> dict[str, str]:
+    """Without names that are ours or Kubernetes' own."""
+    return {name: value for name, value in given.items() if not name.startswith(names.OUR_PREFIXES)}

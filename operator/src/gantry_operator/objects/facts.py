@@ -1,0 +1,79 @@
+"""What rendering needs to know beside the group itself. Whoever looks at the cluster fills it in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+import msgspec
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Root of all facts. Never written itself."""
+
+
+@final
+class NodeFacts(Part, frozen=True):
+    """What one machine of the cluster has for pods."""
+
+    name: str
+    memory_bytes: int
+    hugepages_bytes: int = 0
+
+
+@final
+class ShardFacts(Part, frozen=True):
+    """What is known of one shard now."""
+
+    number: int
+    slaves: int = 0
+    """How many slaves have to stay, though the spec may want fewer: those whose voice is still needed."""
+
+    slaves_in_sync: int | None = None
+    """How many slaves could acknowledge now; None if nobody knows."""
+
+
+@final
+class Facts(Part, frozen=True):
+    """Everything else."""
+
+    image: str
+    """Of brokers, sidecars and name servers, where the group names none."""
+
+    token: str = ""
+    """What the operator shows to sidecars; everything else that is secret inside of the group is derived from it."""
+
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    shards: tuple[ShardFacts, ...] = ()
+    """Those that exist. One that the spec no longer wants stays until it is no longer here."""
+
+    is_hibernated: bool = False
+    """Whether no pod shall run. Volumes, Services and the Lease stay."""
+
+    operator_namespace: str = "gantry-system"
+    operator_labels: Mapping[str, str] = msgspec.field(
+        default_factory=lambda: {"app.kubernetes.io/name": "gantry-operator"}
+    )
+    """Of the operator's pods, who may ask sidecars."""
+
+    prometheus_labels: Mapping[str, str] = msgspec.field(
+        default_factory=lambda: {"app.kubernetes.io/name": "prometheus"}
+    )
+    """Of the pods, in any namespace, that may ask for metrics."""
+
+    has_pod_monitor: bool = False
+    """Whether the cluster knows PodMonitor."""
+
+    has_prometheus_rule: bool = False
+    """Whether the cluster knows PrometheusRule."""
+
+    nodes: tuple[NodeFacts, ...] = ()
+    """The machines, if they may be looked at; no machine says nothing."""
+
+    def __repr__(self) -> str:
+        return f"<Facts image={self.image} shards={len(self.shards)}>"
+
+    def shard(self, number: int) -> ShardFacts:
+        """What is known of a shard; nothing of one that does not exist yet."""
+        return next((one for one in self.shards if one.number == number), ShardFacts(number=number))

@@ -1,0 +1,113 @@
+"""What everything is called, and which member of a shard a pod is. A name, once given, is never given to anything else.
+
+    g-0-master      StatefulSet, 1 pod: g-0-master-0, member 1
+    g-0-slave       StatefulSet: g-0-slave-0 is member 2, g-0-slave-1 member 3, ...
+    g-0             Service of whoever is master now, ConfigMap, Lease, ServiceAccount, Role
+
+The StatefulSets' names say where the roles belong; where they are now is the label ``gantry.dev/role`` of pods, which
+only the operator writes. It is in no selector and no template of a StatefulSet, or moving a role would move pods.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, final
+
+from gantry_spec.manifest.group import API_GROUP
+
+GROUP_LABEL: Final = f"{API_GROUP}/group"
+SHARD_LABEL: Final = f"{API_GROUP}/shard"
+MEMBER_LABEL: Final = f"{API_GROUP}/member"
+ROLE_LABEL: Final = f"{API_GROUP}/role"
+HOME_LABEL: Final = f"{API_GROUP}/home"
+"""Of the StatefulSet that a pod belongs to, and is never taken out of."""
+TEMPLATE_ANNOTATION: Final = f"{API_GROUP}/template"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
+OUR_PREFIXES: Final = (f"{API_GROUP}/", "app.kubernetes.io/", "statefulset.kubernetes.io/", "apps.kubernetes.io/")
+"""Of labels and annotations that a template may not set."""
+
+BROKER: Final = "broker"
+NAME_SERVER: Final = "nameserver"
+MASTER_ROLE: Final = "master"
+SLAVE_ROLE: Final = "slave"
+
+BROKER_PORT: Final = 10911
+FAST_PORT: Final = 10909
+REPLICATION_PORT: Final = 10912
+ALIVE_PORT: Final = 10913
+NAME_SERVER_PORT: Final = 9876
+SIDECAR_PORT: Final = 8080
+LOG_PORT: Final = 8081
+EXTERNAL_PORTS: Final = {BROKER_PORT: 10921, NAME_SERVER_PORT: 9886}
+"""Where clients from outside of the cluster come in, by the port that is inside the same."""
+
+
+@final
+class PodPlace(NamedTuple):
+    """Where a broker's pod belongs."""
+
+    shard: int
+    member: int
+
+
+def shard_name(group: str, shard: int) -> str:
+    """Of everything that a shard has one of."""
+    return f"{group}-{shard}"
+
+
+def master_set(group: str, shard: int) -> str:
+    """Of the StatefulSet, and of its headless Service."""
+    return f"{group}-{shard}-master"
+
+
+def slave_set(group: str, shard: int) -> str:
+    """Of the StatefulSet, and of its headless Service."""
+    return f"{group}-{shard}-slave"
+
+
+def name_server_set(group: str) -> str:
+    """Of the StatefulSet, and of its headless Service."""
+    return f"{group}-nameserver"
+
+
+def secret_name(group: str) -> str:
+    """Of the Secret with what is secret inside of the group."""
+    return f"{group}-sidecar"
+
+
+def external_name(group: str, shard: int) -> str:
+    """Of the Service by which clients from outside find a shard's master."""
+    return f"{group}-{shard}-external"
+
+
+def member_pod(group: str, shard: int, member: int) -> str:
+    """Of the pod of a member, and of its own Service."""
+    assert member >= 1, "members are counted from 1"
+    return f"{master_set(group, shard)}-0" if member == 1 else f"{slave_set(group, shard)}-{member - 2}"
+
+
+def member_of(group: str, pod: str) -> PodPlace | None:
+    """Which member of which shard a pod is; None for one that is no broker of the group."""
+    prefix, _, ordinal = pod.rpartition("-")
+    shard_text, _, kind = prefix.removeprefix(f"{group}-").partition("-")
+    if not (prefix.startswith(f"{group}-") and _is_number(ordinal) and _is_number(shard_text)):
+        return None
+    if kind == MASTER_ROLE and ordinal == "0":
+        return PodPlace(int(shard_text), 1)
+    return PodPlace(int(shard_text), int(ordinal) + 2) if kind == SLAVE_ROLE else None
+
+
+def member_host(group: str, namespace: str, shard: int, member: int) -> str:
+    """The name under which a member's pod is found itself, whatever its role and readiness."""
+    service = master_set(group, shard) if member == 1 else slave_set(group, shard)
+    return f"{member_pod(group, shard, member)}.{service}.{namespace}.svc"
+
+
+def name_server_addresses(group: str, namespace: str, count: int) -> tuple[str, ...]:
+    """Each name server of the group by itself: a broker registers at all of them."""
+    name = name_server_set(group)
+    return tuple(f"{name}-{ordinal}.{name}.{namespace}.svc:{NAME_SERVER_PORT}" for ordinal in range(count))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and (text == "0" or text[0] != "0")

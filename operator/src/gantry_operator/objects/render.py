@@ -1,0 +1,27 @@
+"""Every object of a group, in the order in which they are to be applied: what others need comes first."""
+
+from __future__ import annotations
+
+from gantry_operator.objects import access, configuration, disruption, monitoring, network, services, workloads
+from gantry_operator.objects.base import Object
+from gantry_operator.objects.facts import Facts
+from gantry_spec.manifest.group import BrokerGroup
+
+
+def render(group: BrokerGroup, facts: Facts) -> tuple[Object, ...]:
+    """What should exist. Raises ``CannotFit`` when the spec asks for pods that cannot work; then apply nothing."""
+    assert group.metadata.namespace and group.metadata.uid, "a group in a cluster has a namespace and a uid"
+    shards = configuration.shard_numbers(group, facts)
+    homes = [one for shard in shards for one in workloads.shard_sets(group, facts, shard)]
+    name_servers = workloads.name_server_set(group, facts)
+    found = [access.secret(group, facts), *network.policies(group, facts)]
+    for shard in shards:
+        found += access.shard_account(group, shard)
+        found.append(configuration.config_map(group, facts, shard))
+        found += services.shard_services(group, facts, shard)
+    found += services.name_server_services(group)
+    found += disruption.budgets(group, facts)
+    found += [name_servers] if name_servers is not None else []
+    found += homes
+    found += monitoring.monitors(group, facts)
+    return tuple(found)
