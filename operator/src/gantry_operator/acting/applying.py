@@ -16,8 +16,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from gantry_operator.api import (
+    ACCOUNTS,
+    BUDGETS,
     CLAIMS,
+    CONFIG_MAPS,
+    LEASES,
     PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICES,
     STATEFUL_SETS,
     Kind,
     Kubernetes,
@@ -31,7 +38,7 @@ from gantry_operator.cache import Cache, GroupKey
 from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError, Refused
 from gantry_operator.objects.base import hash_of
-from gantry_operator.objects.names import COMPONENT_LABEL, SHARD_LABEL
+from gantry_operator.objects.names import COMPONENT_LABEL, GROUP_LABEL, SHARD_LABEL
 from gantry_spec.manifest.quantities import parse_size
 
 log = logging.getLogger(__name__)
@@ -41,6 +48,8 @@ WATCHED: Final[frozenset[Kind]] = frozenset({STATEFUL_SETS})
 """Kinds whose absence from the cache means that they are not there."""
 
 RETRY_MS: Final = 5_000
+SWEPT: Final = (SERVICES, CONFIG_MAPS, BUDGETS, ROLE_BINDINGS, ROLES, ACCOUNTS, LEASES, STATEFUL_SETS)
+"""What a shard has beside its volumes; last what says that it is still to be swept."""
 
 
 @final
@@ -135,15 +144,21 @@ class Applier:
             except ApiError as error:
                 log.warning("a claim does not grow", extra={"place": str(place), "reason": str(error)})
 
-    async def sweep(self, kinds: Sequence[Kind], is_left_over: Callable[[int], bool]) -> None:
-        """Delete what belongs to shards that are no more; never volumes, never a shard that has a pod."""
+    async def sweep(self, is_left_over: Callable[[int], bool]) -> None:
+        """Delete what belongs to shards that are no more; never volumes, never of a shard that has a pod."""
         alive = {labels_of(pod).get(SHARD_LABEL) for pod in self._cache.of_group(PODS, self._key)}
-        for kind in kinds:
-            for document in self._cache.of_group(kind, self._key):
-                shard = labels_of(document).get(SHARD_LABEL, "")
-                if not shard.isdigit() or shard in alive or not is_left_over(int(shard)):
-                    continue
-                try:
+        homes = self._cache.of_group(STATEFUL_SETS, self._key)
+        gone = {labels_of(home).get(SHARD_LABEL, "") for home in homes if not (home["spec"].get("replicas") or 0)}
+        for shard in sorted(gone - alive):
+            if shard.isdigit() and is_left_over(int(shard)):
+                await self._sweep_shard(shard)
+
+    async def _sweep_shard(self, shard: str) -> None:
+        selector = f"{GROUP_LABEL}={self._key[1]},{SHARD_LABEL}={shard}"
+        try:
+            for kind in SWEPT:
+                for document in await self._api.list(kind, self._key[0], selector):
                     await self._api.delete(place_of(document), uid=uid_of(document))
-                except ApiError as error:
-                    log.warning("not swept", extra={"place": str(place_of(document)), "reason": str(error)})
+                    self._cache.take("DELETED", document)
+        except ApiError as error:
+            log.warning("not swept", extra={"shard": shard, "reason": str(error)})

@@ -1,6 +1,6 @@
 """Pods, their StatefulSets and their claims: what is done to them is done to the one that was seen, by its uid.
 
-    Start        a pod that has ended for good is deleted, and its StatefulSet makes another; else there is nothing to do
+    Start        a pod that has ended for good is deleted, and its StatefulSet makes another; else nothing is done
     Restart      the pod is deleted, politely; its StatefulSet makes another one of today's template
     Remove       the StatefulSet shrinks by its last pod; a master's goes to none
     ReplaceDisk  the claim is deleted, then the pod that holds on to it; its StatefulSet makes both anew
@@ -38,11 +38,23 @@ class Pods:
             case act.Start():
                 await self._start(action)
             case act.Restart():
+                self._refuse_second(action)
                 await self._delete_pod(action.shard, action.member, action.boot_id)
             case act.Remove():
                 await self._remove(action)
             case act.ReplaceDisk():
                 await self._replace_disk(action)
+
+    def _refuse_second(self, action: act.Restart) -> None:
+        """A pod takes its time to go, and its slave acknowledges meanwhile: then the next one must not go, too."""
+        own = self._objects.pod(action.shard, action.member)
+        if own is None or not _runs(own):
+            return
+        for member in self._objects.sets(action.shard).wanted:
+            pod = self._objects.pod(action.shard, member)
+            if member != action.member and (pod is None or not _runs(pod)):
+                name = names.member_pod(self._key[1], action.shard, action.member)
+                raise Conflict(name, f"member {member} is on its way out or in, and comes first")
 
     async def _start(self, action: act.Start) -> None:
         pod = self._objects.pod(action.shard, action.member)
@@ -52,7 +64,9 @@ class Pods:
     async def _delete_pod(self, shard: int, member: int, uid: str, *, is_forced: bool = False) -> None:
         if not uid:
             raise Conflict(names.member_pod(self._key[1], shard, member), "nobody knows which pod is meant")
-        place = self._objects.pod_place(shard, member)
+        place, pod = self._objects.pod_place(shard, member), self._objects.pod(shard, member)
+        if pod is not None and pod["metadata"].get("deletionTimestamp") and uid_of(pod) == uid and not is_forced:
+            return
         await self._api.delete(place, uid=uid, grace_s=0 if is_forced else None)
 
     async def _remove(self, action: act.Remove) -> None:
@@ -84,3 +98,8 @@ class Pods:
             machine = self._objects.machine(pod)
             is_forced = machine.is_off or not machine.is_reachable
             await self._delete_pod(action.shard, action.member, uid_of(pod), is_forced=is_forced)
+
+
+def _runs(pod: Object) -> bool:
+    """Whether it is there to stay."""
+    return "running" in (pods.container_of(pod).get("state") or {}) and not pod["metadata"].get("deletionTimestamp")

@@ -1,4 +1,4 @@
-"""Orders of people, taken off the group when they are done: only what was read, and only from the version it stood in."""
+"""Orders of people, taken off the group when they are done: just what was read, from the version it stood in."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 
 Where no acknowledgement waits for slaves, what a promotion may lose is counted from it. So it is written only there,
 and only when it says something new, at most every ``WRITE_MS``: two calls a minute for a shard under load, none at
-rest. A word that is too old makes the count larger, never smaller. Its time is of the wall clock of the machine that wrote it;
-``SKEW_MS`` stands for how far two such clocks may be apart.
+rest. A word that is too old makes the count larger, never smaller. Its time is of the wall clock of the machine that
+wrote it; ``SKEW_MS`` stands for how far two such clocks may be apart.
 """
 
 from __future__ import annotations
