@@ -91,7 +91,7 @@ class Cache:
             self._of_group.setdefault((place.kind, group), set()).add(place)
         self._tell(place, document)
 
-    def replace(self, kind: Kind, namespace: str, listed: Iterable[Object], before: dict[Place, str]) -> None:
+    def replace(self, listed: Iterable[Object], before: dict[Place, str]) -> None:
         """A whole list; ``before`` are the revisions that were here when it was asked for."""
         found = {place_of(document): document for document in listed}
         for place, revision in before.items():

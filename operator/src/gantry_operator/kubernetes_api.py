@@ -177,8 +177,8 @@ class KubernetesApi:
         return int(response.status), bytes(response.read() or b"")
 
 
-def connect(kubeconfig: str | None = None, context: str | None = None) -> ApiClient:
-    """From a kubeconfig, or from inside of a pod. Raises ``SettingsError``."""
+def configuration(kubeconfig: str | None = None, context: str | None = None) -> Configuration:
+    """From a kubeconfig, or from inside of a pod. Blocks. Raises ``SettingsError``."""
     settings = Configuration()
     try:
         if kubeconfig is None and context is None:
@@ -190,7 +190,7 @@ def connect(kubeconfig: str | None = None, context: str | None = None) -> ApiCli
             config.load_kube_config(kubeconfig, context, client_configuration=settings)
     except (config.ConfigException, OSError) as error:
         raise SettingsError(f"there is no way to a cluster: {error}") from error
-    return client_of(settings)
+    return settings
 
 
 def client_of(settings: Configuration) -> ApiClient:
