@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions image image-test clean
+.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions image image-test clean
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ check: ## Format, lint, types, import contracts and the docs test; runs no broke
 
 format: ## Put every file into the one form, and write docs/settings.md, docs/commands.md and docs/groups.md again.
 	@scripts/format
+
+manifests: ## Write the CRD, the charts' schemas and READMEs, the dashboard and manifests/ from their sources.
+	@scripts/manifests
 
 lock: ## Write requirements/*.txt again, with hashes.
 	@scripts/lock

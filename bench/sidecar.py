@@ -5,6 +5,7 @@ In one run, on one log that lies warm in the page cache:
 - `cp` of the log's files to tmpfs, the limit of this machine;
 - the same bytes as ranges of 8 MiB over one connection each, from the `sendfile` port, and from the main one;
 - sends' p99 while a range read runs at full speed (no rate), at the default rate, and without any reader;
+- how long `/livez` and `/v1/status` take while the broker is stopped and a range read runs;
 - CPU of sidecar and broker while the sidecar is scraped every 5 s, against while it is not.
 
 Goals are the issue's: ranges at 60% of `cp`, p99 within 1.2x, a scrape below 1% of a core. Whatever is compared takes
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+import httpx
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "operator/tests")]
@@ -44,7 +46,11 @@ FAST_GOAL: Final = 0.6
 P99_GOAL: Final = 1.2
 SCRAPE_GOAL: Final = 0.01
 SCRAPE_INTERVAL_S: Final = 5.0
-READER_NICENESS: Final = 10
+ANSWER_GOAL_MS: Final = 100.0
+ANSWERS_COUNT: Final = 300
+RECEIVE_BYTES = 1 << 20
+SHORT_RECEIVE_BYTES: Final = 256 << 10
+"""Of the reader beside sends: a kernel that does not preempt itself keeps the core while it copies."""
 FREE: Final = ("--log-rate", "0", "--log-nice", "0")
 POLITE: Final = ("--log-rate", "0")
 TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -95,13 +101,13 @@ def receive(connection: socket.socket, buffer: bytearray) -> None:
     view, got = memoryview(buffer), 0
     end = -1
     while end < 0:
-        got += connection.recv_into(view[got:])
+        got += connection.recv_into(view[got : got + RECEIVE_BYTES])
         end = buffer.find(b"\r\n\r\n", 0, got)
     if not buffer.startswith(b"HTTP/1.1 206"):
         raise SystemExit(f"refused: {bytes(buffer[:200])!r}")
     left = RANGE_BYTES - (got - end - 4)
     while left:
-        left -= connection.recv_into(view[: min(left, RANGE_BYTES)])
+        left -= connection.recv_into(view[: min(left, RECEIVE_BYTES)])
 
 
 def latencies_ms(broker: BrokerChild, count: int) -> list[float]:
@@ -124,14 +130,16 @@ def latencies_ms(broker: BrokerChild, count: int) -> list[float]:
 def reading(address: str | None, size: int) -> Iterator[None]:
     """A process reads range after range meanwhile.
 
-    It stands for another machine, so it steps back behind everything that belongs to this one.
+    It stands for another machine, so it takes only what nobody here wants: SCHED_IDLE, and short system calls.
     """
     if address is None:
         yield
         return
 
     def run() -> None:
-        os.nice(READER_NICENESS)
+        global RECEIVE_BYTES
+        RECEIVE_BYTES = SHORT_RECEIVE_BYTES  # of this process alone
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         while True:
             range_rate(address, size)
 
@@ -196,6 +204,7 @@ def main(log_mib: int, repetitions: int, sends: int, turns: int, scrape_s: float
                 sidecar_beside(store, "--open-reads", *POLITE) as polite,
             ):
                 report_latencies(broker, limited.fast, polite.fast, size, turns, sends)
+                report_answers(broker, polite, size)
             report_scrapes(broker, free, scrape_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -233,6 +242,24 @@ def report_latencies(broker: BrokerChild, limited: str, polite: str, size: int, 
         text = ", ".join(f"p{at / 10:g} {found[at - 1]:6.3f} ms {found[at - 1] / alone[at - 1]:.2f}x"
                          for at in (500, 900, 990, 999))  # fmt: skip
         print(f"sends, reader: {name:13} {text}{'' if name == 'none' else f', goal of p99 {P99_GOAL}x'}")
+
+
+def report_answers(broker: BrokerChild, sidecar: SidecarChild, size: int) -> None:
+    """Of a sidecar whose broker is stopped with SIGSTOP, and whose log is read at full speed."""
+    broker.child.send(signal.SIGSTOP)
+    try:
+        with reading(sidecar.fast, size), httpx.Client(base_url=sidecar.url, timeout=30) as client:
+            for path in ("/livez", "/v1/status", "/v1/group"):
+                took = []
+                for _ in range(ANSWERS_COUNT):
+                    began = time.perf_counter()
+                    client.get(path)
+                    took.append((time.perf_counter() - began) * 1000)
+                found = statistics.quantiles(took, n=100)
+                text = f"p50 {found[49]:6.1f} ms, p99 {found[98]:6.1f} ms, longest {max(took):6.1f} ms"
+                print(f"{path:10} while the broker is stopped  {text}, goal {ANSWER_GOAL_MS:g} ms")
+    finally:
+        broker.child.send(signal.SIGCONT)
 
 
 def report_scrapes(broker: BrokerChild, sidecar: SidecarChild, seconds: float) -> None:

@@ -61,10 +61,20 @@ def test_the_image_is_safe_by_default(in_container: InContainer) -> None:
     assert in_container("python", "-c", "import importlib.util as u; print(u.find_spec('pip'))").strip() == "None"
 
 
+def test_the_sidecar_runs_in_the_image(in_container: InContainer) -> None:
+    """All that it imports is there, and it refuses to be reached by everybody."""
+    assert "--lease" in in_container("gantry", "sidecar", "--help")
+    program = (
+        "import gantry_admin.server, gantry_admin.__main__ as s;"
+        "print(s.main(['--page', 'p', '--control', 'c', '--store', 's', '--listen', '0.0.0.0:8080']))"
+    )
+    assert in_container("python", "-c", program).strip().endswith("2")
+
+
 def test_the_image_carries_the_runtime_only(in_container: InContainer) -> None:
-    """No build or test tool ships."""
+    """Broker and sidecar; no build or test tool ships."""
     program = "import importlib.metadata as m; print(*sorted(d.name.lower() for d in m.distributions()))"
     names = set(in_container("python", "-I", "-c", program).split())
 
-    assert {"gantry-mq", "msgspec", "uvloop", "click", "rich"} <= names
-    assert names.isdisjoint({"hatchling", "pytest", "mypy", "hypothesis", "kopf", "pyspark", "fastapi"})
+    assert {"gantry-mq", "msgspec", "uvloop", "click", "rich", "fastapi", "uvicorn", "prometheus-client"} <= names
+    assert names.isdisjoint({"hatchling", "pytest", "mypy", "hypothesis", "kopf", "pyspark", "httpx", "trustme"})

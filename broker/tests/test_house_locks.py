@@ -85,7 +85,7 @@ def test_packages_shared_with_the_build_lock_have_one_version() -> None:
 
 
 def test_the_runtime_core_is_five_packages() -> None:
-    """msgspec, uvloop, click, rich and PyYAML; the broker image carries nothing else by choice."""
+    """msgspec, uvloop, click, rich and PyYAML; a broker needs nothing else, and the image beyond that the sidecar's."""
     assert names(project()["project"]["dependencies"]) == {"msgspec", "uvloop", "click", "rich", "pyyaml"}
 
 

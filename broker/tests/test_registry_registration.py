@@ -17,6 +17,7 @@ from gantry_nameserver.settings import NameServerSettings
 from gantry_remoting import Channel, CommandService, Connection, Listener, ListenerSettings
 from gantry_wire import Command
 from gantry_wire.fastjson import loads
+from gantry_wire.message import parse_offset_message_id
 
 CREATE = {
     "topic": "Made", "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6",
@@ -188,6 +189,23 @@ async def test_a_registration_says_who_and_what(tmp_path: Path) -> None:
     assert last.ext == {
         "brokerName": "test-broker", "brokerAddr": settings.address, "clusterName": "TestCluster", "brokerId": "0",
     }  # fmt: skip
+
+
+async def test_a_master_is_registered_where_its_role_is_found(tmp_path: Path) -> None:
+    """With brokerMasterIP the master's address, in routes and in message ids, is one that follows the role."""
+    async with scripted(lambda command: command.reply()) as (script, address):
+        making = running_broker(tmp_path, namesrvAddr=address, brokerMasterIP="127.0.0.9")
+        async with making as broker, dialogue(broker) as client:
+            await wait_until(lambda: len(broker.registration.registered) == 1)
+            broker.register(3)
+            await wait_until(lambda: any(one.ext.get("brokerId") == "3" for one in script.heard if one.code == 103))
+            sent = await client.send_ok()
+
+    port = broker.settings.listen_port
+    registered = {one.ext["brokerId"]: one.ext["brokerAddr"] for one in script.heard if one.code == 103}
+    assert registered == {"0": f"127.0.0.9:{port}", "3": f"127.0.0.1:{port}"}
+    assert parse_offset_message_id(sent["msgId"])[:2] == ("127.0.0.9", port)
+    assert broker.settings.ha_address.startswith("127.0.0.1:")
 
 
 async def test_every_change_has_a_new_version(tmp_path: Path) -> None:

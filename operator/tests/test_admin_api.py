@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import httpx
 import pytest
-from admin_scene import ROOT, TOKEN, broker_beside, sidecar_beside, token_files
+from admin_scene import ROOT, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Mount
+from starlette.staticfiles import StaticFiles
 
 from gantry_admin.__main__ import parser, settings_of
 from gantry_admin.app import make_app
 from gantry_admin.guard import Scope
 from gantry_admin.metrics import BrokerCollector
-from gantry_admin.routes import log, observe, probes, role, status, tables
 from gantry_admin.sidecar import Sidecar
 
-MODULES = (probes, status, tables, role, log, observe)
 PAGE = ROOT / "docs/sidecar.md"
+BROKER = ["--page", "p", "--control", "c", "--store", "s"]
+PUBLIC = {"/openapi.json", "/docs", "/"}
+"""Say nothing of the broker: the first two only with --openapi, the last only leads to the page."""
+
+
+def app_with(*options: str) -> FastAPI:
+    """The application as it is served."""
+    return make_app(Sidecar(settings_of(parser().parse_args([*BROKER, *options]))))
+
+
+def everything_in(found: Iterable[BaseRoute]) -> list[BaseRoute]:
+    """All that answers, however deep it was included."""
+    leaves: list[BaseRoute] = []
+    for route in found:
+        included = getattr(route, "original_router", None)
+        leaves += [route] if included is None else everything_in(included.routes)
+    return leaves
+
+
+@functools.cache
+def everything() -> tuple[BaseRoute, ...]:
+    """All that the whole application answers."""
+
+    async def make() -> FastAPI:
+        return app_with("--openapi")
+
+    return tuple(everything_in(asyncio.run(make()).routes))
 
 
 def routes() -> list[APIRoute]:
-    return [route for module in MODULES for route in module.router.routes if isinstance(route, APIRoute)]
+    """All endpoints that need somebody."""
+    return [route for route in everything() if isinstance(route, APIRoute) and route.path not in PUBLIC]
 
 
 def scopes_of(route: APIRoute) -> set[Scope]:
@@ -76,8 +109,42 @@ def test_no_endpoint_answers_without_saying_who_may_ask(route: APIRoute) -> None
     """Each has one scope; whatever is no GET needs the one that may change."""
     scopes = scopes_of(route)
 
-    assert len(scopes) == 1
+    assert len(scopes) == 1, "give it `needs(...)`"
     assert (scopes == {Scope.CHANGE}) == (route.methods != {"GET"})
+
+
+def test_nothing_answers_that_is_no_endpoint() -> None:
+    """Besides the endpoints there are the files of the page, and nothing that answers without being listed here."""
+    others = [route for route in everything() if not isinstance(route, APIRoute)]
+
+    assert {getattr(route, "path", repr(route)) for route in others} <= {"/console"}
+    assert all(isinstance(route, Mount) and isinstance(route.app, StaticFiles) for route in others)
+
+
+def url_of(route: APIRoute) -> str:
+    """Some URL of it, with values where it has names."""
+    return re.sub(r"{[^}]+}", "0", route.path)
+
+
+@pytest.mark.parametrize(("options", "status"), [((), 401), (("--open-reads",), 401)], ids=["tokens", "open reads"])
+async def test_every_endpoint_refuses_who_has_no_credentials(
+    tmp_path: Path, options: tuple[str, ...], status: int
+) -> None:
+    """Each of the application's, by asking it: 401 before a word about what is wrong with the request.
+
+    With --open-reads that is true of whatever changes anything.
+    """
+    app = app_with(*token_files(tmp_path), *options)
+    answers = {}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        for route in routes():
+            if scopes_of(route) & ({Scope.PROBE} | ({Scope.LOOK, Scope.READ} if options else set())):
+                continue
+            for method in route.methods or ():
+                answers[f"{method} {route.path}"] = (await client.request(method, url_of(route))).status_code
+
+    assert len(answers) >= 6
+    assert {name: code for name, code in answers.items() if code != status} == {}
 
 
 def test_an_endpoint_without_a_scope_is_caught() -> None:
@@ -89,12 +156,26 @@ def test_an_endpoint_without_a_scope_is_caught() -> None:
     assert scopes_of(APIRoute("/bare", bare)) == set()
 
 
+def test_an_endpoint_that_is_added_anywhere_is_found() -> None:
+    """The twin of looking at everything: one in a router of a router is among what is looked at."""
+    inner, outer, app = APIRouter(), APIRouter(), FastAPI(openapi_url=None)
+
+    async def bare() -> None:
+        return None
+
+    inner.add_api_route("/bare", bare)
+    outer.include_router(inner, prefix="/v1")
+    app.include_router(outer)
+
+    [found] = [route for route in everything_in(app.routes) if isinstance(route, APIRoute)]
+    assert found.path.endswith("/bare")
+
+
 @pytest.mark.parametrize(("option", "status"), [([], 404), (["--openapi"], 200)], ids=["off", "on"])
 @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
 async def test_the_openapi_page_is_off_unless_asked_for(option: list[str], status: int, path: str) -> None:
     """By default neither the document nor a page of it is served; the page has no script and nothing from elsewhere."""
-    base = ["--page", "p", "--control", "c", "--store", "s"]
-    app = make_app(Sidecar(settings_of(parser().parse_args([*base, *option]))))
+    app = app_with(*option)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         answer = await client.get(path)
 
@@ -102,28 +183,41 @@ async def test_the_openapi_page_is_off_unless_asked_for(option: list[str], statu
     assert "<script" not in answer.text and "https://" not in answer.text
 
 
-@pytest.mark.parametrize("state", ["moving", "gone"])
-def test_schemathesis_finds_nothing(tmp_path: Path, state: str) -> None:
-    """Made-up requests from the OpenAPI document: no 5xx that is not documented, no answer that is not as it says."""
+def orders_obeyed(sidecar: SidecarChild) -> int:
+    """How many orders the broker has obeyed, by the audit lines of its sidecar."""
+    return sidecar.child.log.count('"outcome":"http 200"')
+
+
+@pytest.mark.parametrize(("state", "token"), [("moving", TOKEN), ("gone", TOKEN), ("moving", None)],
+                         ids=["a broker", "a broker that is gone", "nobody's token"])  # fmt: skip
+def test_schemathesis_finds_nothing(tmp_path: Path, state: str, token: str | None) -> None:
+    """Made-up requests from the OpenAPI document: no 5xx that is not documented, no answer that is not as it says.
+
+    All endpoints, orders that a real broker obeys among them; without a token not one of these gets to it.
+    """
     tokens = token_files(tmp_path / "tokens")
     with broker_beside(tmp_path / "store") as broker:
         broker.send(20)
         with sidecar_beside(tmp_path / "store", *tokens, "--openapi") as sidecar:
+            sidecar.wait_ready()
             if state == "gone":
                 broker.child.process.kill()
                 broker.child.process.wait(30)
+            shown = [] if token is None else ["--header", f"Authorization: Bearer {token}"]
             done = subprocess.run(
                 [
                     sys.executable, "-m", "schemathesis.cli", "--config-file", str(write_config(tmp_path)),
-                    "run", f"{sidecar.url}/openapi.json", "--header", f"Authorization: Bearer {TOKEN}", "--no-color",
+                    "run", f"{sidecar.url}/openapi.json", *shown, "--no-color",
                     "--exclude-path", "/v1/events", "--exclude-path", "/v1/durability/wait", "--max-examples", "8",
                     "--seed", "6", "--phases", "examples,coverage,fuzzing", "--request-timeout", "60",
                     "--suppress-health-check", "all",
                 ],
                 capture_output=True, text=True, timeout=900, cwd=tmp_path,
             )  # fmt: skip
+            obeyed = orders_obeyed(sidecar)
 
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert (obeyed > 0) == (state == "moving" and token is not None), f"{obeyed} orders were obeyed"
 
 
 def write_config(folder: Path) -> Path:

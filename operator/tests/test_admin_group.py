@@ -12,8 +12,10 @@ from pathlib import Path
 import httpx
 from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
 
-from gantry_admin.documents import MemberDocument, StatusDocument
+from gantry_admin.documents import StatusDocument
+from gantry_admin.group_documents import MemberDocument
 from gantry_admin.group_view import shards_of
+from gantry_admin.shard_ledgers import ShardLedgers
 
 
 def members(sidecar: SidecarChild) -> dict[str, dict[str, object]]:
@@ -95,11 +97,14 @@ def test_two_masters_are_shown_as_two() -> None:
         [
             member("m1", "a", "master", 7), member("m2", "a", "master", 7), member("old", "a", "master", 6),
             member("gone", "a", "master", 7, is_reachable=False), member("s", "a", "slave", 7),
-        ]
+        ],
+        ShardLedgers(1 << 20),
+        0,
     )  # fmt: skip
 
     assert (shard.epoch, shard.masters, shard.stale_masters) == (7, ["m1", "m2"], ["old"])
     assert shard.wrote is None, "nobody knows whose it is"
+    assert shard.ledger is None
 
 
 def wait_path(offset: int, level: str, timeout_ms: int) -> str:

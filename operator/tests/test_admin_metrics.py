@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 
@@ -44,7 +43,7 @@ def samples(text: str) -> dict[str, float]:
     }  # fmt: skip
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian package prometheus) is not installed")
+@pytest.mark.needs_prometheus
 def test_promtool_has_nothing_to_say(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """`promtool check metrics` is clean: names, units, help texts and types."""
     _, sidecar = pair

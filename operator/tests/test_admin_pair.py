@@ -10,15 +10,23 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import httpx
+import msgspec
 import pytest
 from admin_scene import BrokerChild, Load, SidecarChild, broker_beside, sidecar_beside, wait_for
 
 from gantry_broker.testing.ports import free_ports
+from gantry_spec.heard import report_of
+from gantry_spec.lease import LeaseRecord, Reign, Voice
+from gantry_spec.ledger import Fault, ledger_of
+from gantry_spec.manifest.group import Spec
+from gantry_spec.observed import Member, ObservedLease, ObservedShard
 from gantry_status import PageReader
 from gantry_status.layout import COPY, COPY_BYTES, COPY_FIELDS, HEADER_BYTES
+from gantry_status.order_client import order_once
+from gantry_status.orders import AskStatus
 
 ANSWER_S: Final = 0.1
 """The promise. The fastest of some tries is compared, because a machine that is busy delays anybody."""
@@ -64,7 +72,7 @@ def slaves_of(sidecar: SidecarChild) -> list[int]:
 def peer_of(pair: Pair) -> dict[str, object]:
     """What the slave's sidecar tells of the master."""
     members = pair.beside_slave.get("/v1/group").json()["members"]
-    return next(member for member in members if member["url"] == pair.beside_master.url)  # type: ignore[no-any-return]
+    return next(member for member in members if member["url"] == pair.beside_master.url)
 
 
 @contextmanager
@@ -155,11 +163,48 @@ def test_the_slaves_sidecar_tells_since_when_the_master_stands_still(pair: Pair)
     wait_for(lambda: pair.beside_master.get("/readyz").status_code == 200, "it is ready again")
 
 
-def motion_of(member: dict[str, object]) -> dict[str, int]:
+def motion_of(member: dict[str, object]) -> dict[str, Any]:
     status = member["status"]
     assert isinstance(status, dict), "it was reached once"
-    found: dict[str, int] = status["motion"]
+    found: dict[str, Any] = status["motion"]
     return found
+
+
+def test_the_ledger_is_the_one_that_decides(pair: Pair) -> None:
+    """Both sidecars tell what `gantry_spec` makes of the master's word; of one that stands still it is not fresh."""
+    wait_for(lambda: is_settled(pair), "everything is everywhere")
+    said = order_once(str(pair.master.control), AskStatus())
+    report = report_of(msgspec.to_builtins(said), asked_ms=0, answered_ms=0)
+    reign = Reign(epoch=report.epoch, master=0, identity=report.identity, electable=(Voice(1),), acks_needed=1)
+    lease = ObservedLease(record=LeaseRecord(epoch=report.epoch, reigns=(reign,)))
+    expected = ledger_of(Spec(), ObservedShard(number=0, lease=lease, members=(Member(number=0, report=report),)), 0)
+
+    for sidecar in (pair.beside_master, pair.beside_slave):
+        told = ledger_at(sidecar)
+        assert {name: told[name] for name in NUMBERS} == {name: getattr(expected, name) for name in NUMBERS}
+        assert {risk["fault"]: risk["bytes"] for risk in told["risks"]} == {
+            fault.value: expected.risk(fault).bytes for fault in Fault
+        }
+        assert told["in_sync"] == [1] and told["flush_mode"] == "async" and told["is_fresh"]
+
+    with stopped(pair.master):
+        wait_for(lambda: ledger_at(pair.beside_slave)["is_fresh"] is False, "it is not fresh any more")
+
+
+NUMBERS: Final = ("epoch", "acknowledged", "wrote", "committed", "flushed", "replicated", "acks_needed", "master")
+
+
+def ledger_at(sidecar: SidecarChild) -> dict[str, Any]:
+    [shard] = sidecar.get("/v1/group").json()["shards"]
+    found: dict[str, Any] = shard["ledger"] or {}
+    return found
+
+
+def is_settled(pair: Pair) -> bool:
+    """Whether both sidecars know what there is, and it is flushed and copied."""
+    end = pair.master.end
+    ledgers = [ledger_at(sidecar) for sidecar in (pair.beside_master, pair.beside_slave)]
+    return all(one.get("flushed") == one.get("replicated") == one.get("acknowledged") == end for one in ledgers)
 
 
 def test_neither_broker_notices_that_sidecars_are_killed_again_and_again(pair: Pair) -> None:

@@ -356,7 +356,7 @@ class Broker:
         live = LiveSettings(replace(settings, store=store_settings), file, clock.wall_ms, insisted=self._insisted)
         settings = self.settings = live.load()
         live.on_change = self._settings_changed
-        store_host = encode_host(settings.broker_ip, settings.listen_port)
+        store_host = encode_host(settings.master_ip or settings.broker_ip, settings.listen_port)
         self.store = MessageStore(
             settings.store_path,
             settings.store,
@@ -608,12 +608,11 @@ class Broker:
 
     def register(self, broker_id: int | None) -> None:
         settings = self.settings
+        address = settings.address if broker_id else settings.master_address
         self.registration.become(
             None
             if broker_id is None
-            else BrokerIdentity(
-                settings.cluster_name, settings.broker_name, settings.address, settings.ha_address, broker_id
-            )
+            else BrokerIdentity(settings.cluster_name, settings.broker_name, address, settings.ha_address, broker_id)
         )
 
     def clamp_offsets(self) -> None:

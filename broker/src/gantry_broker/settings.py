@@ -53,6 +53,13 @@ class BrokerSettings:
     broker_ip: str = "127.0.0.1"
     """brokerIP1, the address that clients are told and that message ids carry."""
 
+    master_ip: str = ""
+    """brokerMasterIP: an address that follows the master's role, such as a Service's; empty: brokerIP1.
+
+    The master is registered under it, and message ids carry it, whoever wrote the message: so both stay right when the
+    role moves. Slaves are registered under brokerIP1.
+    """
+
     listen_host: str = "0.0.0.0"
     """bindAddress: the address to listen on."""
 
@@ -219,6 +226,11 @@ class BrokerSettings:
     def address(self) -> str:
         """What clients connect to."""
         return f"{self.broker_ip}:{self.listen_port}"
+
+    @property
+    def master_address(self) -> str:
+        """What clients connect to while this broker is the master."""
+        return f"{self.master_ip or self.broker_ip}:{self.listen_port}"
 
     @property
     def status_page(self) -> str:
@@ -402,6 +414,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerName": ("broker_name", _name),
     "brokerId": ("broker_id", _whole(0)),
     "brokerIP1": ("broker_ip", _ip_address),
+    "brokerMasterIP": ("master_ip", _ip_address),
     "bindAddress": ("listen_host", str),
     "listenPort": ("listen_port", _PORT),
     "fastListenPort": ("fast_port", _whole(-1, 65535)),

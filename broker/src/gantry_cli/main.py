@@ -22,9 +22,11 @@ class Entry(NamedTuple):
 SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Run": {
         "up": Entry("gantry_cli.up", "up", "Start a group of brokers here, and prove that it works."),
-        "apply": Entry("gantry_cli.local.apply", "apply", "Hand a changed manifest over to the group that runs here."),
-        "promote": Entry("gantry_cli.local.promote", "promote", "Order another master for a shard of the group here."),
-        "kill": Entry("gantry_cli.local.kill", "kill", "Break a process of the group here on purpose."),
+        "apply": Entry("gantry_cli.local.apply", "apply", "Hand a changed manifest over to the local group."),
+        "promote": Entry(
+            "gantry_cli.local.promote", "promote", "Move the master's role in a shard of the local group."
+        ),
+        "kill": Entry("gantry_cli.local.kill", "kill", "Kill a process of the local group, or have it stand still."),
         "down": Entry("gantry_cli.down", "down", "Stop what `gantry up` started."),
         "nameserver": Entry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),
         "broker": Entry("gantry_cli.serve", "broker", "Run a broker in the foreground."),
@@ -34,8 +36,10 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     },
     "Look": {
         "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),
-        "explain": Entry("gantry_cli.local.explain", "explain", "Say what would happen if a master here died now."),
-        "bundle": Entry("gantry_cli.local.bundle", "bundle", "Pack what explains the group here into one file."),
+        "explain": Entry(
+            "gantry_cli.local.explain", "explain", "Say what would happen if a master of the local group died now."
+        ),
+        "bundle": Entry("gantry_cli.local.bundle", "bundle", "Pack what explains the local group into one file."),
         "topic": Entry("gantry_cli.topic", "topic", "List, create, delete and describe topics."),
         "store": Entry("gantry_cli.store", "store", "Look into the files of a store, ours or RocketMQ's."),
     },
@@ -43,6 +47,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "produce": Entry("gantry_cli.produce", "produce", "Send messages."),
         "consume": Entry("gantry_cli.consume", "consume", "Read messages."),
         "group": Entry("gantry_cli.group", "group", "Send a consumer group's dead letters again."),
+    },
+    "Inside of containers": {
+        "pod": Entry("gantry_cli.pod.commands", "pod", "Run one server as the first process of a container."),
     },
 }
 

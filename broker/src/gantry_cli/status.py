@@ -49,7 +49,9 @@ from gantry_client import Admin
 @click.option("--watch", "is_watching", is_flag=True, help="Show it again every second, until Ctrl-C.")
 @output_option
 def status(name_server: str, data: Path, with_internal: bool, page: Path | None, is_watching: bool, form: Form) -> None:
-    """Show name servers, brokers, topics and groups of consumers; of a group that runs here its members, too.
+    """Show name servers, brokers, topics and groups.
+
+    Of a group that `gantry up` runs here its members are shown, too, what is at risk, and what is being done.
 
     Rates are each broker's own averages over ten seconds; totals count since the broker started. A broker that does not
     answer is shown as such, and the exit code is then 1.

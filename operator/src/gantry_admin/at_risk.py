@@ -6,7 +6,8 @@
     [0 ..... acked ................................ wrote)
              `------------- the master ------------'          disk or node gone, a slave is promoted
 
-The typed ledger of a whole group takes this module's place when it comes; what is here is one broker's part of it.
+This is one broker's own view, of every byte that it has written. What a shard would lose of what it has acknowledged,
+where a slave's copy counts for every fault, is `shard_ledgers`; both count with `gantry_spec.ledger.beyond`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from enum import StrEnum
 from typing import final
 
 from gantry_admin.history import WrittenHistory
+from gantry_spec.ledger import beyond
 from gantry_status import Role, Status
 
 
@@ -57,9 +59,9 @@ def at_risk(status: Status, acked: int | None, history: WrittenHistory, now_ns: 
 
 
 def _one(loss: Loss, wrote: int | None, safe: int | None, history: WrittenHistory, now_ns: int) -> AtRisk:
-    if wrote is None or safe is None:
+    count = beyond(wrote, safe, None if safe is None else 0)
+    if count is None or safe is None:
         return AtRisk(loss=loss, bytes=None, seconds=None)
-    count = max(wrote - safe, 0)
     if count == 0:
         return AtRisk(loss=loss, bytes=0, seconds=0.0)
     moment = history.moment_before(safe)

@@ -33,18 +33,23 @@ def client_tls(tls: BrokerTls) -> ClientTlsSettings | None:
 
 @final
 class BrokerClient:
-    """Owned by the event loop; one caller at a time."""
+    """Owned by the event loop. A client that is replaced ends the questions that are still asked with it."""
 
     def __init__(self, paths: BrokerPaths) -> None:
         self._paths: Final = paths
         self._admin: Admin | None = None
         self._made_of: tuple[str, Credentials | None] | None = None
+        self._turn: Final = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"<BrokerClient {'' if self._made_of is None else self._made_of[0]}>"
 
     async def at(self, address: str) -> Admin:
         """The client for this address. Raises ``AccessFileError``."""
+        async with self._turn:
+            return await self._at(address)
+
+    async def _at(self, address: str) -> Admin:
         path = self._paths.credentials
         credentials = None if path is None else await asyncio.to_thread(read_credentials, path)
         if self._admin is not None and self._made_of == (address, credentials):

@@ -161,6 +161,9 @@ class StatusDocument(Document):
     written_bytes_per_second: float | None
     at_risk: list[AtRiskDocument]
     slaves: list[SlaveDocument]
+    flush_mode: Literal["sync", "async"] | None = Field(
+        default=None, description="Whether sends wait for the disk; null until the broker has said so."
+    )
     buffer: BufferDocument | None
     disk: DiskDocument | None
     is_refusing_sends: bool | None
@@ -257,36 +260,3 @@ class GroupsDocument(Source):
 
     groups: list[GroupDocument]
     left_out: int
-
-
-class MemberDocument(Document):
-    """One broker of the group as its sidecar says."""
-
-    url: str
-    is_self: bool
-    is_reachable: bool
-    age_ms: int | None
-    fault: str | None
-    status: StatusDocument | None
-
-
-class ShardDocument(Document):
-    """The brokers of one name: one master and its slaves."""
-
-    broker_name: str
-    epoch: int | None = Field(description="The newest that any of them has.")
-    masters: list[str] = Field(
-        description="Who says that it is the master in the newest epoch, by sidecar; one, if all is well."
-    )
-    stale_masters: list[str] = Field(description="Who says so in an older epoch.")
-    members: list[str]
-    wrote: int | None
-    confirmed: int | None
-    at_risk: list[AtRiskDocument]
-
-
-class GroupDocumentView(Document):
-    """This broker and the others whose sidecars are known, in one picture."""
-
-    shards: list[ShardDocument]
-    members: list[MemberDocument]

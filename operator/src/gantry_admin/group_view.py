@@ -1,4 +1,4 @@
-"""The group in one picture: own status and the peers', joined by broker name. Pure.
+"""The group in one picture: own status and the peers', joined by broker name, and the ledger of each shard.
 
 Who is the master is not voted about here: whoever says so in the newest epoch is shown, and two of them are shown as
 two, because that is what somebody has to see.
@@ -6,8 +6,14 @@ two, because that is what somebody has to see.
 
 from __future__ import annotations
 
-from gantry_admin.documents import GroupDocumentView, MemberDocument, ShardDocument, StatusDocument
-from gantry_admin.sidecar import Sidecar
+from typing import TYPE_CHECKING
+
+from gantry_admin.documents import StatusDocument
+from gantry_admin.group_documents import GroupDocumentView, MemberDocument, ShardDocument
+from gantry_admin.shard_ledgers import ShardLedgers
+
+if TYPE_CHECKING:
+    from gantry_admin.sidecar import Sidecar
 
 SELF = "self"
 
@@ -24,19 +30,22 @@ def group_view(sidecar: Sidecar) -> GroupDocumentView:
                 status=word.status,
             )
         )  # fmt: skip
-    return GroupDocumentView(shards=shards_of(members), members=members)
+    now_ms = sidecar.watch.now_ns() // 1_000_000
+    return GroupDocumentView(shards=shards_of(members, sidecar.ledgers, now_ms), members=members)
 
 
-def shards_of(members: list[MemberDocument]) -> list[ShardDocument]:
+def shards_of(members: list[MemberDocument], ledgers: ShardLedgers, now_ms: int) -> list[ShardDocument]:
     """By broker name."""
     by_name: dict[str, list[tuple[MemberDocument, StatusDocument]]] = {}
     for member in members:
         if member.status is not None and member.status.broker_name is not None:
             by_name.setdefault(member.status.broker_name, []).append((member, member.status))
-    return [_shard(name, found) for name, found in sorted(by_name.items())]
+    return [_shard(name, found, ledgers, now_ms) for name, found in sorted(by_name.items())]
 
 
-def _shard(name: str, found: list[tuple[MemberDocument, StatusDocument]]) -> ShardDocument:
+def _shard(
+    name: str, found: list[tuple[MemberDocument, StatusDocument]], ledgers: ShardLedgers, now_ms: int
+) -> ShardDocument:
     epochs = [status.epoch for _, status in found if status.epoch is not None]
     newest = max(epochs) if epochs else None
     # The last word of a broker that is gone does not make it a master.
@@ -55,4 +64,5 @@ def _shard(name: str, found: list[tuple[MemberDocument, StatusDocument]]) -> Sha
         wrote=None if leader is None else leader.wrote,
         confirmed=None if leader is None else leader.confirmed,
         at_risk=[] if leader is None else leader.at_risk,
+        ledger=ledgers.look(name, [member for member, _ in current], now_ms),
     )

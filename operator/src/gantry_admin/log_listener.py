@@ -44,9 +44,9 @@ HEAD_TIMEOUT_S: Final = 10.0
 IDLE_S: Final = 60.0
 SEND_TIMEOUT_S: Final = 60.0
 """For one window to be taken; a reader that takes nothing for so long loses its place."""
-WINDOW_BYTES: Final = 512 << 10
-"""Paid for, and sent, at once. A kernel that does not preempt itself keeps the core for as long as that takes: half as
-much makes ranges slower, four times as much makes sends wait."""
+WINDOW_BYTES: Final = 1 << 20
+"""Paid for, and sent, at once. A kernel that does not preempt itself keeps the core for as long as that takes, so less
+of it lets sends by; much less costs a turn of the loop too often."""
 CONNECTIONS_MAX: Final = 64
 
 

@@ -23,6 +23,7 @@ from gantry_admin.describe import (
     slave_documents,
 )
 from gantry_admin.documents import Answered, BrokerMotion, ReadyDocument, StatusDocument
+from gantry_admin.group_view import group_view
 from gantry_admin.guard import Guard
 from gantry_admin.health import Following, Hysteresis, Verdict, ready
 from gantry_admin.kubernetes_lease import KubernetesLease
@@ -31,6 +32,7 @@ from gantry_admin.limits import LogLimits
 from gantry_admin.link import BrokerLink
 from gantry_admin.peers import Peers
 from gantry_admin.settings import LeaseSettings, SidecarSettings
+from gantry_admin.shard_ledgers import ShardLedgers
 from gantry_admin.store_files import StoreFiles
 from gantry_admin.tables import Tables
 from gantry_admin.watch import Look, PageWatch
@@ -41,6 +43,7 @@ from gantry_status.orders import HaStatus, Lease
 log = logging.getLogger(__name__)
 
 RATE_WINDOW_NS: Final = 5_000_000_000
+LEDGER_INTERVAL_S: Final = 1.0
 
 
 def version() -> str:
@@ -67,6 +70,7 @@ class Sidecar:
         self.tables: Final = Tables(self)
         self.lease: Final = self._lease_renewal(settings.lease)
         """None where no Lease is renewed."""
+        self.ledgers: Final = ShardLedgers(settings.health.lag_bytes_max)
         self.fast_port: int | None = None
         """Where ranges leave by sendfile, once that listens."""
         self.waiters = 0
@@ -89,6 +93,7 @@ class Sidecar:
         self._begin(self.link.run(), "link")
         self._begin(self.guard.keep_fresh(), "guard")
         self._begin(self.peers.run(), "peers")
+        self._begin(self._keep_ledgers(), "ledgers")
         if self.lease is not None:
             self._begin(self.lease.run(), "lease")
 
@@ -99,6 +104,12 @@ class Sidecar:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.tables.close()
         await asyncio.to_thread(self.watch.close)
+
+    async def _keep_ledgers(self) -> None:
+        """Look at them though nobody asks: what is at risk gets its age from the look before."""
+        while True:
+            group_view(self)
+            await asyncio.sleep(LEDGER_INTERVAL_S)
 
     def _lease_renewal(self, settings: LeaseSettings | None) -> LeaseRenewal | None:
         if settings is None:
@@ -196,6 +207,7 @@ class Sidecar:
             written_bytes_per_second=self.watch.history.rate(RATE_WINDOW_NS),
             at_risk=risk_documents(self.risks()),
             slaves=[] if status is None else slave_documents(status, word.status, now_ns),
+            flush_mode=self.tables.flush_mode(),
             buffer=None if status is None else buffer_document(status),
             disk=None if status is None else disk_document(status),
             is_refusing_sends=status and status.is_refusing_sends,

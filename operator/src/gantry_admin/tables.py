@@ -64,6 +64,10 @@ class Tables:
         self._read: Shown | None = None
         self._asking: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._configuring: asyncio.Task[None] | None = None
+        self._flush_mode: Literal["sync", "async"] | None = None
+        self._flush_mode_of: object = None
+        """Which start of the broker has said so."""
         self._fault = "it was not asked yet"
         self._disk_fault = "it was not read yet"
 
@@ -72,7 +76,7 @@ class Tables:
 
     async def close(self) -> None:
         """End what is under way."""
-        for task in (self._asking, self._reading):
+        for task in (self._asking, self._reading, self._configuring):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -117,6 +121,26 @@ class Tables:
             return await admin.brokers.config(address)
         except (ClientError, AccessFileError) as error:
             raise Problem(503, str(error)[:300]) from error
+
+    def flush_mode(self) -> Literal["sync", "async"] | None:
+        """Whether sends wait for the broker's disk; asked in the background, once for each of its starts."""
+        reading = self._sidecar.reading
+        boot = None if reading is None else reading.origin.boot_id
+        if boot != self._flush_mode_of:
+            self._flush_mode = None
+            if self._sidecar.motion().state == "moving":
+                self._configuring = _started(self._configuring, self._configure)
+        return self._flush_mode
+
+    async def _configure(self) -> None:
+        reading = self._sidecar.reading
+        try:
+            found = (await self.broker_settings()).get("flushDiskType")
+        except Problem:
+            await asyncio.sleep(YOUNG_S)  # before it is asked again
+            return
+        self._flush_mode = "sync" if found == "SYNC_FLUSH" else "async" if found == "ASYNC_FLUSH" else None
+        self._flush_mode_of = None if reading is None else reading.origin.boot_id
 
     def _servers(self) -> set[str]:
         word, reading = self._sidecar.link.word.status, self._sidecar.reading

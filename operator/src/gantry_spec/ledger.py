@@ -132,7 +132,7 @@ def ledger_of(spec: Spec, shard: ObservedShard, now_ms: int, previous: Ledger | 
         in_sync=in_sync(spec, report),
         is_draining=report.is_draining,
         risks={
-            fault: Risk(bytes=_beyond(acknowledged, survives[fault], copies[fault]), age_ms=ages[fault])
+            fault: Risk(bytes=beyond(acknowledged, survives[fault], copies[fault]), age_ms=ages[fault])
             for fault in Fault
         },
         bound=_bound(report, replicated),
@@ -174,7 +174,7 @@ def _second(slaves: tuple[SlaveAck, ...], electable: set[int]) -> int | None:
     return 0 if len(received) <= 1 else None
 
 
-def _beyond(end: int | None, local: int | None, copy: int | None) -> int | None:
+def beyond(end: int | None, local: int | None, copy: int | None) -> int | None:
     """How much lies beyond both. One that is known to be far enough makes the other matter no more."""
     if end is None:
         return None
@@ -188,7 +188,7 @@ def _age(
     fault: Fault, report: Report, local: int | None, copy: int | None, end: int | None, previous: Ledger | None
 ) -> int | None:
     """How old the oldest byte at risk is at most: as old as the last look at which it was not there yet."""
-    size = _beyond(end, local, copy)
+    size = beyond(end, local, copy)
     if size is None or end is None:
         return None
     if size == 0:

@@ -28,6 +28,8 @@ from pathlib import Path
 import pytest
 from xdist.workermanage import WorkerController
 
+from gantry_broker.testing.programs import helm_program
+
 REQUIRE_VARIABLE = "GANTRY_REQUIRE"
 PROBE_TIMEOUT_S = 10
 GO_VERSION_MIN = (1, 22)
@@ -194,6 +196,16 @@ def probe_buildah() -> str | None:
     return missing_commands("buildah")
 
 
+def probe_prometheus() -> str | None:
+    """Prometheus and its tool, to be scraped by."""
+    return missing_commands("prometheus", "promtool")
+
+
+def probe_helm() -> str | None:
+    """Helm 3, wherever `scripts/helm` finds it."""
+    return None if helm_program() is not None else "scripts/helm finds none"
+
+
 NEEDS: dict[str, Need] = {
     need.name: need
     for need in (
@@ -208,6 +220,8 @@ NEEDS: dict[str, Need] = {
         Need("browser", probe_browser, "apt-get install chromium"),
         Need("openssl", probe_openssl, "apt-get install openssl"),
         Need("buildah", probe_buildah, "apt-get install buildah"),
+        Need("helm", probe_helm, "scripts/helm --build, which needs Go"),
+        Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }
 

@@ -27,7 +27,7 @@ from gantry_spec.manifest import changes
 @data_option
 @click.option("--dry-run", is_flag=True, help="Change nothing.")
 def apply(manifest: Path, data: Path, dry_run: bool) -> None:
-    """Hand a changed manifest over to the local group that runs.
+    """Hand a changed manifest over to the local group.
 
     Whatever may not change is refused, with the path of its field. The rest is done by the supervisor, with the same
     care as in a cluster: one broker after another, and nothing that was acknowledged is lost.

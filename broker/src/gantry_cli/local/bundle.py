@@ -39,9 +39,9 @@ RECORDS: Final = ("manifest.yaml", "group.json", "annotations.json", "held.json"
 @click.option("--to", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Where it goes [default: gantry-bundle-TIME.tar.gz].")  # fmt: skip
 def bundle(data: Path, target: Path | None) -> None:
-    """Pack what explains the local group: manifest, records, decisions, logs, and each sidecar's own bundle.
+    """Pack what explains the local group into one file.
 
-    It holds no secret and no message. The group may run or not.
+    Manifest, records, decisions, the ends of logs, and each sidecar's own bundle. It holds no secret and no message. The group may run or not.
     """
     state = GroupState(data)
     record = state.read_group()

@@ -23,9 +23,10 @@ from gantry_cli.output import Form, output_option, show
 @data_option
 @output_option
 def explain(data: Path, form: Form) -> None:
-    """Say what would happen if a master died now: candidates, what blocks each, and the loss in bytes.
+    """Say what would happen if a master of the local group died now.
 
-    It is asked of the same functions that would decide, so it is what is done, unless the master takes more meanwhile.
+    Candidates, what blocks each, and the loss in bytes. It is asked of the same functions that would decide, so it is
+    what is done, unless the master takes more meanwhile.
     """
     look = require_look(data)
     document = {"at_ms": look.at_ms, "group": look.group, "decision": look.decision, "outlook": look.outlook}

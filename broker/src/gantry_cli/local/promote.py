@@ -37,9 +37,9 @@ SHOW_S: Final = 2.0
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0, 86_400), default=60.0, show_default=True,
               help="How long to wait for it, in seconds; 0 only leaves the order.")  # fmt: skip
 def promote(order: str, data: Path, accept_loss: str, timeout_s: float) -> None:
-    """Move the master's role of a shard, as `kubectl annotate` would in a cluster.
+    """Move the master's role in a shard of the local group.
 
-    The master is drained first, and the role moves when a slave has everything. When the master is gone, the furthest
+    The order is what `kubectl annotate` leaves in a cluster. The master is drained first, and the role moves when a slave has everything. When the master is gone, the furthest
     slave is promoted, if what may be lost is accepted. Until then the order stands, and `gantry status` says what it
     waits for. An order stays when this command gives up waiting; another one for the same shard replaces it.
     """

@@ -8,10 +8,11 @@ from typing import Annotated, Final, Literal
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
 
-from gantry_admin.documents import GroupDocumentView, StatusDocument, WaitDocument
+from gantry_admin.documents import StatusDocument, WaitDocument
 from gantry_admin.durability import wait_for
 from gantry_admin.errors import Problem
 from gantry_admin.events import events
+from gantry_admin.group_documents import GroupDocumentView
 from gantry_admin.group_view import group_view
 from gantry_admin.guard import Scope
 from gantry_admin.ranges import OFFSET_MAX

@@ -40,9 +40,6 @@ class Facts(Part, frozen=True):
     image: str
     """Of brokers, sidecars and name servers, where the group names none."""
 
-    token: str = ""
-    """What the operator shows to sidecars; everything else that is secret inside of the group is derived from it."""
-
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
     shards: tuple[ShardFacts, ...] = ()
@@ -70,9 +67,6 @@ class Facts(Part, frozen=True):
 
     nodes: tuple[NodeFacts, ...] = ()
     """The machines, if they may be looked at; no machine says nothing."""
-
-    def __repr__(self) -> str:
-        return f"<Facts image={self.image} shards={len(self.shards)}>"
 
     def shard(self, number: int) -> ShardFacts:
         """What is known of a shard; nothing of one that does not exist yet."""

@@ -1,4 +1,4 @@
-"""Every object of a group, in the order in which they are to be applied: what others need comes first."""
+"""Every object of a group but its Secret, in the order in which they are to be applied: what others need is first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def render(group: BrokerGroup, facts: Facts) -> tuple[Object, ...]:
     shards = configuration.shard_numbers(group, facts)
     homes = [one for shard in shards for one in workloads.shard_sets(group, facts, shard)]
     name_servers = workloads.name_server_set(group, facts)
-    found = [access.secret(group, facts), *network.policies(group, facts)]
+    found = network.policies(group, facts)
     for shard in shards:
         found += access.shard_account(group, shard)
         found.append(configuration.config_map(group, facts, shard))

@@ -26,7 +26,7 @@ def start(view: View) -> list[Action]:
     if away:
         return [Wait(shard=shard, why=f"members {away} have not been heard yet")]
     reports = {number: report for number, (_, report) in heard.items()}
-    if all(report.place <= (0, 0) and report.epoch == 0 for report in reports.values()):
+    if all(report.wrote == 0 and report.epoch == 0 for report in reports.values()):
         return [_found(view, reports)]
     return [_restore(view, reports)]
 

@@ -1,0 +1,150 @@
+"""`gantry pod broker`, `gantry pod nameserver`, `gantry pod sidecar`: what the operator's containers run.
+
+The operator writes what they read; by hand they are of use only to look at how a container works.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+
+from gantry_cli.errors import CliError
+from gantry_cli.examples import examples
+from gantry_cli.pod.addresses import Addresses
+from gantry_cli.pod.member import member_of_pod, merged_conf
+from gantry_cli.pod.supervisor import Charge, PodSupervisor
+
+ALIVE_PORT: Final = 10913
+LIVE_CONF: Final = "live.conf"
+PEERS: Final = "peers"
+PASS_ON: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+alive_option = click.option(
+    "--alive", type=click.IntRange(0, 65535), default=ALIVE_PORT, show_default=True,
+    help="Port that is open as long as this process works; 0 for none.",
+)  # fmt: skip
+folder = click.Path(file_okay=False, path_type=Path)
+
+
+@click.group(
+    epilog=examples(
+        ("gantry pod broker", "in the operator's pods, with what it wrote there"),
+        ("gantry pod nameserver --data DIR", "the same for a name server"),
+    )
+)
+def pod() -> None:
+    """Run one server as the first process of a container.
+
+    It is started again at once when it dies, asked to end at SIGTERM, and waited for. These commands are what pods of
+    the operator run; on a machine of your own, `gantry up` is what you want.
+    """
+
+
+@pod.command(
+    "broker",
+    epilog=examples(
+        ("gantry pod broker", "in a pod that the operator made"),
+        ("gantry pod broker --alive 0", "without a port that says that it works"),
+    ),
+)
+@click.option("--group", "configuration", type=folder, default=Path("/etc/gantry/group"), show_default=True,
+              help="Folder with live.conf.")  # fmt: skip
+@click.option("--run", "run_folder", type=folder, default=Path("/run/gantry"), show_default=True,
+              help="Folder for what the pod remembers.")  # fmt: skip
+@alive_option
+def broker(configuration: Path, run_folder: Path, alive: int) -> None:
+    """Run the broker of this pod.
+
+    POD_NAME says which member it is, GANTRY_BROKER_CONF what the pod was made with. It is registered as a slave under
+    the address of the Service that has the pod's name, and as the master under that of its shard's.
+    """
+    member = member_of_pod(_variable(os.environ, "POD_NAME"))
+    if member is None:
+        raise CliError(f"POD_NAME={os.environ['POD_NAME']} is no broker's", "it is like GROUP-SHARD-slave-ORDINAL")
+    addresses = Addresses(run_folder, _variable(os.environ, "POD_NAMESPACE"))
+    cold = _variable(os.environ, "GANTRY_BROKER_CONF")
+
+    def command() -> list[str]:
+        own = {
+            "brokerId": str(member.number),
+            "brokerIP1": addresses.of(member.own_service),
+            "brokerMasterIP": addresses.of(member.role_service),
+        }
+        path = run_folder / "broker.conf"
+        path.write_text(merged_conf(cold, _text(configuration / LIVE_CONF), own))
+        return ["gantry_broker", "-c", str(path)]
+
+    _keep(Charge(name="broker", command=command, alive=_alive(alive)))
+
+
+@pod.command(
+    "nameserver",
+    epilog=examples(("gantry pod nameserver --data DIR", "with GANTRY_NAMESERVER_CONF=listenPort=9876")),
+)
+@click.option("--data", type=folder, default=Path("/var/lib/gantry"), show_default=True, help="Folder of its tables.")
+@click.option("--run", "run_folder", type=folder, default=Path("/tmp"), show_default=True,
+              help="Folder for its settings file.")  # fmt: skip
+@alive_option
+def nameserver(data: Path, run_folder: Path, alive: int) -> None:
+    """Run the name server of this pod, with the settings in GANTRY_NAMESERVER_CONF."""
+    text = _variable(os.environ, "GANTRY_NAMESERVER_CONF")
+
+    def command() -> list[str]:
+        path = run_folder / "namesrv.conf"
+        path.write_text(text)
+        return ["gantry_nameserver", "--data", str(data), "-c", str(path)]
+
+    _keep(Charge(name="name server", command=command, alive=_alive(alive)))
+
+
+@pod.command(
+    "sidecar",
+    context_settings=PASS_ON,
+    epilog=examples(("gantry pod sidecar -- --page RUN/status --control RUN/control.sock --store STORE", "by hand")),
+)
+@click.option("--group", "configuration", type=folder, default=Path("/etc/gantry/group"), show_default=True,
+              help="Folder with the file of peers.")  # fmt: skip
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def sidecar(configuration: Path, arguments: tuple[str, ...]) -> None:
+    """Run the sidecar of this pod: `gantry sidecar` with ARGUMENTS and with the group's other sidecars as its peers.
+
+    When the group grows or shrinks it is started again with the peers of then, and no pod has to be.
+    """
+    path = configuration / PEERS
+    started_with: list[str] = [""]
+
+    def command() -> list[str]:
+        started_with[0] = _text(path)
+        own = f"//{os.environ.get('POD_NAME', '')}."
+        peers = [word for url in started_with[0].split() if own not in url for word in ("--peer", url)]
+        return ["gantry_admin", *arguments, *peers]
+
+    _keep(Charge(name="sidecar", command=command, is_changed=lambda: _text(path) != started_with[0]))
+
+
+def _keep(charge: Charge) -> None:
+    sys.exit(PodSupervisor(charge).run())
+
+
+def _alive(port: int) -> tuple[str, int] | None:
+    return ("", port) if port else None
+
+
+def _variable(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise CliError(f"{name} is not set", "it is set in the pods that the operator makes")
+    return value
+
+
+def _text(path: Path) -> str:
+    """Of a mounted file; nothing if it is not there, since what is optional may be."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

@@ -1,0 +1,189 @@
+"""Process 1 of a container: it keeps one server running, ends it when it is told to, and buries whoever is left over.
+
+    SIGTERM, SIGINT   the server is asked to end, however long it takes; its exit code is ours (killed by N: 128 + N)
+    the server dies   it is started again, as ``restarts`` says
+    a change          what it was started with is no longer so: it is asked to end, and started again at once
+    a connection      to the alive port is taken and closed: whoever asks learns that this loop turns
+
+It is small and does nothing else, since nothing starts it again but kubelet. It has no thread and no event loop: one
+``select`` over the alive port and over the pipe into which signals are written, so that none can be missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final, final
+
+from gantry_cli.pod.addresses import NotYet
+from gantry_cli.pod.restarts import AT_ONCE_MAX, Restarts
+
+TICK_S: Final = 1.0
+EXIT_USAGE: Final = 2
+"""Of a server whose settings are wrong: starting it again would mend nothing."""
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def unchanged() -> bool:
+    """Of a server that is never started again for what it was started with."""
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What is kept running."""
+
+    name: str
+    command: Callable[[], list[str]]
+    """The words that start it, asked before each start. Raises ``NotYet``."""
+
+    is_changed: Callable[[], bool] = unchanged
+    """Whether these words would be others by now."""
+
+    alive: tuple[str, int] | None = None
+    """Where to say that we are alive."""
+
+
+@final
+class PodSupervisor:
+    """Keeps one server running, until it is told to end. For the main thread only."""
+
+    def __init__(self, charge: Charge) -> None:
+        self._charge = charge
+        self._restarts = Restarts()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self._start_at: float | None = 0.0
+        """When to start it next; None while it runs."""
+        self._is_ending = False
+        self._is_renewing = False
+        self._said = ""
+
+    def run(self) -> int:
+        """Until SIGTERM, or until starting it again makes no sense. The exit code for this process."""
+        woken, wakes = socket.socketpair()
+        wakes.setblocking(False)
+        woken.setblocking(False)
+        signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        for number in (*_ENDING, signal.SIGCHLD):
+            signal.signal(number, self._came)
+        with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+            stack.callback(signal.set_wakeup_fd, -1)
+            for one in (woken, wakes):
+                stack.callback(one.close)
+            selector.register(woken, selectors.EVENT_READ, self._drain)
+            if self._charge.alive is not None:
+                listener = stack.enter_context(socket.create_server(self._charge.alive, backlog=16))
+                listener.setblocking(False)
+                selector.register(listener, selectors.EVENT_READ, self._greet)
+            while True:
+                code = self._turn()
+                if code is not None:
+                    return code
+                for key, _ in selector.select(self._pause_s()):
+                    key.data(key.fileobj)
+
+    def _came(self, number: int, _frame: FrameType | None) -> None:
+        if number in _ENDING:
+            self._is_ending = True
+
+    def _turn(self) -> int | None:
+        """Whatever is to be done now; an exit code if that is the end."""
+        code = self._buried()
+        if code is not None and (self._is_ending or not self._comes_back(code)):
+            return code if code >= 0 else 128 - code
+        if self._process is None:
+            if self._is_ending:
+                return 0
+            if self._start_at is not None and time.monotonic() >= self._start_at:
+                self._start()
+        elif self._is_ending or self._charge.is_changed():
+            self._ask_to_end(self._process)
+        return None
+
+    def _start(self) -> None:
+        try:
+            words = self._charge.command()
+        except NotYet as reason:
+            self._say_once(f"not yet: {reason}")
+            self._start_at = time.monotonic() + TICK_S
+            return
+        self._said = ""
+        self._is_renewing = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "gantry_cli.child", str(os.getpid()), *words], stdin=subprocess.DEVNULL
+        )
+        self._started, self._start_at = time.monotonic(), None
+
+    def _ask_to_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Once: a second signal is no order to hurry."""
+        if not self._is_renewing:
+            self._is_renewing = True
+            process.send_signal(signal.SIGTERM)
+
+    def _buried(self) -> int | None:
+        """Take leave of everybody who died; the exit code of the server if it was among them, -N if N killed it."""
+        found = None
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return found
+            if pid == 0:
+                return found
+            if self._process is not None and pid == self._process.pid:
+                found = os.waitstatus_to_exitcode(status)
+                self._process.returncode = found  # or its own wait would look for it once more
+                self._process = None
+
+    def _comes_back(self, code: int) -> bool:
+        """Decide when the server is started again; False if never."""
+        name, now = self._charge.name, time.monotonic()
+        if self._is_renewing:
+            self._say(f"the {name} has ended, and starts with what is new")
+            self._start_at = now
+            return True
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        if code == EXIT_USAGE:
+            self._say(f"the {name} {how}: its settings are wrong, and it is not started again")
+            return False
+        delay = self._restarts.delay_after_death(self._started, now)
+        if delay is None:
+            self._say(f"the {name} {how} again and again: it is left to kubelet")
+            return False
+        when = "at once" if not delay else f"in {delay:.0f} s"
+        recent = self._restarts.recent
+        self._say(f"the {name} {how}; it starts again {when} (death {recent} of a minute, {AT_ONCE_MAX} are at once)")
+        self._start_at = now + delay
+        return True
+
+    def _pause_s(self) -> float:
+        if self._start_at is None:
+            return TICK_S
+        return min(TICK_S, max(0.0, self._start_at - time.monotonic()))
+
+    def _drain(self, woken: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while woken.recv(4096):
+                pass
+
+    def _greet(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            listener.accept()[0].close()
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._say(text)
+        self._said = text
+
+    def _say(self, text: str) -> None:
+        print(f"gantry pod: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,118 @@
+"""From a spec to broker.conf: whatever a manifest may say, a real broker's settings accept, and mean the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantry_broker.settings import broker_settings
+from gantry_spec.broker_conf import Place, broker_conf, broker_name, cluster_name, conf_text, template_of
+from gantry_spec.manifest.errors import ManifestError
+from gantry_spec.manifest.group import Spec
+from gantry_spec.manifest.reading import group_of
+
+PLACE = Place(
+    group="crew", shard=1, number=2, address="127.0.0.1", name_servers=("ns:9876",), store="/store", buffers="/buffers"
+)
+
+
+def spec_of(fields: dict[str, Any]) -> Spec:
+    head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "crew"}}
+    return group_of(head | {"spec": fields}).spec
+
+
+SPECS = st.fixed_dictionaries(
+    {},
+    optional={
+        "slaves": st.integers(0, 3),
+        "replication": st.fixed_dictionaries(
+            {"mode": st.sampled_from(["Sync", "Async"])},
+            optional={
+                "inSyncReplicas": st.integers(1, 3),
+                "ack": st.sampled_from(["Received", "Flushed"]),
+                "ackTimeout": st.sampled_from(["0s", "1ms", "3s"]),
+                "maxLag": st.sampled_from([0, "1Mi"]),
+            },
+        ),
+        "flush": st.fixed_dictionaries({"mode": st.sampled_from(["Sync", "Async"])}),
+        "writeBuffer": st.fixed_dictionaries(
+            {
+                "medium": st.sampled_from(["Off", "Memory", "HugePages-2Mi"]),
+                "segmentSize": st.sampled_from(["2Mi", "8Mi", "1Gi"]),
+                "buffers": st.integers(2, 64),
+            }
+        ),
+        "storage": st.fixed_dictionaries({"reservedTime": st.sampled_from(["1s", "90m", "72h", "8760h"])}),
+        "broker": st.sampled_from([{}, {"autoCreateTopicEnable": "false"}, {"maxMessageSize": "100000"}]),
+    },
+)
+
+
+@given(SPECS)
+def test_every_spec_is_a_configuration_that_a_broker_accepts(fields: dict[str, Any]) -> None:
+    """A manifest that was read never becomes a broker that does not start."""
+    try:
+        spec = spec_of(fields)
+    except ManifestError:
+        return
+
+    settings = broker_settings(broker_conf(spec, PLACE))
+
+    assert settings.ha.acks_needed == spec.replication.acks_needed
+    assert settings.store.flush.is_sync is (spec.flush.mode == "Sync")
+    assert settings.store.pool.is_enabled is (spec.write_buffer.medium != "Off")
+    assert settings.store.mapped_file_size_commit_log == spec.write_buffer.segment_size
+    assert settings.store.retention.reserved_hours * 3_600_000 >= spec.storage.reserved_time
+    assert settings.ha.role_at_start == "UNASSIGNED" and settings.broker_id == 2
+    assert (settings.cluster_name, settings.broker_name) == (cluster_name("crew"), broker_name("crew", 1))
+
+
+def test_lines_of_the_spec_win_over_what_is_derived() -> None:
+    """``spec.broker`` says maxMessageSize: that is taken, also where small files would have asked for another."""
+    small = {"writeBuffer": {"segmentSize": "2Mi"}}
+
+    assert broker_conf(spec_of(small), PLACE)["maxMessageSize"] == str(1 << 20)
+    assert broker_conf(spec_of(small | {"broker": {"maxMessageSize": "9"}}), PLACE)["maxMessageSize"] == "9"
+    assert "maxMessageSize" not in broker_conf(spec_of({}), PLACE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_other"),
+    [
+        ({"slaves": 3}, False),
+        ({"shards": 4}, False),
+        ({"topics": [{"name": "t"}]}, False),
+        ({"failover": {"after": "9s"}}, False),
+        ({"flush": {"mode": "Sync"}}, True),
+        ({"replication": {"mode": "Async"}}, True),
+        ({"broker": {"autoCreateTopicEnable": "false"}}, True),
+        ({"storage": {"reservedTime": "1h"}}, True),
+    ],
+    ids=lambda value: str(value),
+)
+def test_a_template_changes_with_what_members_are_started_with(fields: dict[str, Any], is_other: bool) -> None:
+    """Only what is in a broker's file makes it start again: neither how many there are nor their topics."""
+    before, after = template_of(spec_of({}), ["ns:9876"]), template_of(spec_of(fields), ["ns:9876"])
+
+    assert (before != after) is is_other
+
+
+def test_a_template_is_the_same_for_every_member_and_another_one_for_other_name_servers() -> None:
+    """Numbers, ports and folders are not in it; the addresses of name servers are."""
+    spec = spec_of({})
+
+    assert template_of(spec, ["a:1"]) == template_of(spec, ("a:1",)) != template_of(spec, ["b:1"])
+
+
+def test_the_file_has_a_line_for_each_key() -> None:
+    """As a broker reads it."""
+    conf = broker_conf(
+        spec_of({}), msgspec.structs.replace(PLACE, control="/c", status_page="/s", access=(("k", "v"),))
+    )
+
+    assert conf["controlSocketPath"] == "/c" and conf["statusPagePath"] == "/s" and conf["k"] == "v"
+    assert conf_text(conf).splitlines() == [f"{key}={value}" for key, value in conf.items()]

@@ -1,0 +1,96 @@
+"""`gantry pod broker` with a real broker: a member by its name, back after a kill, and clean after SIGTERM."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.testing.ports import free_ports
+from gantry_status import PageReader, Phase, StatusPageError
+
+COLD = """
+brokerClusterName=orders
+brokerName=orders-0
+bindAddress=127.0.0.1
+fastListenPort=-1
+storePathRootDir={folder}/store
+statusPagePath={folder}/run/status
+controlSocketPath={folder}/run/control.sock
+roleAtStart=UNASSIGNED
+brokerRole=SYNC_MASTER
+mappedFileSizeCommitLog=8388608
+listenPort={port}
+haListenPort={ha}
+"""
+
+
+class Pod:
+    """One broker's pod, without its container."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        port, ha, self.alive = free_ports(3)
+        for name in ("run", "group"):
+            (folder / name).mkdir()
+        known = {"orders-0-slave-1": "127.0.0.1", "orders-0": "127.0.0.9"}
+        (folder / "run" / "addresses.json").write_text(json.dumps(known))
+        (folder / "group" / "live.conf").write_text("fileReservedTime=48\n")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gantry_cli", "pod", "broker", "--group", str(folder / "group"),
+             "--run", str(folder / "run"), "--alive", str(self.alive)],
+            env={
+                **os.environ,
+                "POD_NAME": "orders-0-slave-1",
+                "POD_NAMESPACE": "shop",
+                "GANTRY_BROKER_CONF": COLD.format(folder=folder, port=port, ha=ha),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    def wait_for(self, phase: Phase, other_than: int = 0) -> int:
+        """Until the page of another process than that one says so; whose page it is."""
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(StatusPageError), PageReader(str(self.folder / "run" / "status")) as reader:
+                found = reader.read()
+                if found.status.phase is phase and found.origin.pid != other_than:
+                    return found.origin.pid
+            assert time.monotonic() < deadline, "it did not come"
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[Pod]:
+    """One that is gone after the test."""
+    made = Pod(tmp_path)
+    yield made
+    if made.process.poll() is None:
+        made.process.kill()
+        made.process.communicate()
+
+
+def test_a_broker_in_a_pod_is_a_member_that_comes_back(pod: Pod) -> None:
+    """It has its number, no role, and both addresses; killed it is back with them; at SIGTERM it stops cleanly."""
+    first = pod.wait_for(Phase.SERVING)
+    os.kill(first, signal.SIGKILL)
+    second = pod.wait_for(Phase.SERVING, other_than=first)
+
+    pod.process.terminate()
+    _, said = pod.process.communicate(timeout=60)
+
+    assert pod.process.returncode == 0
+    assert "was killed by SIGKILL; it starts again at once" in said
+    conf = (pod.folder / "run" / "broker.conf").read_text().splitlines()
+    assert {"brokerId=3", "brokerIP1=127.0.0.1", "brokerMasterIP=127.0.0.9", "fileReservedTime=48"} <= set(conf)
+    assert pod.wait_for(Phase.STOPPED) == second

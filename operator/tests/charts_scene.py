@@ -1,0 +1,66 @@
+"""Charts as helm renders them."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+from gantry_broker.testing.programs import helm_program
+
+ROOT = Path(__file__).resolve().parents[2]
+OPERATOR = ROOT / "charts/gantry-operator"
+GROUP = ROOT / "charts/broker-group"
+MONITORING = (
+    "--api-versions",
+    "monitoring.coreos.com/v1/PodMonitor",
+    "--api-versions",
+    "monitoring.coreos.com/v1/PrometheusRule",
+)
+
+
+def script(name: str) -> ModuleType:
+    """One of `scripts/`, which are no package."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        specification = importlib.util.spec_from_file_location(f"gantry_{name}", ROOT / f"scripts/{name}.py")
+        assert specification is not None and specification.loader is not None
+        module = importlib.util.module_from_spec(specification)
+        sys.modules[specification.name] = module
+        specification.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+
+
+def helm() -> Path:
+    """The program; tests that come here are marked with `needs_helm`."""
+    found = helm_program()
+    assert found is not None
+    return found
+
+
+def template(chart: Path, *options: str, release: str = "gantry-operator", namespace: str = "gantry-system") -> str:
+    """What would be sent to the API server, as text. Raises CalledProcessError."""
+    text: str = script("manifests").template(helm(), chart, release, namespace, *options)
+    return text
+
+
+def documents(chart: Path, *options: str, release: str = "gantry-operator") -> list[dict[str, Any]]:
+    """The same as values."""
+    return [one for one in yaml.safe_load_all(template(chart, *options, release=release)) if one]
+
+
+def refusal(chart: Path, *options: str) -> str:
+    """What helm says against values; empty if it takes them."""
+    try:
+        template(chart, *options)
+    except subprocess.CalledProcessError as error:
+        said: str = error.stderr
+        return said
+    return ""

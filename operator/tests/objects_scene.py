@@ -1,0 +1,93 @@
+"""Groups and facts to render, and how to find things in what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gantry_operator.objects import Facts, render
+from gantry_operator.objects.base import Object
+from gantry_spec.manifest.group import BrokerGroup
+from gantry_spec.manifest.reading import group_of
+
+EVERYTHING: dict[str, Any] = {
+    "shards": 2,
+    "slaves": 2,
+    "writeBuffer": {"medium": "HugePages-2Mi", "buffers": 3, "segmentSize": "64Mi"},
+    "access": {"aclSecret": "accounts", "tlsSecret": "certificates", "external": {"type": "NodePort"}},
+    "broker": {"autoCreateTopicEnable": "false", "messageDelayLevel": "1s 5s"},
+    "template": {
+        "annotations": {"example.com/team": "orders", "gantry.dev/template": "mine"},
+        "labels": {"example.com/team": "orders", "gantry.dev/role": "master", "app.kubernetes.io/name": "mine"},
+        "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+        "nodeSelector": {"disk": "fast"},
+        "priorityClassName": "high",
+    },
+}
+"""A spec that asks for all there is."""
+
+
+def group(name: str = "orders", namespace: str = "shop", **spec: Any) -> BrokerGroup:
+    """One that an API server has taken."""
+    document = {
+        "apiVersion": "gantry.dev/v1alpha1",
+        "kind": "BrokerGroup",
+        "metadata": {"name": name, "namespace": namespace, "uid": f"uid-of-{name}", "generation": 1},
+        "spec": spec,
+    }
+    return group_of(document)
+
+
+def facts(**known: Any) -> Facts:
+    """What is known beside it."""
+    return Facts(**({"image": "example.com/gantry@sha256:1234"} | known))
+
+
+def rendered(one: BrokerGroup, known: Facts | None = None) -> tuple[Object, ...]:
+    """Everything."""
+    return render(one, known or facts(has_pod_monitor=True, has_prometheus_rule=True))
+
+
+def of_kind(objects: Iterable[Object], kind: str) -> dict[str, Object]:
+    """Those of a kind, by name."""
+    return {one["metadata"]["name"]: one for one in objects if one["kind"] == kind}
+
+
+def broker_sets(objects: Iterable[Object]) -> dict[str, Object]:
+    """StatefulSets of brokers, by name."""
+    return {name: one for name, one in of_kind(objects, "StatefulSet").items() if not name.endswith("-nameserver")}
+
+
+def template_hash(one: BrokerGroup, known: Facts | None = None) -> str:
+    """What pods of the first shard are started with."""
+    metadata = broker_sets(rendered(one, known))[f"{one.metadata.name}-0-master"]["spec"]["template"]["metadata"]
+    found: str = metadata["annotations"]["gantry.dev/template"]
+    return found
+
+
+def containers(template: Object) -> dict[str, Object]:
+    """Of a pod, native sidecars with them."""
+    spec = template["spec"]
+    return {one["name"]: one for one in [*spec["containers"], *spec.get("initContainers", [])]}
+
+
+def mounts(container: Object) -> dict[str, Object]:
+    """Of a container, by volume."""
+    return {one["name"]: one for one in container["volumeMounts"]}
+
+
+def pods_of(objects: Iterable[Object]) -> list[tuple[str, dict[str, str], str]]:
+    """Every pod that StatefulSets would make: its name, its labels, and its StatefulSet."""
+    found = []
+    for name, one in of_kind(objects, "StatefulSet").items():
+        for ordinal in range(one["spec"]["replicas"]):
+            pod = f"{name}-{ordinal}"
+            labels = one["spec"]["template"]["metadata"]["labels"] | {"statefulset.kubernetes.io/pod-name": pod}
+            found.append((pod, labels, name))
+    return found
+
+
+def is_selected(labels: dict[str, str], selector: dict[str, Any]) -> bool:
+    """Whether a selector of labels takes a pod."""
+    assert set(selector) <= {"matchLabels"}, "only plain selectors are rendered"
+    return all(labels.get(name) == value for name, value in selector.get("matchLabels", {}).items())

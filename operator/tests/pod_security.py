@@ -1,0 +1,54 @@
+"""The rules of Kubernetes' pod security level `restricted`, as far as a pod of Linux can break them, without a cluster.
+
+From the table in Kubernetes' documentation of the Pod Security Standards, baseline and restricted together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+VOLUMES = frozenset(
+    {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+)
+CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
+PROFILES = frozenset({"RuntimeDefault", "Localhost"})
+
+
+def broken_rules(spec: dict[str, Any]) -> Iterator[str]:
+    """What admission would say against a pod's spec; nothing if it is let in."""
+    pod = spec.get("securityContext", {})
+    for name in ("hostNetwork", "hostPID", "hostIPC"):
+        if spec.get(name):
+            yield name
+    for volume in spec.get("volumes", []):
+        kinds = set(volume) - {"name"}
+        if not kinds <= VOLUMES:
+            yield f"volume {volume['name']}: {', '.join(sorted(kinds))}"
+    if pod.get("runAsUser") == 0:
+        yield "runAsUser 0"
+    if "sysctls" in pod or pod.get("seLinuxOptions") or pod.get("procMount", "Default") != "Default":
+        yield "sysctls, seLinuxOptions or procMount"
+    containers = [one for name in ("containers", "initContainers", "ephemeralContainers") for one in spec.get(name, [])]
+    for container in containers:
+        for text in _of_container(container.get("securityContext", {}), pod):
+            yield f"{container['name']}: {text}"
+        if any(port.get("hostPort") for port in container.get("ports", [])):
+            yield f"{container['name']}: hostPort"
+
+
+def _of_container(own: dict[str, Any], pod: dict[str, Any]) -> Iterator[str]:
+    if own.get("privileged"):
+        yield "privileged"
+    if own.get("allowPrivilegeEscalation") is not False:
+        yield "allowPrivilegeEscalation"
+    if not own.get("runAsNonRoot", pod.get("runAsNonRoot")):
+        yield "runAsNonRoot"
+    if own.get("runAsUser") == 0:
+        yield "runAsUser 0"
+    capabilities = own.get("capabilities", {})
+    if "ALL" not in capabilities.get("drop", []) or not set(capabilities.get("add", [])) <= CAPABILITIES:
+        yield "capabilities"
+    profile = own.get("seccompProfile") or pod.get("seccompProfile") or {}
+    if profile.get("type") not in PROFILES:
+        yield "seccompProfile"

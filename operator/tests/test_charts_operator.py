@@ -1,0 +1,200 @@
+"""The chart of the operator, as helm renders it: least rights, restricted pods, strict values."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+from charts_scene import GROUP, MONITORING, OPERATOR, documents, helm, refusal, template
+from pod_security import broken_rules
+
+pytestmark = pytest.mark.needs_helm
+
+DIGEST = f"sha256:{'ab' * 32}"
+CLUSTER_WIDE = {"nodes", "persistentvolumes", "brokergroups", "brokergroups/status", "brokergroups/scale"}
+
+
+def named(found: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    """Those of a kind, by name."""
+    return {one["metadata"]["name"]: one for one in found if one["kind"] == kind}
+
+
+def rules(found: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Every rule of every role, with the kind of its role."""
+    roles = [one for one in found if one["kind"] in ("Role", "ClusterRole")]
+    return [(one["kind"], rule) for one in roles for rule in one["rules"]]
+
+
+@pytest.mark.parametrize("chart", [OPERATOR, GROUP], ids=["operator", "group"])
+def test_helm_has_nothing_against_a_chart(chart: Any) -> None:
+    """`helm lint --strict`, with the defaults."""
+    words = [str(helm()), "lint", "--strict", "--kube-version", "1.34.0", str(chart)]
+
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 0, result.stdout
+
+
+def test_no_right_is_a_wildcard_and_no_secret_is_read() -> None:
+    """Neither a kind, nor a verb, nor a group is `*`; of Secrets the operator reads its own key, by name."""
+    for kind, rule in [*rules(documents(OPERATOR)), *rules(documents(OPERATOR, "--set", "namespaces={a,b}"))]:
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+        assert not {"impersonate", "escalate", "bind", "deletecollection"} & set(rule["verbs"])
+        assert "nonResourceURLs" not in rule
+        if "secrets" in rule["resources"]:
+            is_own = kind == "Role" and rule.get("resourceNames") == ["gantry-operator-key"]
+            assert rule["verbs"] == (["get"] if is_own else ["create"])
+            assert rule["resources"] == ["secrets"]
+
+
+def test_listed_namespaces_need_no_right_in_others() -> None:
+    """Only what has no namespace is asked for in the whole cluster, and that can be left out, too."""
+    found = documents(OPERATOR, "--set", "namespaces={shop,bank}")
+    wide = [rule for kind, rule in rules(found) if kind == "ClusterRole"]
+    bindings = [one["metadata"]["namespace"] for one in found if one["kind"] == "RoleBinding"]
+
+    assert {resource for rule in wide for resource in rule["resources"]} <= CLUSTER_WIDE
+    assert sorted(bindings) == ["bank", "gantry-system", "shop"]
+    bare = documents(OPERATOR, "--set", "namespaces={shop},rbac.machines=false,rbac.aggregate=false")
+    assert not [one for one in bare if one["kind"].startswith("ClusterRole")]
+
+
+def test_what_is_given_on_is_had() -> None:
+    """The operator makes Roles for sidecars, and the API server lets nobody give what he has not."""
+    for options in ((), ("--set", "namespaces={shop}")):
+        leases = [rule for _, rule in rules(documents(OPERATOR, *options)) if rule["resources"] == ["leases"]]
+        assert any({"get", "update"} <= set(rule["verbs"]) and "resourceNames" not in rule for rule in leases)
+
+
+def test_the_operator_passes_restricted_pod_security() -> None:
+    """So does the pod of `helm test`, and both are limited."""
+    found = documents(OPERATOR)
+    specs = [
+        named(found, "Deployment")["gantry-operator"]["spec"]["template"]["spec"],
+        *(p["spec"] for p in named(found, "Pod").values()),
+    ]
+    specs += [one["spec"] for one in named(documents(GROUP, release="orders"), "Pod").values()]
+
+    assert len(specs) == 3
+    for spec in specs:
+        assert list(broken_rules(spec)) == []
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
+
+
+def test_two_operators_stand_apart_and_are_not_drained_at_once() -> None:
+    """One budget for two or more; one operator alone must not hold up a drain."""
+    found = documents(OPERATOR)
+
+    assert named(found, "Deployment")["gantry-operator"]["spec"]["replicas"] == 2
+    assert named(found, "PodDisruptionBudget")["gantry-operator"]["spec"]["maxUnavailable"] == 1
+    assert not named(documents(OPERATOR, "--set", "replicas=1"), "PodDisruptionBudget")
+
+
+def test_images_go_by_digest_where_there_is_one() -> None:
+    """The operator's and that of brokers; and nobody gets `latest`."""
+    text = template(OPERATOR, "--set", f"image.digest={DIGEST},brokerImage.digest={DIGEST},brokerImage.repository=a/b")
+
+    assert f"image: gantry-operator@{DIGEST}" in text
+    assert f"value: a/b@{DIGEST}" in text
+    assert "tag" in refusal(OPERATOR, "--set", "image.tag=latest")
+
+
+def test_the_resource_definition_stays_and_can_be_left_out() -> None:
+    """Uninstalling the operator takes no group with it, unless that is asked for."""
+    crds = named(documents(OPERATOR), "CustomResourceDefinition")
+
+    assert crds["brokergroups.gantry.dev"]["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    gone = named(documents(OPERATOR, "--set", "crds.keep=false"), "CustomResourceDefinition")
+    assert "annotations" not in gone["brokergroups.gantry.dev"]["metadata"]
+    assert not named(documents(OPERATOR, "--set", "crds.create=false"), "CustomResourceDefinition")
+
+
+def test_what_others_define_is_rendered_only_where_it_exists() -> None:
+    """PodMonitor and PrometheusRule need their definitions; the dashboard needs a wish."""
+    plain = {one["kind"] for one in documents(OPERATOR)}
+    known = documents(OPERATOR, *MONITORING, "--set", "monitoring.dashboard=true")
+
+    assert not {"PodMonitor", "PrometheusRule", "ConfigMap"} & plain
+    assert {"PodMonitor", "PrometheusRule", "ConfigMap"} <= {one["kind"] for one in known}
+    off = documents(OPERATOR, *MONITORING, "--set", "monitoring.podMonitor=false,monitoring.rules=false")
+    assert not {"PodMonitor", "PrometheusRule"} & {one["kind"] for one in off}
+
+
+def test_groups_let_in_the_operator_that_made_them() -> None:
+    """The labels that it is told are on its own pods."""
+    deployment = named(documents(OPERATOR), "Deployment")["gantry-operator"]
+    template_of = deployment["spec"]["template"]
+    [told] = [
+        one["value"] for one in template_of["spec"]["containers"][0]["env"] if one["name"] == "GANTRY_OPERATOR_LABELS"
+    ]
+
+    wanted = dict(pair.split("=") for pair in told.split(","))
+    assert wanted.items() <= template_of["metadata"]["labels"].items()
+    assert wanted == deployment["spec"]["selector"]["matchLabels"]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "replica=2",
+        "image.repo=x",
+        "replicas=0",
+        "crds.install=true",
+        "log.level=loud",
+        "image.digest=abc",
+        "networkPolicy.prometheusLabels=null",
+        "resources.limits.memory=null",
+        "namespaces={UPPER}",
+    ],
+)
+def test_values_that_nobody_knows_are_refused(setting: str) -> None:
+    """A typing error must not become a default."""
+    assert "schema" in refusal(OPERATOR, "--set", setting)
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_taken"),
+    [
+        ("shards=2", True),
+        ("replication.mode=Async,replication.maxLag=64Mi", True),
+        ("writeBuffer.medium=HugePages-2Mi,writeBuffer.segmentSize=64Mi", True),
+        ("template.affinity.podAffinity.x=y", True),
+        ("shard=2", False),
+        ("shards=0", False),
+        ("replication.mode=async", False),
+        ("failover.maxDataLosBytes=0", False),
+        ("flush.interval=soon", False),
+        ("topics[0].queues=3", False),
+    ],
+)
+def test_a_groups_values_are_as_strict_as_the_api_server(spec: str, is_taken: bool) -> None:
+    """What a group may say is checked when it is rendered, before anything is sent."""
+    settings = ",".join(f"spec.{one}" for one in spec.split(","))
+
+    assert (refusal(GROUP, "--set", settings) == "") is is_taken
+
+
+def test_a_group_is_what_its_values_say() -> None:
+    """Name of the release or an own one, spec as it is, and it may be kept."""
+    [group] = named(documents(GROUP, "--set", "spec.shards=3", release="orders"), "BrokerGroup").values()
+    paused = ("--set-string", "annotations.gantry\\.dev/paused=true")
+    kept = documents(GROUP, "--set", "keep=true,name=bills", *paused, release="orders")
+
+    assert (group["metadata"]["name"], group["spec"]) == ("orders", {"shards": 3})
+    assert "annotations" not in group["metadata"]
+    annotations = named(kept, "BrokerGroup")["bills"]["metadata"]["annotations"]
+    assert annotations == {"helm.sh/resource-policy": "keep", "gantry.dev/paused": "true"}
+    assert "40" in refusal(GROUP, "--set", f"name={'a' * 41}")
+
+
+def test_every_document_has_labels_and_belongs_somewhere() -> None:
+    """Whatever has a namespace says which, so that `kubectl apply` needs no other flag."""
+    for one in documents(OPERATOR, *MONITORING):
+        assert one["metadata"]["labels"], one["kind"]
+        is_wide = one["kind"] in ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition")
+        assert ("namespace" in one["metadata"]) is not is_wide, one["kind"]
+    assert yaml.safe_load(template(OPERATOR).split("---")[1]) is not None

@@ -1,0 +1,150 @@
+"""Alerts fire when they should and not otherwise, as Prometheus' own tool works them out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from charts_scene import ROOT, script
+from objects_scene import group
+from test_charts_fresh import metrics_in
+
+from gantry_operator.objects.alerts import ALERTS, rule_group
+
+S = 'namespace="shop",gantry_dev_group="orders",gantry_dev_shard="0"'
+MIB = 1 << 20
+LONG = "x40"
+"""Forty samples more of the same: ten minutes by 15 s."""
+
+
+def series(name: str, pod: str, values: str, **labels: str) -> dict[str, str]:
+    """One input of promtool's."""
+    more = "".join(f',{key}="{value}"' for key, value in labels.items())
+    return {"series": f'{name}{{{S},pod="{pod}"{more}}}', "values": values}
+
+
+def master(pod: str, is_master: int) -> dict[str, str]:
+    """Whether a pod says that it is the master."""
+    return series("gantry_role", pod, f"{is_master}+0{LONG}", role="master")
+
+
+WELL = [
+    master("orders-0-master-0", 1),
+    master("orders-0-slave-0", 0),
+    series("gantry_broker_ready", "orders-0-master-0", f"1+0{LONG}"),
+    series("gantry_broker_ready", "orders-0-slave-0", f"1+0{LONG}"),
+    series("gantry_broker_moving", "orders-0-master-0", f"1+0{LONG}"),
+    series("up", "orders-0-master-0", f"1+0{LONG}", container="sidecar"),
+    series("gantry_at_risk_bytes", "orders-0-master-0", f"{MIB}+0{LONG}", loss="master"),
+    series("gantry_slave_behind_bytes", "orders-0-master-0", f"{MIB}+0{LONG}", slave="2"),
+    series("gantry_slave_silent_seconds", "orders-0-master-0", f"1+0{LONG}", slave="2"),
+    series("gantry_sends_refused", "orders-0-master-0", f"0+0{LONG}"),
+    series("gantry_disk_bytes", "orders-0-master-0", f"50+0{LONG}", state="used"),
+    series("gantry_disk_bytes", "orders-0-master-0", f"100+0{LONG}", state="total"),
+    series("gantry_write_buffers", "orders-0-master-0", f"1+0{LONG}", state="free"),
+    series("gantry_write_buffers", "orders-0-master-0", f"3+0{LONG}", state="total"),
+    series("gantry_write_buffer_crash_safe", "orders-0-master-0", f"1+0{LONG}"),
+    series("gantry_certificate_ends_timestamp_seconds", "orders-0-master-0", f"{10**9}+0{LONG}"),
+]
+"""A group that is well; the clock of a test begins at 0."""
+
+CHANGES: dict[str, list[dict[str, str]]] = {
+    "GantryNoMaster": [master("orders-0-master-0", 0)],
+    "GantryGroupUnseen": [],
+    "GantryTwoMasters": [master("orders-0-slave-0", 1)],
+    "GantryBrokerNotReady": [series("gantry_broker_ready", "orders-0-slave-0", f"0+0{LONG}")],
+    "GantryBrokerStandsStill": [series("gantry_broker_moving", "orders-0-master-0", f"0+0{LONG}")],
+    "GantrySidecarDown": [series("up", "orders-0-master-0", f"0+0{LONG}", container="sidecar")],
+    "GantryTooMuchAtRisk": [series("gantry_at_risk_bytes", "orders-0-master-0", f"{65 * MIB}+0{LONG}", loss="master")],
+    "GantrySlaveFarBehind": [
+        series("gantry_slave_behind_bytes", "orders-0-master-0", f"{257 * MIB}+0{LONG}", slave="2")
+    ],
+    "GantrySlaveSilent": [series("gantry_slave_silent_seconds", "orders-0-master-0", f"31+0{LONG}", slave="2")],
+    "GantrySendsRefused": [series("gantry_sends_refused", "orders-0-master-0", f"1+0{LONG}")],
+    "GantryDiskFillsUp": [series("gantry_disk_bytes", "orders-0-master-0", f"81+0{LONG}", state="used")],
+    "GantryBufferExhausted": [series("gantry_write_buffers", "orders-0-master-0", f"0+0{LONG}", state="free")],
+    "GantryBufferNotCrashSafe": [series("gantry_write_buffer_crash_safe", "orders-0-master-0", f"0+0{LONG}")],
+    "GantryCertificateEnds": [
+        series("gantry_certificate_ends_timestamp_seconds", "orders-0-master-0", f"{6 * 86400}+0x300")
+    ],
+}
+"""What is otherwise when an alert should fire."""
+
+
+def with_changes(name: str) -> list[dict[str, str]]:
+    """The inputs of a group in which one thing is not well."""
+    if name == "GantryGroupUnseen":
+        return [{"series": 'gantry_role{namespace="shop",gantry_dev_group="bills",pod="x"}', "values": f"1+0{LONG}"}]
+    changed = {one["series"]: one for one in [*WELL, *CHANGES[name]]}
+    return list(changed.values())
+
+
+def fired(folder: Path, inputs: list[dict[str, str]], at: str = "10m") -> set[str]:
+    """Which alerts promtool finds firing: those whose expectation of silence fails."""
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [rule_group(group())]}))
+    expected = [{"eval_time": at, "alertname": alert.name, "exp_alerts": []} for alert in ALERTS]
+    test: dict[str, Any] = {"interval": "15s", "input_series": inputs, "alert_rule_test": expected}
+    document = {"rule_files": ["rules.yaml"], "evaluation_interval": "15s", "tests": [test]}
+    (folder / "test.yaml").write_text(yaml.safe_dump(document))
+    words = ["promtool", "test", "rules", "test.yaml"]
+    result = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    found = set(re.findall(r"alertname: (\w+), time:", result.stderr))
+    assert bool(found) == (result.returncode != 0), result.stderr
+    return found
+
+
+@pytest.mark.needs_prometheus
+def test_rules_are_rules(tmp_path: Path) -> None:
+    """Prometheus takes them, and every expression of the dashboard."""
+    looks = [
+        {"record": f"look:{number}", "expr": text} for number, text in enumerate(script("dashboard").expressions())
+    ]
+    groups = [rule_group(group()), {"name": "dashboard", "rules": looks}]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups}))
+
+    result = subprocess.run(
+        ["promtool", "check", "rules", "--lint-fatal", "rules.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert f"{len(ALERTS) + len(looks)} rules found" in result.stdout
+
+
+@pytest.mark.needs_prometheus
+def test_a_group_that_is_well_wakes_nobody(tmp_path: Path) -> None:
+    """Nor does another group's trouble."""
+    other = [{**one, "series": one["series"].replace('"orders"', '"bills"')} for one in CHANGES["GantrySendsRefused"]]
+
+    assert fired(tmp_path, [*WELL, *other]) == set()
+
+
+@pytest.mark.needs_prometheus
+@pytest.mark.parametrize("name", sorted(CHANGES))
+def test_an_alert_fires_for_its_reason(name: str, tmp_path: Path) -> None:
+    """With one thing changed in a group that is well it fires, and no other does that says something else."""
+    found = fired(tmp_path, with_changes(name), at="65m" if name == "GantryCertificateEnds" else "10m")
+
+    assert name in found
+    if name != "GantryCertificateEnds":  # an hour later the rest has no samples any more
+        assert found <= {name, "GantrySendsRefused"}, "another alert says what is not so"
+
+
+def test_every_alert_is_tried_and_documented() -> None:
+    """A row in the table above, a paragraph in docs/alerts.md, and metrics that sidecars have."""
+    names = [alert.name for alert in ALERTS]
+    page = (ROOT / "docs/alerts.md").read_text()
+    known = metrics_in((ROOT / "docs/sidecar.md").read_text())
+
+    assert len(set(names)) == len(names)
+    assert set(names) == set(CHANGES)
+    assert re.findall(r"^## (Gantry\w+)$", page, re.MULTILINE) == [*names, "GantryOperatorAbsent"]
+    for alert in ALERTS:
+        assert metrics_in(alert.expression) <= known, alert.name

@@ -1,0 +1,79 @@
+"""How much a broker's pod gets: buffers are added by themselves, and sums that cannot work are refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from objects_scene import group, rendered
+
+from gantry_operator.objects import CannotFit, NodeFacts, hugepages_shortage
+from gantry_operator.objects.memory import broker_resources
+from gantry_spec.manifest.quantities import parse_size
+
+MEBIBYTE = 1 << 20
+
+
+def sums(resources: dict[str, Any] | None = None, **buffer: Any) -> tuple[int, int, int]:
+    """Request and limit of memory in MiB, and the hugepages, which have one number."""
+    spec = group(resources=resources or {}, writeBuffer=buffer).spec
+    found = broker_resources(spec)
+    request, limit = (parse_size(found[name]["memory"]) // MEBIBYTE for name in ("requests", "limits"))
+    pages = {found[name].get("hugepages-2Mi", "0") for name in ("requests", "limits")}
+    assert len(pages) == 1, "request and limit of hugepages are the same, or the API server refuses the pod"
+    return request, limit, parse_size(pages.pop()) // MEBIBYTE
+
+
+def test_hugepages_are_the_buffers_and_no_part_of_the_memory() -> None:
+    """3 buffers of 64Mi: 192Mi of pages; the memory is the default with the small volume in it."""
+    assert sums(medium="HugePages-2Mi", buffers=3, segmentSize="64Mi") == (1040, 1040, 192)
+    assert sums(medium="Off", segmentSize="64Mi") == (1040, 1040, 0)
+
+
+def test_buffers_in_memory_are_in_the_limit_with_room() -> None:
+    """What a crashed container leaves in tmpfs is paid for by the pod, together with what the next one needs."""
+    assert sums(medium="Memory", buffers=4, segmentSize="64Mi") == (1040 + 256 + 16, 1040 + 256 + 16, 0)
+
+
+def test_what_a_user_asks_for_is_for_the_process() -> None:
+    """Request and limit may differ; the buffers are added to both; other resources are passed on."""
+    asked = {"requests": {"memory": "512Mi", "cpu": "2"}, "limits": {"memory": "2Gi", "example.com/disk": "1"}}
+
+    assert sums(asked, medium="Memory", buffers=2, segmentSize="32Mi") == (512 + 16 + 68, 2048 + 16 + 68, 0)
+    found = broker_resources(group(resources=asked).spec)
+    assert found["requests"]["cpu"] == "2" and "cpu" not in found["limits"]
+    assert found["limits"]["example.com/disk"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("resources", "path", "words"),
+    [
+        ({"limits": {"memory": "64Mi"}}, "spec.resources.limits.memory", "at least 256Mi"),
+        ({"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}, "spec.resources.requests.memory", "limit, 1Gi"),
+        ({"limits": {"hugepages-2Mi": "1Gi"}}, "spec.resources.limits.hugepages-2Mi", "spec.writeBuffer decides"),
+        ({"limits": {"memory": "lots"}}, "spec.resources.limits.memory", "no size"),
+        ({"memory": "1Gi"}, "spec.resources.memory", "requests, limits and claims"),
+        ({"limits": "1Gi"}, "spec.resources.limits", "mapping"),
+    ],
+    ids=["too little", "request above limit", "twice", "no size", "no such field", "no mapping"],
+)
+def test_impossible_sums_are_refused_before_a_pod_is_made(resources: dict[str, Any], path: str, words: str) -> None:
+    """The field to change is named, and there is a reason that never changes for the condition."""
+    with pytest.raises(CannotFit, match=words) as refused:
+        rendered(group(resources=resources))
+
+    assert refused.value.path == path
+    assert refused.value.reason == "ImpossibleResources"
+
+
+def test_a_shortage_of_pages_names_the_machine_that_has_most() -> None:
+    """For the condition: how much is needed, and who comes nearest; what is not known is no shortage."""
+    spec = group(writeBuffer={"medium": "HugePages-2Mi", "buffers": 2, "segmentSize": "64Mi"}).spec
+    small = [NodeFacts(name="a", memory_bytes=1 << 30), NodeFacts(name="b", memory_bytes=1, hugepages_bytes=2 << 20)]
+    enough = NodeFacts(name="c", memory_bytes=1, hugepages_bytes=128 << 20)
+
+    assert hugepages_shortage(spec, []) is None
+    assert hugepages_shortage(spec, [*small, enough]) is None
+    assert hugepages_shortage(group().spec, small) is None
+    told = hugepages_shortage(spec, small)
+    assert told is not None and "128Mi" in told and "2Mi (b)" in told

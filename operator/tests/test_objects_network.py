@@ -1,0 +1,76 @@
+"""Who may come to which port, worked out from the policies as a network would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from objects_scene import facts, group, is_selected, of_kind, pods_of, rendered
+
+from gantry_operator.objects import names
+
+Source = tuple[str, dict[str, str]]
+BROKER: Source = ("shop", pods_of(rendered(group()))[-1][1])
+OPERATOR: Source = ("gantry-system", {"app.kubernetes.io/name": "gantry-operator"})
+IMPOSTOR: Source = ("shop", {"app.kubernetes.io/name": "gantry-operator"})
+PROMETHEUS: Source = ("monitoring", {"app.kubernetes.io/name": "prometheus"})
+CLIENT: Source = ("elsewhere", {"app": "shop"})
+OTHER_GROUP: Source = ("shop", pods_of(rendered(group("orders-0")))[-1][1])
+
+
+def may(source: Source, component: str, port: int, **spec: Any) -> bool:
+    """Whether a pod may connect to a port of a pod of the group, which is in the namespace `shop`."""
+    objects = rendered(group(**spec), facts())
+    labels = next(labels for _, labels, _ in pods_of(objects) if labels[names.COMPONENT_LABEL] == component)
+    policies = [one["spec"] for one in of_kind(objects, "NetworkPolicy").values()]
+    mine = [one for one in policies if is_selected(labels, one["podSelector"])]
+    assert len(mine) == 1, "each pod has one policy"
+    return any(
+        port in [one["port"] for one in rule["ports"]]
+        and (not rule.get("from") or any(_is(source, one) for one in rule["from"]))
+        for rule in mine[0]["ingress"]
+    )
+
+
+def _is(source: Source, peer: dict[str, Any]) -> bool:
+    namespace, labels = source
+    if "namespaceSelector" in peer:
+        if not is_selected({"kubernetes.io/metadata.name": namespace}, peer["namespaceSelector"]):
+            return False
+    elif namespace != "shop":
+        return False
+    return is_selected(labels, peer.get("podSelector", {}))
+
+
+@pytest.mark.parametrize(
+    ("source", "ports"),
+    [
+        (CLIENT, {10911, 10909}),
+        (BROKER, {10911, 10909, 10912, 8080, 8081}),
+        (OPERATOR, {10911, 10909, 8080}),
+        (PROMETHEUS, {10911, 10909, 8080}),
+        (IMPOSTOR, {10911, 10909}),
+        (OTHER_GROUP, {10911, 10909}),
+    ],
+    ids=["client", "broker", "operator", "prometheus", "somebody with the operator's label", "another group"],
+)
+def test_only_who_is_meant_reaches_a_port(source: Source, ports: set[int]) -> None:
+    """Clients reach the broker; replication is for the group, orders for the operator and the group."""
+    asked = {10909, 10911, 10912, 10913, 10921, 8080, 8081, 9876}
+
+    assert {port for port in asked if may(source, "broker", port)} == ports
+
+
+def test_everybody_may_ask_name_servers() -> None:
+    """And only on their port."""
+    assert may(CLIENT, "nameserver", 9876)
+    assert not may(CLIENT, "nameserver", 10913)
+
+
+def test_the_way_in_from_outside_is_closed_until_it_is_asked_for() -> None:
+    """The outer listeners have a rule only with spec.access.external."""
+    external = {"access": {"external": {"type": "LoadBalancer"}}}
+
+    assert not may(CLIENT, "broker", names.EXTERNAL_PORTS[10911])
+    assert may(CLIENT, "broker", names.EXTERNAL_PORTS[10911], **external)
+    assert may(CLIENT, "nameserver", names.EXTERNAL_PORTS[9876], **external)

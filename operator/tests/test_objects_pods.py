@@ -1,0 +1,183 @@
+"""Pods of a group: restricted, limited, and only the broker has what only the broker may have."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from objects_scene import EVERYTHING, broker_sets, containers, facts, group, mounts, of_kind, rendered
+from pod_security import broken_rules
+
+from gantry_operator.objects import names
+from gantry_operator.objects.base import Object
+
+SPECS: list[dict[str, Any]] = [
+    {},
+    EVERYTHING,
+    {"slaves": 0, "replication": {"mode": "Async"}, "writeBuffer": {"medium": "Memory"}},
+]
+
+
+def templates(spec: dict[str, Any]) -> list[Object]:
+    """Of every pod that a spec makes."""
+    return [one["spec"]["template"] for one in of_kind(rendered(group(**spec)), "StatefulSet").values()]
+
+
+@pytest.fixture(params=SPECS, ids=["defaults", "everything", "alone in memory"])
+def each(request: pytest.FixtureRequest) -> list[Object]:
+    """The templates of several specs."""
+    return templates(request.param)
+
+
+def test_every_pod_passes_restricted_pod_security(each: list[Object]) -> None:
+    """A namespace that enforces `restricted` takes every pod of every group."""
+    for template in each:
+        assert list(broken_rules(template["spec"])) == []
+
+
+def drop_capabilities(spec: Object) -> None:
+    """One container that keeps what it should give up."""
+    spec["containers"][0]["securityContext"]["capabilities"] = {}
+
+
+def run_as_root(spec: Object) -> None:
+    """A pod of root's."""
+    spec["securityContext"]["runAsUser"] = 0
+
+
+def host_volume(spec: Object) -> None:
+    """A folder of the machine."""
+    spec["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
+
+
+def unconfined(spec: Object) -> None:
+    """No profile for a sidecar."""
+    spec["initContainers"][0]["securityContext"]["seccompProfile"] = {"type": "Unconfined"}
+
+
+def escalation(spec: Object) -> None:
+    """Silence is consent."""
+    del spec["initContainers"][0]["securityContext"]["allowPrivilegeEscalation"]
+
+
+@pytest.mark.parametrize("spoil", [drop_capabilities, run_as_root, host_volume, unconfined, escalation])
+def test_the_checker_sees_what_is_not_restricted(spoil: Callable[[Object], None]) -> None:
+    """Its twin: a pod that was spoiled in one place is refused."""
+    spec = copy.deepcopy(templates(EVERYTHING)[1]["spec"])
+
+    spoil(spec)
+
+    assert list(broken_rules(spec)) != []
+
+
+def test_every_container_is_limited_and_cannot_write_but_into_volumes(each: list[Object]) -> None:
+    """Memory has a request and a limit everywhere, and the root file system is read-only."""
+    for template in each:
+        for container in containers(template).values():
+            resources = container["resources"]
+            assert resources["limits"]["memory"] and resources["requests"]["memory"] and resources["requests"]["cpu"]
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        for volume in template["spec"]["volumes"]:
+            if volume.get("emptyDir", {}).get("medium") != "HugePages-2Mi":
+                assert "emptyDir" not in volume or "sizeLimit" in volume["emptyDir"], volume["name"]
+
+
+@pytest.mark.parametrize("medium", ["HugePages-2Mi", "Memory"])
+def test_only_the_broker_has_the_buffers(medium: str) -> None:
+    """The sidecar would get SIGBUS: it has no pages of its own, so it never mounts them."""
+    for template in templates({"writeBuffer": {"medium": medium, "segmentSize": "64Mi"}})[1:]:
+        by_name = containers(template)
+        [volume] = [one for one in template["spec"]["volumes"] if one["name"] == "buffers"]
+
+        assert volume["emptyDir"]["medium"] == medium
+        assert "buffers" in mounts(by_name["broker"])
+        assert "buffers" not in mounts(by_name["sidecar"])
+        assert not any(name.startswith("hugepages-") for name in by_name["sidecar"]["resources"]["limits"])
+        assert template["spec"]["securityContext"]["fsGroup"] > 0
+
+
+def test_the_api_token_and_the_orders_token_are_the_sidecars_alone() -> None:
+    """Whoever takes over a broker can neither renew a Lease nor give orders to other brokers."""
+    for template in templates(EVERYTHING):
+        assert template["spec"]["automountServiceAccountToken"] is False
+        for name, container in containers(template).items():
+            assert ({"api", "sidecar"} <= set(mounts(container))) == (name == "sidecar")
+            assert ("replication" in mounts(container)) == (name == "broker")
+
+
+def test_the_sidecar_outlives_the_broker_and_does_not_wait_for_it() -> None:
+    """It is a native sidecar, and its start depends on itself: kubelet starts the broker only after it."""
+    for template in templates({})[1:]:
+        [sidecar] = template["spec"]["initContainers"]
+
+        assert sidecar["restartPolicy"] == "Always"
+        assert sidecar["startupProbe"]["httpGet"]["path"] == "/livez"
+        assert sidecar["readinessProbe"]["httpGet"]["path"] == "/readyz"
+        assert mounts(sidecar)["data"]["readOnly"] is True
+
+
+def test_no_probe_of_a_broker_ends_a_recovery() -> None:
+    """Its container has one probe, of its supervisor's port, and no deadline to start."""
+    for template in templates({})[1:]:
+        broker = containers(template)["broker"]
+
+        assert {name for name in broker if name.endswith("Probe")} == {"livenessProbe"}
+        assert broker["livenessProbe"]["tcpSocket"]["port"] == names.ALIVE_PORT
+
+
+def test_what_a_user_puts_into_pods_takes_nothing_away() -> None:
+    """Own labels, annotations and rules stand; what is ours cannot be overwritten."""
+    affinity = {
+        "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []},
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]},
+    }
+    spec = EVERYTHING | {"template": EVERYTHING["template"] | {"affinity": affinity}}
+
+    for name, one in broker_sets(rendered(group(**spec))).items():
+        template = one["spec"]["template"]
+        metadata, pod = template["metadata"], template["spec"]
+        assert metadata["labels"]["example.com/team"] == metadata["annotations"]["example.com/team"] == "orders"
+        assert metadata["labels"]["app.kubernetes.io/name"] == "gantry"
+        assert names.ROLE_LABEL not in metadata["labels"]
+        assert metadata["annotations"][names.TEMPLATE_ANNOTATION] != "mine"
+        assert pod["nodeSelector"] == {"disk": "fast"} and pod["priorityClassName"] == "high"
+        assert pod["affinity"]["nodeAffinity"] == affinity["nodeAffinity"]
+        terms = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert [term["topologyKey"] for term in terms] == ["kubernetes.io/hostname", "rack"], name
+
+
+def test_brokers_of_one_shard_never_share_a_machine() -> None:
+    """The rule takes exactly the pods of its own shard, whichever StatefulSet they are from; zones are a wish."""
+    for name, one in broker_sets(rendered(group(shards=2, slaves=2))).items():
+        pod = one["spec"]["template"]["spec"]
+        [term] = pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        [zone] = pod["topologySpreadConstraints"]
+
+        assert term["labelSelector"]["matchLabels"] == {
+            "gantry.dev/group": "orders",
+            "app.kubernetes.io/component": "broker",
+            "gantry.dev/shard": name.split("-")[1],
+        }
+        assert zone["whenUnsatisfiable"] == "ScheduleAnyway"
+
+
+def test_a_broker_has_time_to_drain_before_it_is_killed() -> None:
+    """Its own deadline to stop lies within the pod's grace period."""
+    for grace, wanted in (("2m", 60_000), ("30s", 20_000), ("5s", 1_000)):
+        spec = {"template": {"terminationGracePeriod": grace}}
+        template = templates(spec)[1]
+        [conf] = [one["value"] for one in containers(template)["broker"]["env"] if one["name"] == "GANTRY_BROKER_CONF"]
+
+        assert f"shutdownTimeout={wanted}\n" in conf
+        assert wanted < template["spec"]["terminationGracePeriodSeconds"] * 1000
+
+
+def test_pods_are_told_where_images_come_from() -> None:
+    """The group's own image goes before the operator's; pull secrets are passed on."""
+    known = facts(pull_secrets=("registry",), pull_policy="Always")
+    for one in broker_sets(rendered(group(image="example.com/other:1"), known)).values():
+        pod = one["spec"]["template"]["spec"]
+        assert {c["image"] for c in containers(one["spec"]["template"]).values()} == {"example.com/other:1"}
+        assert pod["imagePullSecrets"] == [{"name": "registry"}]

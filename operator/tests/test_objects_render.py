@@ -1,0 +1,214 @@
+"""Everything that exists for a group: whole, owned, labelled, and the same whenever it is rendered."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from objects_scene import (
+    EVERYTHING,
+    broker_sets,
+    containers,
+    facts,
+    group,
+    is_selected,
+    of_kind,
+    pods_of,
+    rendered,
+)
+
+from gantry_cli.pod.member import member_of_pod
+from gantry_operator.objects import ShardFacts, group_token, names, secret
+from gantry_operator.objects.base import Object
+
+KEY = bytes(range(32))
+
+
+def test_everything_has_a_name_of_its_own_an_owner_and_labels() -> None:
+    """Deleting the group deletes all of it, without a finalizer; no two objects overwrite each other."""
+    objects = rendered(group(**EVERYTHING))
+
+    assert max(Counter((one["kind"], one["metadata"]["name"]) for one in objects).values()) == 1
+    for one in objects:
+        [owner] = one["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"], owner["controller"]) == ("BrokerGroup", "uid-of-orders", True)
+        assert owner["blockOwnerDeletion"] is False
+        assert "finalizers" not in one["metadata"]
+        assert one["metadata"]["namespace"] == "shop"
+        assert one["metadata"]["labels"]["gantry.dev/group"] == "orders"
+
+
+def test_the_same_group_gives_the_same_objects() -> None:
+    """So applying them again changes nothing; nothing in them depends on when or where they were rendered."""
+    first, second = rendered(group(**EVERYTHING)), rendered(group(**EVERYTHING))
+
+    assert json.dumps(first) == json.dumps(second)
+
+
+@pytest.mark.parametrize("policy", ["Always", "Never"])
+def test_volumes_are_owned_by_nobody(policy: str) -> None:
+    """Only the StatefulSet's own policy deletes them, and only where the group says so."""
+    for one in broker_sets(rendered(group(storage={"retain": policy}))).values():
+        [claim] = one["spec"]["volumeClaimTemplates"]
+        assert "ownerReferences" not in claim["metadata"]
+        kept = "Retain" if policy == "Always" else "Delete"
+        assert one["spec"]["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": kept, "whenScaled": kept}
+
+
+def test_no_stateful_set_knows_a_role() -> None:
+    """The role is in no selector and no template, so moving it moves no pod; and nobody but us starts pods anew."""
+    for one in broker_sets(rendered(group(**EVERYTHING))).values():
+        spec = one["spec"]
+        assert names.ROLE_LABEL not in json.dumps(spec)
+        assert (spec["podManagementPolicy"], spec["updateStrategy"]) == ("Parallel", {"type": "OnDelete"})
+
+
+def test_each_pod_is_selected_by_its_own_stateful_set_alone() -> None:
+    """Also those of the twin with the same shard, and those of another group whose name begins alike."""
+    objects = [*rendered(group("orders", **EVERYTHING)), *rendered(group("orders-0", **EVERYTHING))]
+    sets = of_kind(objects, "StatefulSet")
+    for pod, labels, home in pods_of(objects):
+        assert [name for name, one in sets.items() if is_selected(labels, one["spec"]["selector"])] == [home], pod
+
+
+def test_a_pod_knows_the_member_that_the_operator_takes_it_for() -> None:
+    """Both read the pod's name, apart from each other, and must read the same; members are numbered without a gap."""
+    one = group(**EVERYTHING)
+    found = []
+    for pod, _, home in pods_of(rendered(one)):
+        place, own = names.member_of("orders", pod), member_of_pod(pod)
+        if home == "orders-nameserver":
+            assert place is None and own is None
+            continue
+        assert place is not None and own is not None
+        assert (place.member, own.role_service) == (own.number, f"orders-{place.shard}")
+        assert names.member_pod("orders", *place) == pod == own.own_service
+        found.append(place)
+    assert sorted(found) == [(shard, member) for shard in (0, 1) for member in (1, 2, 3)]
+
+
+@given(st.text(alphabet="abcd0123-mastervl", max_size=30))
+def test_no_other_name_is_a_member(pod: str) -> None:
+    """Whatever is taken for a member has that member's name, and nothing else does."""
+    place = names.member_of("a-1", pod)
+
+    assert place is None or names.member_pod("a-1", *place) == pod
+
+
+def test_every_service_selects_what_it_is_for() -> None:
+    """A member's takes its pod in every role; the shard's takes whoever has the master's label, ready or not."""
+    objects = rendered(group(shards=2, slaves=1))
+    services, pods = of_kind(objects, "Service"), {pod: labels for pod, labels, _ in pods_of(objects)}
+
+    def taken(service: str) -> list[str]:
+        selector = {"matchLabels": services[service]["spec"]["selector"]}
+        return sorted(pod for pod, labels in pods.items() if is_selected(labels, selector))
+
+    assert all(one["spec"]["publishNotReadyAddresses"] for one in services.values())
+    assert taken("orders-0") == taken("orders-1") == []
+    pods["orders-0-slave-0"] = pods["orders-0-slave-0"] | {names.ROLE_LABEL: "master"}
+    assert (taken("orders-0"), taken("orders-1")) == (["orders-0-slave-0"], [])
+    for pod in ("orders-0-master-0", "orders-0-slave-0", "orders-1-master-0", "orders-1-slave-0"):
+        assert taken(pod) == taken(pod.rpartition("-")[0]) == [pod]
+    assert taken("orders-nameserver") == ["orders-nameserver-0", "orders-nameserver-1"]
+
+
+def test_names_in_the_configuration_are_services_that_exist() -> None:
+    """Name servers and peers are asked by names that headless Services give to pods."""
+    one = group(shards=2, slaves=1)
+    objects = rendered(one)
+    services, pods = of_kind(objects, "Service"), {pod: home for pod, _, home in pods_of(objects)}
+    conf = environment(broker_sets(objects)["orders-0-master"])["GANTRY_BROKER_CONF"]
+    [servers] = [line.partition("=")[2] for line in conf.splitlines() if line.startswith("namesrvAddr=")]
+    peers = of_kind(objects, "ConfigMap")["orders-0"]["data"]["peers"].split()
+
+    for host in [*servers.split(";"), *(url.removeprefix("http://") for url in peers)]:
+        pod, service, namespace, *_ = host.split(".")
+        assert pods[pod] == service and namespace == "shop"
+        assert services[service]["spec"]["clusterIP"] == "None"
+    assert len(peers) == 4
+
+
+def environment(stateful_set: Object) -> dict[str, str]:
+    """The plain variables of a broker's container."""
+    container = containers(stateful_set["spec"]["template"])["broker"]
+    return {one["name"]: one["value"] for one in container["env"] if "value" in one}
+
+
+def test_the_groups_secrets_are_derived_and_in_its_secret_alone() -> None:
+    """Nobody can compute the token for orders from another one; two groups, also of one name, share nothing."""
+    one = group(**EVERYTHING)
+    token = group_token(KEY, one)
+    made = secret(one, token)
+
+    values = {name: base64.b64decode(value).decode() for name, value in made["data"].items()}
+    assert values["tokens"] == f"operator:{token}\n" and values["token"] == token
+    assert values["read-tokens"] == f"reader:{values['read-token']}\n"
+    assert len({token, values["read-token"], values["replication"]}) == 3
+    assert token not in json.dumps(rendered(one))
+    assert "Secret" not in {document["kind"] for document in rendered(one)}, "it is created, and never applied"
+    assert group_token(KEY, one) == token
+    others = {group_token(KEY, group("orders", "other")), group_token(bytes(reversed(KEY)), one)}
+    assert token not in others and len(others) == 2
+
+
+def test_a_shards_account_may_renew_its_own_lease_and_nothing_else() -> None:
+    """By name, and only what a renewal needs: no list, no watch, no wildcard, no other shard."""
+    objects = rendered(group(shards=2))
+    for number in (0, 1):
+        role = of_kind(objects, "Role")[f"orders-{number}"]
+        binding = of_kind(objects, "RoleBinding")[f"orders-{number}"]
+        home = broker_sets(objects)[f"orders-{number}-slave"]
+
+        [rule] = role["rules"]
+        assert rule == {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": [f"orders-{number}"],
+            "verbs": ["get", "update"],
+        }
+        [subject] = binding["subjects"]
+        assert subject["name"] == home["spec"]["template"]["spec"]["serviceAccountName"] == f"orders-{number}"
+    assert not {"ClusterRole", "ClusterRoleBinding"} & {one["kind"] for one in objects}
+
+
+def test_what_others_define_is_rendered_only_where_it_exists() -> None:
+    """A cluster without Prometheus' operator takes everything that is rendered for it."""
+    kinds = {one["kind"] for one in rendered(group(), facts())}
+
+    assert not {"PodMonitor", "PrometheusRule"} & kinds
+    assert {"PodMonitor", "PrometheusRule"} <= {one["kind"] for one in rendered(group())}
+
+
+def test_slaves_and_shards_stay_while_they_are_needed() -> None:
+    """Scaling in is asked for by the spec and done by whoever knows that nothing is lost by it."""
+    known = facts(shards=(ShardFacts(number=0, slaves=2), ShardFacts(number=1)))
+    sets = broker_sets(rendered(group(shards=1, slaves=1), known))
+
+    assert {name: one["spec"]["replicas"] for name, one in sets.items()} == {
+        "orders-0-master": 1,
+        "orders-0-slave": 2,
+        "orders-1-master": 1,
+        "orders-1-slave": 1,
+    }
+
+
+def test_a_hibernated_group_keeps_all_but_its_pods() -> None:
+    """Volumes, addresses and records stay; the same objects with other numbers."""
+    awake, asleep = rendered(group(), facts()), rendered(group(), facts(is_hibernated=True))
+
+    assert pods_of(asleep) == []
+    assert [one["metadata"]["name"] for one in awake] == [one["metadata"]["name"] for one in asleep]
+
+
+def test_name_servers_elsewhere_are_not_made_here() -> None:
+    """With addresses there is no name server, no Service and no policy for one, and brokers get the addresses."""
+    objects = rendered(group(nameServers={"addresses": ["ns.example:9876", "ns2.example:9876"]}))
+
+    assert not [one for one in objects if one["metadata"]["name"].endswith("nameserver")]
+    conf = environment(broker_sets(objects)["orders-0-master"])["GANTRY_BROKER_CONF"]
+    assert "namesrvAddr=ns.example:9876;ns2.example:9876\n" in conf
