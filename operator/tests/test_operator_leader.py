@@ -133,8 +133,8 @@ class Game:
         candidate.written(seen, sent_ms, answered_ms)
 
 
-def play(seed: int, **options: bool) -> Game:
-    game = Game(seed, **options)
+def play(seed: int, *, is_compared: bool = True) -> Game:
+    game = Game(seed, is_compared=is_compared)
     for _ in range(STEPS):
         game.step()
     return game

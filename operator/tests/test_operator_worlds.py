@@ -35,7 +35,7 @@ class Play:
         self.cluster.api.watchers.append(cache.take)
         parts = Parts(
             cache=cache, api=self.cluster.api, sidecars=self.cluster, clock=self.cluster.clock, metrics=Metrics(),
-            base=Facts(image="gantry:test"), render=render,
+            base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
         )  # fmt: skip
         return GroupLoop((NAMESPACE, GROUP), parts)
 

@@ -30,6 +30,9 @@ class Cache:
         self.on_change: Woken = lambda key: None
         """Told whose object has changed; of a machine, every group's."""
 
+        self.knows_machines = True
+        """Whether machines may be looked at."""
+
         self._objects: Final[dict[Place, Object]] = {}
         self._of_group: Final[dict[tuple[Kind, GroupKey], set[Place]]] = {}
         self._departed: Final[dict[Place, Object]] = {}

@@ -16,9 +16,7 @@ from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.quantities import parse_size
 
 
-def facts_of(
-    base: Facts, group: BrokerGroup, objects: GroupObjects, ledgers: Mapping[int, Ledger], token: str
-) -> Facts:
+def facts_of(base: Facts, group: BrokerGroup, objects: GroupObjects, ledgers: Mapping[int, Ledger]) -> Facts:
     """For one rendering.
 
     A StatefulSet never shrinks by being rendered: as many slaves as it has have to stay until an action removes one. A
@@ -39,7 +37,7 @@ def facts_of(
             )
         )
     nodes = tuple(node_facts(objects.cache))
-    return msgspec.structs.replace(base, token=token, shards=tuple(shards), nodes=nodes)
+    return msgspec.structs.replace(base, shards=tuple(shards), nodes=nodes)
 
 
 def node_facts(cache: Cache) -> Iterable[NodeFacts]:

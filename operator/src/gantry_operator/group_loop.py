@@ -13,27 +13,25 @@ counted, and tried again later, for this group alone. There is no finalizer: a g
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import msgspec
 
-from gantry_operator.acting.applying import Applier
+from gantry_operator.acting.applying import AGAIN_MS, Applier
 from gantry_operator.acting.hands import Hands
 from gantry_operator.acting.labels import relabel
 from gantry_operator.acting.leases import Leases
-from gantry_operator.api import GROUPS, SECRETS, Kubernetes, Object, Place, annotations_of
+from gantry_operator.api import GROUPS, Kubernetes, Object, Place, annotations_of
 from gantry_operator.cache import Cache, GroupKey
 from gantry_operator.clock import Clock, moment_text
-from gantry_operator.errors import ApiError, Conflict, Gone
+from gantry_operator.errors import ApiError, Conflict
 from gantry_operator.facts import facts_of
 from gantry_operator.metrics import Metrics
-from gantry_operator.objects import CannotFit, Facts, hugepages_shortage, names
-from gantry_operator.objects.access import secret
+from gantry_operator.objects import CannotFit, Facts, group_token, hugepages_shortage, secret
 from gantry_operator.observing.look import Looker
 from gantry_operator.sidecars import Sidecars
 from gantry_operator.status import Facts as StatusFacts
@@ -60,7 +58,8 @@ QUIET_S: Final = 0.05
 """So many things may change at once that are looked at together."""
 
 BUG_S: Final = 10.0
-TOKEN_BYTES: Final = 32
+DENIED_MS: Final = 10_000
+"""Between two tries to make a Secret whose token a sidecar does not know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +73,9 @@ class Parts:
     metrics: Metrics
     base: Facts
     """The facts that are the same for all: image, which CRDs there are."""
+
+    key: bytes = field(repr=False)
+    """Of the operator: groups' tokens are derived from it."""
 
     render: Callable[[BrokerGroup, Facts], Sequence[Object]]
     lease_duration_ms: int = 15_000
@@ -99,7 +101,7 @@ class GroupLoop:
         self._hands: Final = Hands(
             self._looker.objects, parts.api, parts.sidecars, self._leases, told=self._told, wake=self.wake
         )
-        self._token = ""
+        self._secret_ms: int | None = None
         self._rendered: tuple[BrokerGroup, Facts, Sequence[Object]] | None = None
         self._ledgers: Mapping[int, Ledger] = {}
         self._written: Mapping[str, Any] | None = None
@@ -161,10 +163,8 @@ class GroupLoop:
             return TICK_S
         orders, complaint = _wanted(document)
         token = await self._secret(group)
-        problem = "" if orders.is_paused else await self._apply(group, token)
+        problem = "" if orders.is_paused else await self._apply(group)
         observed = await self._looker.look(group, orders, token)
-        if self._looker.is_denied:
-            self._token = ""
         self.observed = msgspec.structs.replace(observed, lease_duration_ms=self._parts.lease_duration_ms)
         now_ms = self._parts.clock.now_ms()
         self.decision = decide(group.spec, self.observed, now_ms, self._ledgers)
@@ -188,25 +188,19 @@ class GroupLoop:
     # -- what should exist ---------------------------------------------------------------------------------------------
 
     async def _secret(self, group: BrokerGroup) -> str:
-        """What is shown to the group's sidecars: read once, made by whoever comes first."""
-        if self._token:
-            return self._token
-        place = Place(SECRETS, self.key[0], names.secret_name(self.key[1]))
-        try:
-            found = await self._parts.api.get(place)
-        except Gone:
-            made = msgspec.structs.replace(self._parts.base, token=secrets.token_urlsafe(TOKEN_BYTES))
-            try:
-                found = await self._parts.api.create(secret(group, made))
-            except Conflict:
-                found = await self._parts.api.get(place)
-        self._token = base64.b64decode((found.get("data") or {}).get("token", "")).decode()
-        return self._token
+        """What is shown to the group's sidecars. The Secret with it is made if it is not there, and never read."""
+        token, now_ms = group_token(self._parts.key, group), self._parts.clock.now_ms()
+        again_ms = DENIED_MS if self._looker.is_denied else AGAIN_MS
+        if self._secret_ms is None or now_ms - self._secret_ms >= again_ms:
+            self._secret_ms = now_ms
+            with suppress(Conflict):
+                await self._parts.api.create(secret(group, token))
+        return token
 
-    async def _apply(self, group: BrokerGroup, token: str) -> str:
+    async def _apply(self, group: BrokerGroup) -> str:
         """Why something could not be applied; empty if all is."""
         parts = self._parts
-        facts = facts_of(parts.base, group, self._looker.objects, self._ledgers, token)
+        facts = facts_of(parts.base, group, self._looker.objects, self._ledgers)
         if self._rendered is None or self._rendered[:2] != (group, facts):
             try:
                 self._rendered = group, facts, parts.render(group, facts)
@@ -251,7 +245,7 @@ class GroupLoop:
         self._written, self._written_ms = status, now_ms
 
     def _huge_pages(self, group: BrokerGroup) -> Condition:
-        nodes = facts_of(self._parts.base, group, self._looker.objects, {}, "").nodes
+        nodes = facts_of(self._parts.base, group, self._looker.objects, {}).nodes
         shortage = hugepages_shortage(group.spec, nodes)
         if shortage is None:
             return Condition(type="HugePagesReady", is_so=True, reason="EnoughOrNotAsked")

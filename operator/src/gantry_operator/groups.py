@@ -49,6 +49,12 @@ class Groups:
     def __repr__(self) -> str:
         return f"<Groups {len(self.loops)}>"
 
+    @property
+    def watched(self) -> dict[Kind, str]:
+        """Kinds, and the label that each must have; without machines, where those may not be looked at."""
+        knows_machines = self._parts.cache.knows_machines
+        return {kind: label for kind, label in LISTED.items() if kind != NODES or knows_machines}
+
     # -- told ----------------------------------------------------------------------------------------------------------
 
     def seen(self, what: str | None, document: Object) -> None:
@@ -57,7 +63,7 @@ class Groups:
 
     async def list_all(self) -> None:
         """Everything, once. Raises leaves of ``ApiError``."""
-        for kind, label in LISTED.items():
+        for kind, label in self.watched.items():
             for namespace in self._namespaces if kind.is_namespaced else ("",):
                 before = self._parts.cache.revisions(kind, namespace)
                 listed = await self._parts.api.list(kind, namespace, label)

@@ -31,7 +31,7 @@ def registry_of(groups: Groups, login: Callable[[], kopf.ConnectionInfo]) -> kop
     async def logged_in(**_: object) -> kopf.ConnectionInfo:
         return await asyncio.to_thread(login)
 
-    for kind, label in LISTED.items():
+    for kind, label in groups.watched.items():
         _watch(registry, groups, kind, label)
     return registry
 
@@ -55,6 +55,7 @@ def settings_of() -> kopf.OperatorSettings:
     settings.watching.inactivity_timeout = 70.0
     settings.watching.connect_timeout = 10.0
     settings.networking.request_timeout = 30.0
+    settings.scanning.disabled = True  # what is watched does not change, and looking at all CRDs is a right too many
     settings.execution.max_workers = WORKERS
     settings.queueing.worker_limit = 200
     settings.persistence.finalizer = f"{API_GROUP}/unused"

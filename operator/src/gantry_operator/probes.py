@@ -1,7 +1,7 @@
-"""Whether the operator lives, as kubelet asks, and its metrics, each on a port of its own.
+"""Whether the operator lives, as kubelet asks, and its metrics.
 
 Live means that every group has come round lately: a watch or a loop that died quietly must not leave a process that
-looks well (``fresh``). One that only waits to lead is live and ready, too.
+looks well. One that only waits to lead is live and ready, too.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ Complaint = Callable[[], str]
 
 
 @asynccontextmanager
-async def probes(
-    address: tuple[str, int], metrics_address: tuple[str, int], metrics: Metrics, complaint: Complaint
-) -> AsyncIterator[tuple[int, int]]:
-    """Both listen while inside; the ports that they have got."""
+async def probes(address: tuple[str, int], metrics: Metrics, complaint: Complaint) -> AsyncIterator[int]:
+    """It listens while inside; the port that it has got."""
 
     async def live(_request: web.Request) -> web.Response:
         reason = complaint()
@@ -30,19 +28,12 @@ async def probes(
     async def numbers(_request: web.Request) -> web.Response:
         return web.Response(body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
-    runners = []
+    app = web.Application()
+    app.add_routes([web.get("/livez", live), web.get("/readyz", live), web.get("/metrics", numbers)])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
     try:
-        for (host, port), routes in (
-            (address, [web.get("/livez", live), web.get("/readyz", live)]),
-            (metrics_address, [web.get("/metrics", numbers)]),
-        ):
-            app = web.Application()
-            app.add_routes(routes)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-            await runner.setup()
-            runners.append(runner)
-            await web.TCPSite(runner, host, port).start()
-        yield runners[0].addresses[0][1], runners[1].addresses[0][1]
+        await web.TCPSite(runner, *address).start()
+        yield runner.addresses[0][1]
     finally:
-        for runner in runners:
-            await runner.cleanup()
+        await runner.cleanup()

@@ -26,6 +26,7 @@ from gantry_operator.errors import ApiError
 from gantry_operator.group_loop import Parts
 from gantry_operator.groups import Groups
 from gantry_operator.handlers import registry_of, settings_of
+from gantry_operator.keys import operator_key
 from gantry_operator.kubernetes_api import KubernetesApi, client_of, configuration
 from gantry_operator.leader import Candidate
 from gantry_operator.leader_task import Leadership
@@ -51,11 +52,10 @@ class Operator:
         self.clock: Final = RealClock()
         self.cache: Final = Cache()
         self.groups: Groups | None = None
-        self.ports: tuple[int, int] = (0, 0)
-        """Of probes and metrics, once they listen."""
+        self.port = 0
+        """Of probes and metrics, once it listens."""
 
-        self._probes: Final = address_of(settings.probes, "--probes")
-        self._metrics: Final = address_of(settings.metrics, "--metrics")
+        self._listen: Final = address_of(settings.listen, "--listen")
         self._configuration: Final = configuration(settings.kubeconfig, settings.context)
         self._stop: Final = asyncio.Event()
 
@@ -69,13 +69,11 @@ class Operator:
         client = client_of(self._configuration)
         lease_api = KubernetesApi(client, timeout_s=settings.leader.retry_ms * 2 / 1000, threads=2)
         candidate = Candidate(settings.identity or own_identity(), settings.leader)
-        place = Place(LEASES, settings.namespace, settings.lease_name)
+        place = Place(LEASES, settings.namespace, settings.name)
         leadership = Leadership(lease_api, place, candidate, self.clock)
         async with AsyncExitStack() as stack:
             stack.callback(lease_api.close)
-            self.ports = await stack.enter_async_context(
-                probes(self._probes, self._metrics, self.metrics, self._complaint)
-            )
+            self.port = await stack.enter_async_context(probes(self._listen, self.metrics, self._complaint))
             leading = asyncio.create_task(leadership.run(), name="gantry-leadership")
             try:
                 with _on_sigterm(self.stop):
@@ -104,9 +102,12 @@ class Operator:
         async with AsyncExitStack() as stack:
             stack.callback(api.close)
             sidecars = await stack.enter_async_context(HttpSidecars())
+            self.cache.knows_machines = settings.looks_at_machines
             parts = Parts(
                 cache=self.cache, api=api, sidecars=sidecars, clock=self.clock, metrics=self.metrics,
-                base=await self._base(api), render=render, lease_duration_ms=settings.lease_duration_ms,
+                base=await self._base(api), render=render,
+                key=await operator_key(api, settings.namespace, settings.name),
+                lease_duration_ms=settings.lease_duration_ms,
             )  # fmt: skip
             groups = self.groups = Groups(parts, settings.namespaces)
             await self._listed(groups)
@@ -135,6 +136,8 @@ class Operator:
             pull_policy=settings.pull_policy,
             pull_secrets=settings.pull_secrets,
             operator_namespace=settings.namespace,
+            operator_labels=dict(settings.operator_labels),
+            prometheus_labels=dict(settings.prometheus_labels),
             has_pod_monitor=await _is_known(api, POD_MONITORS),
             has_prometheus_rule=await _is_known(api, PROMETHEUS_RULES),
         )

@@ -11,7 +11,6 @@ import msgspec
 from gantry_operator.errors import SettingsError
 from gantry_operator.leader import Terms
 
-PREFIX: Final = "GANTRY_OPERATOR_"
 SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
@@ -37,13 +36,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
-    lease_name: str = "gantry-operator"
+    name: str = "gantry-operator"
+    """Of the leader's Lease; its key is in the Secret of this name and `-key`."""
+
     leader: Terms = Terms()
     lease_duration_ms: int = 15_000
     """Of shards' Leases that are made from now on."""
 
-    probes: str = "0.0.0.0:8081"
-    metrics: str = "0.0.0.0:8080"
+    looks_at_machines: bool = True
+    operator_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "gantry-operator"),)
+    """Of its own pods: groups' policies let them in."""
+
+    prometheus_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "prometheus"),)
+    listen: str = "0.0.0.0:8090"
+    """Where /livez, /readyz and /metrics are answered."""
+
     stale_s: Seconds = 60.0
     """A group that has not come round for so long means that this process is stuck."""
 
@@ -70,3 +77,19 @@ def address_of(text: str, option: str) -> tuple[str, int]:
     if not separator or not host or not port.isdigit() or int(port) > 65_535:
         raise SettingsError(f"{option} {text}: it is no host:port")
     return host.strip("[]"), int(port)
+
+
+def pairs_of(text: str, option: str) -> tuple[tuple[str, str], ...]:
+    """``a=b,c=d``. Raises ``SettingsError``."""
+    found = []
+    for term in (one.strip() for one in text.split(",") if one.strip()):
+        name, separator, value = term.partition("=")
+        if not separator or not name:
+            raise SettingsError(f"{option} {term}: it is no name=value")
+        found.append((name, value))
+    return tuple(found)
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """``a,b``."""
+    return tuple(one.strip() for one in text.split(",") if one.strip())

@@ -121,9 +121,8 @@ class ModelCluster:
             "conditions": [{"type": "Ready", "status": is_ready}],
             "allocatable": {"memory": "16Gi", "hugepages-2Mi": "4Gi"},
         }
-        document = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec, "status": status}
-        document["metadata"]["namespace"] = ""
-        self.api.put(document)
+        head = {"name": name, "namespace": ""}
+        self.api.put({"apiVersion": "v1", "kind": "Node", "metadata": head, "spec": spec, "status": status})
 
     def cut(self, node: str) -> None:
         """Nobody reaches it, and what runs on it reaches nobody; Kubernetes notices."""
@@ -213,7 +212,8 @@ class ModelCluster:
         }
         away |= {member for number, member in self.ghosts if number == shard.number}
         others = set(shard.brokers) - away
-        return {frozenset({one, other}) for one in away for other in (*others, "api")}
+        reached: list[int | str] = [*others, "api"]
+        return {frozenset({one, other}) for one in away for other in reached}
 
     def _renewed(self, shard: PodShard) -> None:
         """A sidecar's renewal changes the revision, and nothing that anybody decides by."""

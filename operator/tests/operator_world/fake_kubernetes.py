@@ -14,6 +14,7 @@ from typing import Any, Final, final
 from gantry_operator.api import FIELD_MANAGER, PODS, STATUS_MANAGER, Kind, Object, Place, kind_of, place_of
 from gantry_operator.errors import ApiError, Conflict, Gone
 
+Listed = list[Object]
 Watcher = Callable[[str, Object], None]
 
 
@@ -43,7 +44,7 @@ class FakeKubernetes:
         self._come("get", place)
         return copy.deepcopy(self._find(place))
 
-    async def list(self, kind: Kind, namespace: str = "", labels: str = "") -> list[Object]:
+    async def list(self, kind: Kind, namespace: str = "", labels: str = "") -> Listed:
         self._come("list", Place(kind, namespace, ""))
         return [
             copy.deepcopy(one)
@@ -128,7 +129,7 @@ class FakeKubernetes:
         """A copy, without a call."""
         return copy.deepcopy(self.objects.get(Place(kind, namespace, name)))
 
-    def of_kind(self, kind: Kind) -> list[Object]:
+    def of_kind(self, kind: Kind) -> Listed:
         """All of them, without a call."""
         return [copy.deepcopy(one) for place, one in self.objects.items() if place.kind == kind]
 

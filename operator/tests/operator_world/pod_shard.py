@@ -32,7 +32,7 @@ class PodShard(Fleet):
         """By the claim's uid."""
 
     @property
-    def lease(self) -> LeaseRecord | None:  # type: ignore[override]
+    def lease(self) -> LeaseRecord | None:
         return self._read_lease()
 
     @lease.setter

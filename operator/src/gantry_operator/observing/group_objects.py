@@ -116,7 +116,11 @@ class GroupObjects:
     def machine(self, pod: Object) -> Machine:
         """Where a pod was put."""
         name = (pod.get("spec") or {}).get("nodeName")
-        return Machine() if not name else machine_of(self.cache.get(Place(NODES, "", name)))
+        return (
+            Machine()
+            if not name or not self.cache.knows_machines
+            else machine_of(self.cache.get(Place(NODES, "", name)))
+        )
 
 
 def replicas_of(document: Object | None) -> int:

@@ -196,7 +196,7 @@ class Looker:
     async def _home(self, claim: Object) -> Machine | None:
         """The machine that a volume is bound to, if there is just one. One that is known no more is off."""
         name = (claim.get("spec") or {}).get("volumeName")
-        if not name:
+        if not name or not self._cache.knows_machines:
             return None
         if name not in self._homes:
             try:
