@@ -16,7 +16,7 @@ from gantry_spec.observed import Disk, LastWord, ObservedLease, Process, Report,
 
 
 @final
-@dataclass(eq=False)
+@dataclass
 class MemberMemory:
     """One broker."""
 
