@@ -1,16 +1,18 @@
-"""Write docs/settings.md, docs/commands.md and the fields in docs/groups.md from the code, so that none lags behind it.
+"""Write docs/settings.md, docs/commands.md, docs/output.md and the fields in docs/groups.md from the code.
 
 The settings are read from the source of every settings class: a dataclass whose name ends in `Settings` or
 `Limits` and which has defaults; one without any is a value handed around inside, not something that a user sets.
-Each field is followed by a docstring with its reason, and a field without one is an error here, since a
-reference that only repeats a name helps nobody. The commands are read from the command line itself, the fields of a
-manifest from its structs. `make format` runs this; the docs test compares. It refuses to know what any of it means.
+Each field is followed by a docstring with its reason, and a field without one is an error here, since a reference that
+only repeats a name helps nobody. The commands are read from the command line itself, the fields of a manifest from its
+structs, those of what commands say to programs from their types. `make format` runs this; the docs test compares.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +23,7 @@ SOURCE_FOLDERS = ("broker/src", "operator/src", "pipelines/src")
 SPEAKING_NAMES = {"TlsSettings.mode", "TlsSettings.certificate_file", "TlsSettings.key_file"}
 """The only settings that may do without a docstring, because the name and the class say it all."""
 NOTE = "<!-- Written by scripts/reference.py (`make format`) from the code; edit the docstrings there. -->\n"
-FIELDS_BEGIN = (
-    "<!-- fields: written by scripts/reference.py (`make format`); edit the texts in gantry_spec.manifest -->"
-)
+FIELDS_BEGIN = "<!-- fields: written by scripts/reference.py (`make format`); edit the texts in the code -->"
 FIELDS_END = "<!-- end: fields -->"
 
 
@@ -215,6 +215,64 @@ def field_tables() -> str:
     return "\n".join(table(Spec, "spec")).strip()
 
 
+def field_texts(kind: type) -> dict[str, str]:
+    """The docstrings under the fields of a class."""
+    [node] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(node, ast.ClassDef), "only classes have fields"
+    return {
+        field.target.id: text_of(after)
+        for field, after in zip(node.body, [*node.body[1:], None], strict=True)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    }
+
+
+def document_rows(kind: Any, path: str = "") -> Iterator[str]:
+    """A row for each field of a document, and for those of what is in it."""
+    of_class = getattr(kind, "cls", None)
+    if of_class is not None and hasattr(kind, "fields"):
+        texts = field_texts(of_class)
+        for name, field in ((name, field) for name in texts for field in kind.fields if field.name == name):
+            yield f"| `{path}{name}` | {kind_text(field.type)} | {texts[name].replace('|', chr(92) + '|')} |"
+            yield from document_rows(field.type, f"{path}{name}.")
+    for inner in getattr(kind, "types", ()):
+        yield from document_rows(inner, path)
+    if hasattr(kind, "item_type"):
+        yield from document_rows(kind.item_type, f"{path.rstrip('.')}[].")
+
+
+def kind_text(kind: Any) -> str:
+    """What a program gets to see: text, number, yes or no, list, mapping, or null."""
+    name = type(kind).__name__.removesuffix("Type")
+    if name == "Union":
+        return ", ".join(kind_text(one) for one in kind.types if type(one).__name__ != "UnsetType") + (
+            ", or left out" if any("Unset" in repr(one) for one in kind.types) else ""
+        )
+    said = {"Str": "text", "Int": "number", "Float": "number", "Bool": "true or false", "None": "null", "Enum": "text",
+            "Literal": "text", "Dict": "mapping"}  # fmt: skip
+    return said.get(name, "list" if hasattr(kind, "item_type") or name == "Tuple" else "object")
+
+
+def output_page(text: str) -> str:
+    """docs/output.md: what was written by hand, and every document of every command behind it."""
+    import msgspec
+
+    from gantry_cli.document_types import DOCUMENTS
+
+    commands: dict[Any, list[str]] = {}
+    for command, kind in DOCUMENTS.items():
+        commands.setdefault(kind, []).append(f"`{command}`")
+    lines = [text.partition(FIELDS_BEGIN)[0] + FIELDS_BEGIN]
+    for kind, names in commands.items():
+        lines += ["", f"## {', '.join(names)}", ""]
+        if not isinstance(kind, type):
+            lines.append("A list of names.")
+            continue
+        purpose = (inspect.getdoc(kind) or "").split("\n\n")[0]
+        lines += [" ".join(purpose.split()), "", "| field | | |", "|---|---|---|"]
+        lines += document_rows(msgspec.inspect.type_info(kind))
+    return "\n".join(lines) + "\n"
+
+
 def groups_page(text: str) -> str:
     """docs/groups.md: what was written by hand, with the fields as they are now."""
     head, _, rest = text.partition(FIELDS_BEGIN)
@@ -234,6 +292,7 @@ def pages(root: Path) -> dict[Path, str]:
     return {
         docs / "settings.md": settings_page(classes, broker_conf_keys(root)),
         docs / "commands.md": commands_page(command_line()),
+        docs / "output.md": output_page((docs / "output.md").read_text()),
         docs / "groups.md": groups_page((docs / "groups.md").read_text()),
     }
 

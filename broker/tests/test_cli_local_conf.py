@@ -71,6 +71,15 @@ def test_every_spec_is_a_configuration_that_a_broker_accepts(fields: dict[str, A
     assert (settings.cluster_name, settings.broker_name) == (cluster_name("crew"), broker_name("crew", 1))
 
 
+def test_the_flush_interval_is_kept_for_a_trickle_and_is_short_where_acknowledgements_wait_for_it() -> None:
+    """Whatever little there is goes to the disk at the interval; ``ack: Flushed`` must not wait half a second."""
+    patient = broker_settings(broker_conf(spec_of({}), PLACE)).store.flush
+    waited = broker_settings(broker_conf(spec_of({"replication": {"ack": "Flushed"}}), PLACE)).store.flush
+
+    assert (patient.flush_interval_ms, patient.flush_pages_min) == (500, 0)
+    assert waited.flush_interval_ms == 10
+
+
 def test_lines_of_the_spec_win_over_what_is_derived() -> None:
     """``spec.broker`` says maxMessageSize: that is taken, also where small files would have asked for another."""
     small = {"writeBuffer": {"segmentSize": "2Mi"}}

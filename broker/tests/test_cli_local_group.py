@@ -56,6 +56,13 @@ def test_a_group_has_a_sidecar_beside_each_broker_and_one_secret(group: Group) -
     assert not [path for path in written if token in path.read_text(errors="replace")]
 
 
+def test_a_second_start_names_the_first(group: Group) -> None:
+    """One group at a time has a folder; who has it is said in a line."""
+    said = gantry("up", "--data", str(group.folder), code=1)
+
+    assert f"pid {group.record.pid}" in said and len(said.splitlines()) == 1
+
+
 def test_topics_of_the_spec_are_there(group: Group) -> None:
     """A topic of the spec exists with its queues, without anybody having sent to it."""
     group.until(lambda: "hands" in gantry("topic", "list", "-n", group.name_server))
@@ -119,17 +126,20 @@ def test_a_crashed_broker_is_back_at_once(group: Group) -> None:
     assert group.masters() == {0: (master, epoch)}
 
 
-def test_a_broker_that_stands_still_is_seen(group: Group) -> None:
-    """SIGSTOP of the slave: the status says since when it is silent, and acknowledgements need it, which is said."""
-    [(master, _)] = group.masters().values()
+def test_a_master_that_stands_still_is_replaced_and_follows_when_it_goes_on(group: Group) -> None:
+    """SIGSTOP of the master, with all its connections open: it is silent, a slave is promoted; SIGCONT: it follows."""
+    [(before, _)] = group.masters().values()
 
-    group.do("kill", other(master), "--stop")
+    group.do("kill", before, "--stop")
     try:
-        group.until(lambda: "silent for" in group.do("status", code=None))
+        group.until(lambda: [name for name, _ in group.masters().values() if name != before] == [other(before)])
+        seen = group.do("status", code=None)
     finally:
-        group.do("kill", other(master), "--cont")
-
+        group.do("kill", before, "--cont")
     group.until(group.is_well)
+
+    assert "silent for" in seen
+    assert [name for name, _ in group.masters().values()] == [other(before)]
 
 
 def test_slaves_come_and_go_by_an_edit(group: Group) -> None:

@@ -99,6 +99,12 @@ def test_a_dead_letter_is_what_it_was_when_it_was_sent(cluster: FakeCluster) -> 
     assert properties.keys() <= {"UNIQ_KEY", "KEYS", "TAGS", "own", "__SHARDINGKEY", "WAIT", "CLUSTER"}
 
 
+def test_group_that_never_gave_anything_up_has_nothing_to_send() -> None:
+    """Its topic of dead letters does not exist, and that is no failure."""
+    with ThreadedCluster(FakeCluster(auto_creates_topics=False)) as threaded:
+        assert done(threaded.cluster) == NOTHING
+
+
 def test_each_goes_to_its_own_topic_and_only_once(cluster: FakeCluster) -> None:
     """Counts are by topic; the next call goes on behind what was sent, and from the start on request."""
     for number in range(5):

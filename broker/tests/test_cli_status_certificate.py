@@ -3,7 +3,7 @@
 import time
 
 from gantry_cli.cluster_view import BrokerView
-from gantry_cli.documents import ClusterDocument
+from gantry_cli.group_documents import ClusterDocument
 from gantry_cli.rates import read_facts
 from gantry_cli.status import render
 from gantry_client import BrokerAddress

@@ -36,11 +36,11 @@ from gantry_broker.testing.store_world import make_world
         ("damaged", "dump", 1),
         ("damaged", "inspect", 0),
         ("empty", "inspect", 0),
-        ("empty", "dump-queue", 2),
+        ("empty", "dump-queue", 3),
     ],
 )
 def test_the_exit_code_says_whether_damage_was_found(store: str, command: str, code: int, tmp_path: Path) -> None:
-    """0 good, 1 damage, 2 it cannot be read."""
+    """0 good, 1 damage, 3 it is not there."""
     STORES[store](tmp_path)
 
     assert look(command, str(tmp_path / "store")).exit_code == code
@@ -51,7 +51,7 @@ def test_a_directory_that_is_not_there_is_one_line_with_a_remedy(words: list[str
     """No traceback, and nothing is created."""
     result = gantry(*words, str(tmp_path / "nowhere"))
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert result.stderr.startswith("gantry: ") and "does not exist" in result.stderr
     assert "storePathRootDir" in result.stderr
     assert not (tmp_path / "nowhere").exists()

@@ -49,7 +49,7 @@ def test_recover_asks_first(tmp_path: Path) -> None:
 
     result = CliRunner().invoke(cli, ["store", "recover", world.root], input="n\n")
 
-    assert result.exit_code == 2
+    assert result.exit_code == 4
     assert "a start would read the log from" in result.stderr
     assert fingerprint(tmp_path) == before
 
@@ -75,7 +75,7 @@ def test_recover_refuses_while_a_broker_runs(tmp_path: Path) -> None:
 
         result = gantry("recover", str(tmp_path / "store"), "--yes")
 
-        assert result.exit_code == 2
+        assert result.exit_code == 4
         assert f"pid {holder.pid}" in result.stderr
         assert fingerprint(tmp_path) == before
 
@@ -84,6 +84,6 @@ def test_recover_makes_no_store_where_there_is_none(tmp_path: Path) -> None:
     """A mistyped directory stays as it is."""
     result = gantry("recover", str(tmp_path), "--yes")
 
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "there is no store" in result.stderr
     assert list(tmp_path.iterdir()) == []

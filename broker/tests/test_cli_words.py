@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shlex
 import time
 from pathlib import Path
 
@@ -172,6 +173,62 @@ def test_help_teaches_with_examples(words: str, command: click.Command) -> None:
     assert command.help is not None and len(command.help) > 20
     assert "Examples:" in text
     assert re.search(rf"^\s+(.*\| )?gantry {words.split()[0]}", text, re.MULTILINE)
+
+
+WORDS_OF_SHELLS = re.compile(r"\s(?:\||>|&&)\s|\$\(")
+
+
+def typed_examples(command: click.Command) -> list[list[str]]:
+    """The `gantry ...` of each example, as a shell would hand them over: without pipes, redirections and meanings."""
+    lines = [line for line in (command.epilog or "").splitlines() if line.startswith("  ") and "gantry" in line]
+    found = []
+    for line in lines:
+        said = re.split(r"(?<=\S) {3,}", line.strip())[0]
+        [part] = [part for part in WORDS_OF_SHELLS.split(said) if re.match(r'"?gantry ', part.strip())] or [None]
+        if part is not None:
+            found.append(shlex.split(part.strip().rstrip('")') if "$(" in said else part)[1:])
+    return found
+
+
+def parse(words: list[str]) -> click.Context:
+    """Read a command line as far as the command itself, and run nothing. Raises what a user would see."""
+    context = cli.make_context("gantry", list(words))
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        name, inner, rest = command.resolve_command(context, [*getattr(context, "_protected_args", ()), *context.args])
+        assert inner is not None and name is not None
+        command, context = inner, inner.make_context(name, rest, parent=context)
+    return context
+
+
+EXAMPLES = [(words, typed) for words, command in commands() for typed in typed_examples(command)]
+
+
+@pytest.mark.parametrize(("words", "typed"), EXAMPLES, ids=[" ".join(typed) for _, typed in EXAMPLES])
+def test_every_example_can_be_typed(
+    words: str, typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options and arguments of each example exist and take what they are given; that of a command is its own."""
+    (tmp_path / "group.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GANTRY_NAMESRV", "127.0.0.1:9876")
+    monkeypatch.setattr("gantry_cli.ha.default_sockets", lambda: (tmp_path / "control.sock",))
+
+    context = parse(typed)
+
+    assert context.command_path.split()[1] == words.split()[0]
+
+
+def test_every_command_has_an_example_that_is_checked() -> None:
+    """The parser of examples finds one in each command's help."""
+    assert {words for words, _ in commands()} - {words for words, _ in EXAMPLES} == set()
+
+
+@pytest.mark.parametrize("typed", [["status", "--no-such-option"], ["topic", "list", "-n", "nonsense"], ["frobnicate"]])
+def test_example_that_cannot_be_typed_is_caught(typed: list[str]) -> None:
+    """The check above would notice."""
+    with pytest.raises(click.UsageError):
+        parse(typed)
 
 
 def test_overview_says_what_the_commands_say() -> None:

@@ -50,7 +50,7 @@ def commands() -> list[tuple[str, click.Command]]:
     return [(name, command) for name, command, _ in reference.walk_commands(reference.command_line(), "gantry")]
 
 
-@pytest.mark.parametrize("page", ["settings.md", "commands.md", "groups.md"])
+@pytest.mark.parametrize("page", ["settings.md", "commands.md", "output.md", "groups.md"])
 def test_the_reference_is_not_stale(page: str) -> None:
     """The reference pages are what the code says today."""
     wanted = reference.pages(ROOT)[ROOT / "docs" / page]

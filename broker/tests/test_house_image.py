@@ -73,7 +73,9 @@ def test_the_sidecar_runs_in_the_image(in_container: InContainer) -> None:
 
 def test_the_image_carries_the_runtime_only(in_container: InContainer) -> None:
     """Broker and sidecar; no build or test tool ships."""
-    program = "import importlib.metadata as m; print(*sorted(d.name.lower() for d in m.distributions()))"
+    program = (
+        "import importlib.metadata as m; print(*sorted(d.name.lower().replace('_', '-') for d in m.distributions()))"
+    )
     names = set(in_container("python", "-I", "-c", program).split())
 
     assert {"gantry-mq", "msgspec", "uvloop", "click", "rich", "fastapi", "uvicorn", "prometheus-client"} <= names

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import signal
+import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,7 +77,7 @@ def test_a_master_acknowledges_as_long_as_its_sidecar_renews_the_lease(tmp_path:
         assert not has_key(broker)
         assert code_of_a_send(broker) != 0
         put_record(server, broker)
-        with sidecar_beside(tmp_path / "store", *lease_options(server, tmp_path)) as sidecar:
+        with sidecar_beside(tmp_path / "store", "--open-reads", *lease_options(server, tmp_path)) as sidecar:
             wait_for(lambda: has_key(broker), "the sidecar has renewed it")
             assert code_of_a_send(broker) == 0
             metrics = sidecar.get("/metrics").text
@@ -90,6 +92,16 @@ def test_a_master_acknowledges_as_long_as_its_sidecar_renews_the_lease(tmp_path:
             wait_for(lambda: has_key(broker), "it is renewed again")
             wait_for(lambda: code_of_a_send(broker) == 0, "and sends are acknowledged")
             assert reason_of(sidecar) is None
+            shown = [sidecar.get(path).text for path in ("/v1/status", "/metrics", "/v1/group")]
+            assert TOKEN not in f"{shown} {sidecar.child.log} {bundle_of(sidecar)}"
+
+
+def bundle_of(sidecar: SidecarChild) -> str:
+    """Every text in the bundle."""
+    data = sidecar.get("/v1/bundle").content
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        files = [archive.extractfile(member) for member in archive if member.isfile()]
+        return "".join(file.read().decode("utf-8", "replace") for file in files if file is not None)
 
 
 def test_a_new_epoch_ends_the_old_masters_key_within_the_duration(tmp_path: Path) -> None:

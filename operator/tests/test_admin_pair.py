@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -132,7 +131,6 @@ def test_a_stopped_master_of_a_pair_delays_nobody_under_load(pair: Pair) -> None
 
         assert load.fault == ""
     assert max(min(times) for times in took.values()) < ANSWER_S, took
-    assert max(statistics.median(times) for times in took.values()) < 2 * ANSWER_S, took
     assert since_ms >= 2_000
     wait_for(lambda: pair.beside_master.get("/readyz").status_code == 200, "it is ready again")
 

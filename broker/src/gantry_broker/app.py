@@ -24,6 +24,7 @@ from gantry_broker.ha.promise import PromiseFile
 from gantry_broker.ha.role_record import RoleFile
 from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.ports import Clock, Disk
+from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.server.access import broker_guard, own_credentials, told_by
 from gantry_broker.server.clients import ClientRegistry
@@ -130,6 +131,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: list[Listener] = []
         self._services: list[BrokerService] = []
+        self._registered_as: int | None = None
         self._is_open = False
         self._is_advance_scheduled = False
         self._is_show_due = False
@@ -177,6 +179,7 @@ class Broker:
         self.status.enter(Phase.SERVING)
         try:
             await self.replication.start()
+            await self.outside.start()
             await self.roles.begin(self._report)
             self.registration.start()
             if self._takes_orders:
@@ -276,6 +279,7 @@ class Broker:
         await self.tls.close()
         await self.control.close()
         await self.roles.close()
+        await self.outside.close()
         await self.registration.close()
         self.pulls.hold.stop()
         for service in self._services:
@@ -442,6 +446,7 @@ class Broker:
             credentials=credentials,
             tls=self.tls.towards_name_servers,
         )
+        self.outside = OutsideAddresses(settings.outside_path, lambda: self.register(self._registered_as))
         self.tables = StoredTables(self.core, self.delay)
         self._limits = limits
 
@@ -607,12 +612,20 @@ class Broker:
                 connection.close(reason)
 
     def register(self, broker_id: int | None) -> None:
+        self._registered_as = broker_id
+        if broker_id is None:
+            self.registration.become(None)
+            return
         settings = self.settings
-        address = settings.address if broker_id else settings.master_address
         self.registration.become(
-            None
-            if broker_id is None
-            else BrokerIdentity(settings.cluster_name, settings.broker_name, address, settings.ha_address, broker_id)
+            BrokerIdentity(
+                settings.cluster_name,
+                settings.broker_name,
+                settings.address if broker_id else settings.master_address,
+                settings.ha_address,
+                broker_id,
+                self.outside.of(broker_id),
+            )
         )
 
     def clamp_offsets(self) -> None:

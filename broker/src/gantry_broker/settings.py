@@ -60,6 +60,13 @@ class BrokerSettings:
     role moves. Slaves are registered under brokerIP1.
     """
 
+    outside_path: str = ""
+    """externalAddressPath: a file with the addresses by which clients outside of the network reach the group's brokers.
+
+    Lines like `master=203.0.113.7:10911` and, by brokerId, `2=203.0.113.8:10911`. Looked at every few seconds; name
+    servers of Gantry's tell them to whoever asks on their `externalListenPort`. Empty: nobody comes from there.
+    """
+
     listen_host: str = "0.0.0.0"
     """bindAddress: the address to listen on."""
 
@@ -415,6 +422,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerId": ("broker_id", _whole(0)),
     "brokerIP1": ("broker_ip", _ip_address),
     "brokerMasterIP": ("master_ip", _ip_address),
+    "externalAddressPath": ("outside_path", str),
     "bindAddress": ("listen_host", str),
     "listenPort": ("listen_port", _PORT),
     "fastListenPort": ("fast_port", _whole(-1, 65535)),

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from gantry_cli.account import client_settings
+from gantry_cli.completing import complete_group, complete_topic
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
 from gantry_cli.group_reading import Membership, group_messages
@@ -48,9 +49,13 @@ class Wish:
         ("gantry consume orders --group billing", "what the group has left; it counts as consumed"),
     )
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @name_server_option
-@click.option("--group", help="Be a member of this group: go on where it is, and commit what is printed.")
+@click.option(
+    "--group",
+    shell_complete=complete_group,
+    help="Be a member of this group: go on where it is, and commit what is printed.",
+)
 @click.option(
     "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help=f"Where to begin: {HELP}."
 )

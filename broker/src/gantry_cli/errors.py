@@ -1,8 +1,13 @@
 """What a user sees when something fails: one line, what happened and what to do about it. Never a traceback.
 
-Exit codes: 0 done, 1 it could not be done, 2 the command was typed wrongly, 3 what was asked for is not there.
+Exit codes: 0 done, 1 it could not be done, 2 the command was typed wrongly, 3 what was asked for is not there, 130
+interrupted. Commands that tell more by their code say so in their help; docs/exit-codes.md lists all of it.
 """
 
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any, Final, final
 
 import click
@@ -22,6 +27,8 @@ from gantry_client import (
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_ABSENT: Final = 3
+EXIT_INTERRUPTED: Final = 130
+"""128 and the number of SIGINT, as shells say it."""
 
 
 class CliError(click.ClickException):
@@ -48,6 +55,22 @@ class Mistyped(CliError):
     """What was typed cannot be meant."""
 
     exit_code = EXIT_USAGE
+
+
+@contextmanager
+def failures_as_exit_codes() -> Iterator[None]:
+    """End the process with a line and a code for whatever a command raises, if it is ours or click's."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # so late that click did not see it
+        sys.exit(EXIT_INTERRUPTED)
+    except click.Abort as abort:
+        is_interrupted = isinstance(abort.__cause__ or abort.__context__, (KeyboardInterrupt, asyncio.CancelledError))
+        click.echo("gantry: interrupted" if is_interrupted else "gantry: not done", err=True)
+        sys.exit(EXIT_INTERRUPTED if is_interrupted else EXIT_FAILED)
 
 
 def explain(error: ClientError, name_server: str) -> CliError:

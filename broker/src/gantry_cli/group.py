@@ -1,20 +1,23 @@
 """`gantry group`: what is done for a consumer group. So far: its dead letters are sent again."""
 
+import itertools
 import time
 
 import click
 from rich.text import Text
 
 from gantry_cli.account import client_settings
+from gantry_cli.completing import complete_group
 from gantry_cli.dead_letters import DeadLetters, Resend, Tally, reader_fault
 from gantry_cli.documents import ResendDocument
 from gantry_cli.errors import Mistyped
 from gantry_cli.examples import examples
 from gantry_cli.options import name_server_option, run
 from gantry_cli.output import Form, output_option, show
+from gantry_cli.progress import Tell, count_progress
 from gantry_cli.text import count_text, time_text
 from gantry_cli.times import HELP, parse_start
-from gantry_client import Producer, PullConsumer, ReceivedMessage
+from gantry_client import NoRoute, Producer, PullConsumer, ReceivedMessage
 
 PRODUCER_GROUP = "GANTRY_RESEND"
 
@@ -37,7 +40,7 @@ def group() -> None:
         ("gantry group resend billing --from-dead-letters --from-start", "all of them, also for the second time"),
     )
 )
-@click.argument("name", metavar="GROUP")
+@click.argument("name", metavar="GROUP", shell_complete=complete_group)
 @name_server_option
 @click.option(
     "--from-dead-letters", "is_from_dead_letters", is_flag=True, help="Read what the group has given up; must be said."
@@ -68,13 +71,20 @@ def resend(
         group=name, since_ms=_moment("--since", since), until_ms=_moment("--until", until),
         is_from_start=from_start, is_dry=dry_run,
     )  # fmt: skip
-    tally = run(_resend(name_server, wish, is_verbose=verbose and not form.is_document), name_server)
+    with count_progress("sending again") as tell:
+        # On a terminal a line for each message is progress enough.
+        work = _resend(name_server, wish, is_verbose=verbose and not form.is_document, tell=tell)
+        tally = run(work, name_server)
     show(form, _document(tally, wish), lambda: [Text(_text(tally, wish))])
 
 
-async def _resend(name_server: str, wish: Resend, *, is_verbose: bool) -> Tally:
+async def _resend(name_server: str, wish: Resend, *, is_verbose: bool, tell: Tell) -> Tally:
+    sent = itertools.count(1)
+
     def said(message: ReceivedMessage, topic: str) -> None:
-        if is_verbose:
+        if not is_verbose:
+            tell(next(sent), None)
+        else:
             click.echo(f"{time_text(message.store_timestamp_ms)}  {message.message_id}  {topic}")
 
     settings = client_settings()
@@ -82,7 +92,12 @@ async def _resend(name_server: str, wish: Resend, *, is_verbose: bool) -> Tally:
         PullConsumer(name_server, wish.reader, client_settings=settings) as reader,
         Producer(name_server, PRODUCER_GROUP, client_settings=settings) as producer,
     ):
-        return await DeadLetters(wish, reader, producer, said=said).run()
+        try:
+            return await DeadLetters(wish, reader, producer, said=said).run()
+        except NoRoute as error:
+            if error.topic != wish.topic:
+                raise
+            return Tally()  # a group that has never given anything up has no such topic
 
 
 def _moment(option: str, text: str | None) -> int | None:

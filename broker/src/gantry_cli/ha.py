@@ -10,15 +10,16 @@ from typing import Any, TypeVar
 
 import click
 
-from gantry_cli.documents import MembersDocument, MoveDocument
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
+from gantry_cli.ha_documents import MembersDocument, MoveDocument
 from gantry_cli.ha_group import CannotMove, Member
 from gantry_cli.ha_move import Move
 from gantry_cli.ha_orders import demote, drain, explain_order, fence, flush, follow, promise
 from gantry_cli.ha_steps import Moved, Step, Wish, look
 from gantry_cli.ha_text import group_text, moved_text, step_text
 from gantry_cli.output import Form, output_option, print_document, show
+from gantry_cli.progress import waiting
 from gantry_cli.stack import DEFAULT_DIRECTORY
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import OrderError, OrderRefused
@@ -81,7 +82,8 @@ def status(paths: Sequence[Path], form: Form) -> None:
 
     Exit codes: 0 everybody answers, 1 somebody does not.
     """
-    members = asyncio.run(_look(paths))
+    with waiting("asking the members"):
+        members = asyncio.run(_look(paths))
     show(form, MembersDocument(members=members), lambda: group_text(members))
     if any(one.status is None for one in members):
         raise click.exceptions.Exit(1)

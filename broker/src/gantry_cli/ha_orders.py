@@ -13,6 +13,7 @@ from gantry_cli.examples import examples
 from gantry_cli.ha_text import promised_text, status_text
 from gantry_cli.output import Form, output_option
 from gantry_cli.output import show as show_form
+from gantry_cli.progress import waiting
 from gantry_remoting import split_address
 from gantry_status.order_client import order_once
 from gantry_status.orders import (
@@ -64,7 +65,8 @@ def explain_order(error: OrderError, path: str | Path) -> CliError:
 def give(path: Path, order: AnyOrder) -> HaStatus | Promised:
     """Have it done, or end with a line."""
     try:
-        return order_once(str(path), order)
+        with waiting(f"the broker at {path} is at it"):
+            return order_once(str(path), order)
     except OrderError as error:
         raise explain_order(error, path) from error
 

@@ -3,12 +3,19 @@
 import importlib
 import importlib.metadata
 import logging
+import os
 import platform
-from typing import Any, Final, NamedTuple
+import sys
+from typing import Final, NamedTuple, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
+
+from gantry_cli.errors import failures_as_exit_codes
 
 DISTRIBUTION: Final = "gantry-mq"
+VARIABLE: Final = "_GANTRY_COMPLETE"
+"""Where a shell says that it asks for completion."""
 
 
 class Entry(NamedTuple):
@@ -48,6 +55,13 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "consume": Entry("gantry_cli.consume", "consume", "Read messages."),
         "group": Entry("gantry_cli.group", "group", "Send a consumer group's dead letters again."),
     },
+    "This program": {
+        "completion": Entry(
+            "gantry_cli.completion",
+            "completion",
+            "Print what makes a shell complete what you type.",
+        ),
+    },
     "Inside of containers": {
         "pod": Entry("gantry_cli.pod.commands", "pod", "Run one server as the first process of a container."),
     },
@@ -77,6 +91,12 @@ class Commands(click.Group):
                 assert isinstance(command, click.Command), "the table names commands"
                 return command
         return None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names and summaries from the table: no module is imported for them."""
+        entries = [entry for section in SECTIONS.values() for entry in section.items()]
+        found = [CompletionItem(name, help=entry.summary) for name, entry in entries if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, entries in SECTIONS.items():
@@ -131,13 +151,18 @@ def cli(ctx: click.Context, log_level: str, credentials: str | None, signature: 
     from -n, else from GANTRY_NAMESRV, else from a `gantry up` in this directory, else 127.0.0.1:9876; their account
     from --credentials, else from GANTRY_CREDENTIALS.
 
-    Exit codes: 0 done, 1 it could not be done, 2 the command was typed wrongly, 3 what was asked for is not there.
-    Every failure is one line on standard error with its remedy.
+    What a command shows is for people; --output json and --output yaml are for programs.
+
+    Exit codes: 0 done, 1 it could not be done, 2 the command was typed wrongly, 3 what was asked for is not there,
+    130 interrupted; see docs/exit-codes.md. Every failure is one line on standard error with its remedy.
     """
     ctx.meta.update({"gantry.credentials": credentials, "gantry.signature": signature})
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
-def main(arguments: list[str] | None = None) -> Any:
-    """Run one command and exit with its code."""
-    return cli.main(args=arguments, prog_name="gantry")
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code, or answer a shell that completes what is being typed."""
+    if VARIABLE in os.environ:
+        importlib.import_module("gantry_cli.completion")  # how we speak with a shell
+    with failures_as_exit_codes():
+        sys.exit(cli.main(args=arguments, prog_name="gantry", standalone_mode=False) or 0)

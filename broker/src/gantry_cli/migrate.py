@@ -25,7 +25,10 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 @click.command(
     epilog=examples(
         ("gantry migrate --data /var/lib/gantry --dry-run", "what would be done, what would not come along"),
-        ("gantry migrate -n NS --broker broker-a --data /var/lib/gantry", "do it; it asks before the switch"),
+        (
+            "gantry migrate -n 192.0.2.1:9876 --broker broker-a --data /var/lib/gantry",
+            "do it; it asks before the switch",
+        ),
         ("gantry migrate --data DIR --abort", "an earlier run was killed, the old broker shall go on"),
     )
 )
@@ -79,7 +82,8 @@ def migrate(name_server: str, data: Path, options: Sequence[str], abort: bool, f
     again at any time: it goes on where the last run ended. Our broker goes on when the command has ended; give its
     broker.conf to whatever keeps servers running on this machine.
 
-    Exit codes: 0 done, 1 it could not be done and says how things are, 2 the command was typed wrongly.
+    Exit codes: 0 done, 1 it could not be done and says how things are, 2 the command was typed wrongly,
+    130 Ctrl-C, and the old broker goes on.
     """
     wish = Typed(name_server=name_server, home=Home(data), options=_options(options), **typed)
     try:

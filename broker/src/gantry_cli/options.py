@@ -1,6 +1,7 @@
 """Options that several commands share, and how a command runs its asynchronous half."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -8,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from gantry_cli.errors import CliError, explain
+from gantry_cli.progress import waiting
 from gantry_cli.stack import DEFAULT_DIRECTORY, StackDirectory
 from gantry_cli.tls_options import tls_options
 from gantry_client import ClientError
@@ -49,10 +51,14 @@ def default_name_server(directory: Path = DEFAULT_DIRECTORY) -> str:
     return DEFAULT_NAME_SERVER if record is None else record.name_server
 
 
-def run(coroutine: Coroutine[Any, Any, T], name_server: str) -> T:
-    """Run a command's asynchronous half. A client's error becomes one line; Ctrl-C ends it with click's Abort."""
+def run(coroutine: Coroutine[Any, Any, T], name_server: str, *, waiting_for: str | None = None) -> T:
+    """Run a command's asynchronous half. A client's error becomes one line; Ctrl-C ends it with click's Abort.
+
+    With ``waiting_for`` a terminal says so, if it takes long; not for what prints while it runs.
+    """
     try:
-        return asyncio.run(coroutine)
+        with contextlib.nullcontext() if waiting_for is None else waiting(waiting_for):
+            return asyncio.run(coroutine)
     except ClientError as error:
         raise explain(error, name_server) from error
     except ValueError as error:

@@ -11,11 +11,13 @@ from typing import Final, final
 import click
 
 from gantry_cli.account import client_settings
+from gantry_cli.completing import complete_topic
 from gantry_cli.documents import ReceiptDocument
 from gantry_cli.errors import CliError, explain
 from gantry_cli.examples import examples
 from gantry_cli.options import name_server_option, run
 from gantry_cli.output import Form, output_option, record_text
+from gantry_cli.progress import Tell, count_progress
 from gantry_cli.stdin_lines import standard_input_lines
 from gantry_cli.text import count_text, rate_text
 from gantry_client import ClientError, Message, Producer, SendReceipt
@@ -58,7 +60,7 @@ class Shape:
         ("gantry produce load x --count 10000", "the same message many times"),
     )
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.argument("bodies", nargs=-1, metavar="[BODY]...")
 @name_server_option
 @click.option("--tag", help="What subscriptions filter by.")
@@ -91,10 +93,12 @@ def produce(
     if not bodies and sys.stdin.isatty():
         click.echo("one message a line; Ctrl-D ends", err=True)
     source = _repeated(bodies, count) if bodies else standard_input_lines()
-    outcome = Outcome(form=form)
+    outcome = Outcome(form=form, total=len(bodies) * count or None)
     started = time.perf_counter()
     try:
-        run(_send_all(name_server, shape, source, outcome), name_server)
+        with count_progress("sending") as tell:
+            outcome.tell = tell if not form.is_document else None
+            run(_send_all(name_server, shape, source, outcome), name_server)
     finally:
         outcome.finish(topic, time.perf_counter() - started)
     if outcome.unsafe:
@@ -114,6 +118,10 @@ class Outcome:
     acknowledged: int = 0
     unsafe: int = 0
     statuses: collections.Counter[str] = field(default_factory=collections.Counter)
+    total: int | None = None
+    """How many there will be, if that is known."""
+    tell: Tell | None = None
+    """Who hears how far it is; nobody where each message is a line anyway."""
 
     def add(self, receipt: SendReceipt) -> None:
         if receipt.is_acknowledged:
@@ -127,6 +135,8 @@ class Outcome:
             queue = receipt.queue
             place = f"{queue.broker_name} queue {queue.queue_id} offset {receipt.queue_offset}"
             click.echo(f"{receipt.status.name}  {receipt.message_id}  {place}")
+        if self.tell is not None:
+            self.tell(self.acknowledged + self.unsafe, self.total)
 
     def finish(self, topic: str, elapsed_s: float) -> None:
         total = self.acknowledged + self.unsafe

@@ -1,29 +1,76 @@
-"""A bar on the terminal while something long goes on; nothing where nobody watches."""
+"""What moves on the terminal while something long goes on; nothing where nobody watches.
+
+Everything that may last longer than two seconds shows something: a bar where it is known how much there is to do, a
+spinner with the seconds where it is not. It comes late, so that a short command does not flicker; it goes to standard
+error, so that standard output stays what programs read; it is gone when it is over.
+"""
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
-Tell = Callable[[int, int], None]
-"""(bytes done, bytes to do)"""
+Tell = Callable[[int, int | None], None]
+"""(done, to do if that is known)"""
+
+LATE_S: Final = 1.0
+"""Only then something is shown; a person begins to wonder at two seconds."""
 
 
 @contextmanager
 def bytes_progress(what: str) -> Iterator[Tell]:
-    """A bar on standard error, so that standard output stays what programs read. Gone when it is over."""
+    """A bar of bytes."""
+    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    with _moving(what, columns) as tell:
+        yield tell
+
+
+@contextmanager
+def count_progress(what: str) -> Iterator[Tell]:
+    """A bar of things, or their number where nobody knows how many will come."""
+    with _moving(what, (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())) as tell:
+        yield tell
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A spinner with the seconds: somebody else is at it."""
+    with _moving(what, (SpinnerColumn(), TimeElapsedColumn())):
+        yield
+
+
+@contextmanager
+def _moving(what: str, columns: tuple[ProgressColumn, ...]) -> Iterator[Tell]:
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
+    # What a command prints meanwhile is not taken over: standard output may be a file or a pipe.
+    progress = Progress(
+        TextColumn("{task.description}"), *columns,
+        console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False,
+    )  # fmt: skip
+    task = progress.add_task(what, total=None)
+    starter = threading.Timer(LATE_S, progress.start)
+    starter.daemon = True
+    starter.start()
+    try:
         yield lambda done, total: progress.update(task, completed=done, total=total)
+    finally:
+        starter.cancel()
+        starter.join()  # whatever it began is there now, and ends here
+        progress.stop()

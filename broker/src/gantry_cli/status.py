@@ -11,15 +11,16 @@ from rich.console import RenderableType
 
 from gantry_cli.account import client_settings
 from gantry_cli.cluster_view import BrokerView, ClusterView, view_cluster
-from gantry_cli.documents import ClusterDocument
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
+from gantry_cli.group_documents import ClusterDocument
 from gantry_cli.local.look import Look
 from gantry_cli.local.looking import running_look
 from gantry_cli.local.screen import render as render_group
 from gantry_cli.local.watching import watch
 from gantry_cli.options import data_option, default_name_server, name_server_option, run
 from gantry_cli.output import Form, output_option, show
+from gantry_cli.progress import waiting
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.status_page import show_page
 from gantry_cli.tables import table
@@ -69,7 +70,8 @@ def status(name_server: str, data: Path, with_internal: bool, page: Path | None,
     if is_watching:
         watch(lambda: render(seeing.look()))
         return
-    document = seeing.look()
+    with waiting("asking everybody"):
+        document = seeing.look()
     show(form, document, lambda: render(document))
     if seeing.failure is not None:
         raise seeing.failure

@@ -24,7 +24,8 @@ def store() -> None:
     All of these but `recover` only read: nothing is created, locked or changed, whether the store is whole, damaged,
     empty, or in use at this moment.
 
-    Exit codes: 0 good, 1 damage was found, 2 it cannot be read or was typed wrongly, 130 Ctrl-C.
+    Exit codes: 0 good, 1 damage was found, 2 it was typed wrongly, 3 nothing is there, 4 it cannot be read,
+    130 Ctrl-C.
     """
 
 

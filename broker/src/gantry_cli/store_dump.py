@@ -12,10 +12,11 @@ from gantry_broker.store.inspect.dump import Dumped, dump_log, dump_queue
 from gantry_broker.store.inspect.facts import read_facts
 from gantry_broker.store.inspect.log_reader import LogReader
 from gantry_broker.store.inspect.segments import queue_places
+from gantry_cli.errors import Absent
 from gantry_cli.examples import examples
 from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.store_json import dumped_document
-from gantry_cli.store_reading import EXIT_DAMAGED, CannotRead, reading
+from gantry_cli.store_reading import EXIT_DAMAGED, reading
 from gantry_cli.store_text import dumped_text
 
 
@@ -48,7 +49,8 @@ def dump(
     Where no whole record is, it shows why, the bytes around, and what the head or the queue says was there; then it
     goes on with the next whole record. With --output json every record is a line.
 
-    Exit codes: 0 good, 1 a damaged place was met, 2 it cannot be read or was typed wrongly, 130 Ctrl-C.
+    Exit codes: 0 good, 1 a damaged place was met, 2 it was typed wrongly, 3 nothing is there, 4 it cannot be
+    read, 130 Ctrl-C.
     """
     if topic is not None and offset is not None:
         raise click.UsageError("--offset is a place of the log, --topic asks for a queue: give one of them")
@@ -77,6 +79,6 @@ def _in_queue(root: str, topic: str, queue_id: int, number: int) -> Iterator[Dum
     place = next((one for one in queue_places(disk, root) if (one.topic, one.queue_id) == (topic, queue_id)), None)
     if place is None:
         remedy = "see `gantry store inspect DIR --all`; --offset reads the log without queues"
-        raise CannotRead(f"there is no queue {topic}/{queue_id} in {root}", remedy)
+        raise Absent(f"there is no queue {topic}/{queue_id} in {root}", remedy)
     facts = read_facts(disk, root)
     return dump_queue(disk, LogReader(disk, facts.log, facts.ours_from), facts, place, number)

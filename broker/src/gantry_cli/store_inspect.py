@@ -32,7 +32,7 @@ def inspect(directory: Path, buffers: Path | None, with_queues: bool, form: Form
     and queues, index, tables, write buffers, free space, and in one sentence what the next start would do. It reads
     names, sizes and small files, and believes them: `verify` does not.
 
-    Exit codes: 0 it was read, 2 it cannot be read or was typed wrongly.
+    Exit codes: 0 it was read, 2 it was typed wrongly, 3 nothing is there, 4 it cannot be read.
     """
     with reading(directory) as root:
         summary = inspect_store(RealReadingDisk(), root, buffers_path=absolute(buffers))

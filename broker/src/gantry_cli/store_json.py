@@ -8,7 +8,7 @@ import msgspec
 from gantry_broker.store.inspect.dump import Dumped, Hole, NoMessage
 from gantry_broker.store.inspect.summary import StoreSummary
 from gantry_broker.store.inspect.verify import VerifyReport
-from gantry_cli.documents import VerifyDocument
+from gantry_cli.store_documents import VerifyDocument
 from gantry_wire.compress import inflate_body
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_host

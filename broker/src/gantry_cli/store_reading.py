@@ -8,16 +8,16 @@ from typing import Final, final
 
 import click
 
-from gantry_cli.errors import CliError
+from gantry_cli.errors import EXIT_INTERRUPTED, Absent, CliError
 
 EXIT_DAMAGED: Final = 1
-EXIT_UNREADABLE: Final = 2
-EXIT_INTERRUPTED: Final = 130
+EXIT_UNREADABLE: Final = 4
+"""Neither good nor damaged: nothing can be said, or nothing was done."""
 
 
 @final
 class CannotRead(CliError):
-    """There is no store, or the system does not let us read it."""
+    """The system does not let us read it, or a broker has it."""
 
     exit_code = EXIT_UNREADABLE
 
@@ -28,7 +28,7 @@ def reading(directory: Path) -> Iterator[str]:
     root = os.path.abspath(directory)
     if not os.path.isdir(root):
         what = "is no directory" if os.path.lexists(root) else "does not exist"
-        raise CannotRead(f"{root} {what}", "give the directory that storePathRootDir names")
+        raise Absent(f"{root} {what}", "give the directory that storePathRootDir names")
     try:
         yield root
     except PermissionError as error:

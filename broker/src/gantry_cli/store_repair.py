@@ -8,6 +8,7 @@ from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store.inspect.repair import RepairPlanner
 from gantry_broker.store.inspect.summary import inspect_store
 from gantry_broker.store.offline import CannotRecover, recover
+from gantry_cli.errors import Absent
 from gantry_cli.examples import examples
 from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import bytes_progress
@@ -33,8 +34,8 @@ def repair_plan(directory: Path, buffers: Path | None, form: Form) -> None:
     and stepped over, which queues and whether the index are built again, which write buffers are replayed or set aside
     and why, and what is lost. The decisions come from the functions that a start itself asks.
 
-    Exit codes: 0 a start loses nothing, 1 it would lose something or refuse, 2 it cannot be read or was typed wrongly,
-    130 Ctrl-C.
+    Exit codes: 0 a start loses nothing, 1 it would lose something or refuse, 2 it was typed wrongly, 3 nothing is
+    there, 4 it cannot be read, 130 Ctrl-C.
     """
     with reading(directory) as root, bytes_progress("reading") as tell:
         plan = RepairPlanner(RealReadingDisk(), root, tell).run(absolute(buffers))
@@ -62,13 +63,13 @@ def recover_store(directory: Path, buffers: Path | None, yes: bool, form: Form) 
     tail is cut off, queues and index are brought up to the log's end, everything is synced, `abort` goes. Afterwards
     RocketMQ may open the store, too. It refuses while a broker runs. Interrupted, it can be run again: it converges.
 
-    Exit codes: 0 done and nothing lost, 1 done, and something was lost or set aside, 2 it could not be done, 130
-    Ctrl-C.
+    Exit codes: 0 done and nothing lost, 1 done, and something was lost or set aside, 2 it was typed wrongly, 3 no store
+    is there, 4 it could not be done, 130 Ctrl-C.
     """
     with reading(directory) as root:
         summary = inspect_store(RealReadingDisk(), root, buffers_path=absolute(buffers))
         if not summary.is_store:
-            raise CannotRead(f"there is no store in {root}", "give the directory that storePathRootDir names")
+            raise Absent(f"there is no store in {root}", "give the directory that storePathRootDir names")
         if summary.holder_pid is not None:
             raise CannotRead(f"a broker has {root} open (pid {summary.holder_pid or 'unknown'})", "stop it first")
         if not yes:

@@ -7,11 +7,12 @@ import click
 
 from gantry_broker.ports.real_reading import RealReadingDisk
 from gantry_broker.store.inspect.verify import Verifier, VerifyOrder
+from gantry_cli.errors import EXIT_INTERRUPTED
 from gantry_cli.examples import examples
 from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import bytes_progress
 from gantry_cli.store_json import verify_document
-from gantry_cli.store_reading import EXIT_DAMAGED, EXIT_INTERRUPTED, reading
+from gantry_cli.store_reading import EXIT_DAMAGED, reading
 from gantry_cli.store_text import verify_text
 
 
@@ -41,7 +42,8 @@ def verify(directory: Path, start: int | None, end: int | None, quick: bool, for
     What each finding costs comes first: lost (messages are gone), derived (the log has it, a rebuild brings it back),
     wrong (a contradiction that costs nothing), unsettled (the next start settles it), odd.
 
-    Exit codes: 0 good, 1 damage was found, 2 it cannot be read or was typed wrongly, 130 Ctrl-C.
+    Exit codes: 0 good, 1 damage was found, 2 it was typed wrongly, 3 nothing is there, 4 it cannot be read,
+    130 Ctrl-C.
     """
     if start is not None and end is not None and end <= start:
         raise click.BadParameter(f"{end} is not behind --from {start}", param_hint="--to")

@@ -10,6 +10,7 @@ from rich.console import RenderableType
 
 from gantry_cli.account import client_settings
 from gantry_cli.cluster_view import GroupView, summarize_topic, view_group
+from gantry_cli.completing import complete_topic
 from gantry_cli.documents import QueueDocument, TopicCreatedDocument, TopicDeletedDocument, TopicDocument
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
@@ -54,7 +55,7 @@ def list_topics(name_server: str, with_internal: bool, form: Form) -> None:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             return await admin.topics.all(with_internal=with_internal)
 
-    names = run(ask(), name_server)
+    names = run(ask(), name_server, waiting_for="asking for the topics")
     if form.is_document:
         print_document(form, names)
         return
@@ -72,7 +73,7 @@ def list_topics(name_server: str, with_internal: bool, form: Form) -> None:
         ("gantry topic create ledger --ordered --cluster east", "in one cluster only"),
     )
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topic)
 @name_server_option
 @click.option("--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Queues on each master.")
 @click.option(
@@ -106,7 +107,7 @@ def create(
             await _wait_shown(admin, name, masters)
             return masters
 
-    masters = run(make(), name_server)
+    masters = run(make(), name_server, waiting_for=f"making {name}")
     if form.is_document:
         print_document(form, TopicCreatedDocument(topic=name, queues=queues, brokers=sorted(masters)))
         return
@@ -120,7 +121,7 @@ def create(
         ("gantry topic delete orders --yes", "in a script"),
     )
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topic)
 @name_server_option
 @click.option("--cluster", help="Only on the brokers of this cluster.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -136,10 +137,10 @@ def delete(name: str, name_server: str, cluster: str | None, yes: bool, form: Fo
         async with Admin(name_server, client_settings=client_settings()) as admin:
             await admin.topics.delete(name, cluster=cluster)
 
-    messages = run(count(), name_server)
+    messages = run(count(), name_server, waiting_for=f"looking at {name}")
     if not yes:
         click.confirm(f"delete topic {name} with {count_text(messages)} messages?", abort=True, err=form.is_document)
-    run(remove(), name_server)
+    run(remove(), name_server, waiting_for=f"deleting {name}")
     if form.is_document:
         print_document(form, TopicDeletedDocument(topic=name, messages=messages))
         return
@@ -152,7 +153,7 @@ def delete(name: str, name_server: str, cluster: str | None, yes: bool, form: Fo
         ("gantry topic describe orders --output json", "for programs"),
     )
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topic)
 @name_server_option
 @output_option
 def describe(name: str, name_server: str, form: Form) -> None:
@@ -163,7 +164,7 @@ def describe(name: str, name_server: str, form: Form) -> None:
             stats = await admin.topics.stats(name)
             return stats, await _groups_of(admin, name)
 
-    stats, groups = run(ask(), name_server)
+    stats, groups = run(ask(), name_server, waiting_for=f"looking at {name}")
     show(form, _document(name, stats, groups), lambda: _render(name, stats, groups))
 
 

@@ -33,6 +33,7 @@ class LiveBroker:
     heard_at_ms: int
     connection: object
     filter_servers: list[str]
+    external_address: str = ""
 
     def is_expired(self, now_ms: int) -> bool:
         return self.heard_at_ms + self.heartbeat_timeout_ms < now_ms

@@ -122,6 +122,7 @@ class Handlers:
             can_act_as_master=fields.enable_acting_master,
             topics=body.topic_config_serialize_wrapper,
             filter_servers=body.filter_server_list,
+            external_address=fields.external_addr or "",
             connection=connection,
         )
         settings = self._settings.now

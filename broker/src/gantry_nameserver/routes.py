@@ -57,6 +57,8 @@ class BrokerRegistration:
     """None: a broker older than RocketMQ 5, which never says."""
     topics: RegisteredTopics = field(default_factory=RegisteredTopics)
     filter_servers: list[str] | None = None
+    external_address: str = ""
+    """Where clients outside of the network reach it; empty: nowhere."""
     connection: object = None
 
 
@@ -294,6 +296,7 @@ def _live_broker(registration: BrokerRegistration, previous: LiveBroker | None, 
         heard_at_ms=now_ms,
         connection=registration.connection,
         filter_servers=filter_servers,
+        external_address=registration.external_address,
     )
 
 

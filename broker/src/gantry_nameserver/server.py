@@ -20,6 +20,7 @@ from gantry_nameserver.directory import LiveBroker
 from gantry_nameserver.handlers import AUDITED, Handlers, failure
 from gantry_nameserver.kv import KeyValueStore
 from gantry_nameserver.live_settings import LiveSettings
+from gantry_nameserver.outside import seen_from_outside
 from gantry_nameserver.routes import RouteTable
 from gantry_nameserver.settings import NameServerSettings, SettingsError
 from gantry_remoting.audit import audited
@@ -75,6 +76,13 @@ class NameServer:
             self._service,
             ListenerSettings(host=settings.bind_address, port=settings.listen_port, tls=settings.tls),
         )
+        self._outside: Listener | None = None
+        if settings.external_listen_port:
+            self._outside_service = CommandService(seen_from_outside(dispatch, self.routes.brokers))
+            self._outside = Listener(
+                self._outside_service,
+                ListenerSettings(host=settings.bind_address, port=settings.external_listen_port, tls=settings.tls),
+            )
         self._scanner: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._lock: int | None = None
@@ -92,7 +100,10 @@ class NameServer:
         await asyncio.to_thread(self._open_directory)
         try:
             await self._listener.start()
+            if self._outside is not None:
+                await self._outside.start()
         except BaseException:
+            await self._listener.close()  # if it was the other one that could not be opened
             self._unlock()
             raise
         self._scanner = asyncio.create_task(self._scan(), name="scan for silent brokers")
@@ -107,6 +118,9 @@ class NameServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._listener.close()
         await self._service.drain()
+        if self._outside is not None:
+            await self._outside.close()
+            await self._outside_service.drain()
         self._unlock()
 
     def expire(self) -> list[LiveBroker]:

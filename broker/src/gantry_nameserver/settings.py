@@ -29,6 +29,9 @@ class NameServerSettings:
     listen_port: int = 9876
     """The port; 0 takes a free one."""
 
+    external_listen_port: int = 0
+    """A port for clients outside of the network, who are told brokers' outer addresses; 0 for none."""
+
     order_message_enable: bool = False
     """Put `orderTopicConf` from the key-value table into routes."""
 
@@ -205,7 +208,7 @@ def _value(key: str, text: str, kind: type) -> object:
 
 
 def _bounds(key: str) -> tuple[int, int]:
-    if key == "listenPort":
+    if key in ("listenPort", "externalListenPort"):
         return 0, 65535
     if key == "aclTimeWindow":
         return 1_000, 3_600_000

@@ -12,7 +12,7 @@ import logging
 import ssl
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from gantry_access import Credentials, SignatureKind, signer
@@ -44,6 +44,8 @@ class BrokerIdentity:
     address: str
     ha_address: str
     broker_id: int = 0
+    external_address: str = ""
+    """Where clients outside of the network reach it; empty: nowhere."""
 
 
 @final
@@ -95,7 +97,9 @@ class Registration:
         old, self._identity = self._identity, identity
         if old == identity:
             return
-        if old is not None:
+        if old is not None and replace(old, external_address="") != (
+            None if identity is None else replace(identity, external_address="")
+        ):
             for address in self.registered:
                 self._farewells[address].append(old)
         self.changed()
@@ -225,6 +229,7 @@ class Registration:
             cluster_name=identity.cluster,
             ha_server_addr=identity.ha_address,
             broker_id=identity.broker_id,
+            external_addr=identity.external_address or None,
             compressed=False,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )

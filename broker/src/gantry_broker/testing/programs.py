@@ -9,7 +9,23 @@ from pathlib import Path
 
 def helm_program() -> Path | None:
     """Helm 3, looked for where `scripts/helm` looks; None if it is nowhere."""
+    found = [os.environ.get("GANTRY_HELM"), shutil.which("helm"), *_built("helm"), _cache() / "helm"]
+    return next((Path(one) for one in found if one and _is_program(Path(one))), None)
+
+
+def kubernetes_program(name: str) -> Path | None:
+    """One of those that were built for our clusters; None if none was."""
+    return next(filter(_is_program, _built(name)), None)
+
+
+def _cache() -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = Path(os.environ.get("GANTRY_CLUSTER_CACHE") or home / "gantry" / "kubernetes")
-    found = [os.environ.get("GANTRY_HELM"), shutil.which("helm"), *sorted(cache.glob("*/helm")), cache / "helm"]
-    return next((Path(one) for one in found if one and os.access(one, os.X_OK) and Path(one).is_file()), None)
+    return Path(os.environ.get("GANTRY_CLUSTER_CACHE") or home / "gantry" / "kubernetes")
+
+
+def _built(name: str) -> list[Path]:
+    return sorted(_cache().glob(f"*/{name}"), reverse=True)
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)

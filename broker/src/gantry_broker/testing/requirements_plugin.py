@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 from xdist.workermanage import WorkerController
 
-from gantry_broker.testing.programs import helm_program
+from gantry_broker.testing.programs import helm_program, kubernetes_program
 
 REQUIRE_VARIABLE = "GANTRY_REQUIRE"
 PROBE_TIMEOUT_S = 10
@@ -191,6 +191,11 @@ def probe_openssl() -> str | None:
     return missing_commands("openssl")
 
 
+def probe_curl() -> str | None:
+    """The command, with which the pages in docs/ ask the sidecar."""
+    return missing_commands("curl")
+
+
 def probe_buildah() -> str | None:
     """buildah, to build images without a daemon."""
     return missing_commands("buildah")
@@ -206,6 +211,12 @@ def probe_helm() -> str | None:
     return None if helm_program() is not None else "scripts/helm finds none"
 
 
+def probe_api_server() -> str | None:
+    """An API server of Kubernetes with its store, as programs to be run alone."""
+    missing = [name for name in ("etcd", "kube-apiserver") if kubernetes_program(name) is None]
+    return f"no {missing[0]} was built" if missing else None
+
+
 NEEDS: dict[str, Need] = {
     need.name: need
     for need in (
@@ -218,9 +229,11 @@ NEEDS: dict[str, Need] = {
         Need("spark", probe_spark, "scripts/setup spark, and apt-get install openjdk-17-jre-headless"),
         Need("cluster", probe_cluster, "point KUBECONFIG at a cluster; `kind create cluster` makes one"),
         Need("browser", probe_browser, "apt-get install chromium"),
+        Need("curl", probe_curl, "apt-get install curl"),
         Need("openssl", probe_openssl, "apt-get install openssl"),
         Need("buildah", probe_buildah, "apt-get install buildah"),
         Need("helm", probe_helm, "scripts/helm --build, which needs Go"),
+        Need("api_server", probe_api_server, "make e2e builds it, once"),
         Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import tarfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,8 @@ from gantry_cli.text import bytes_text
 
 LOG_BYTES_MAX: Final = 1 << 20
 SIDECAR_TIMEOUT_S: Final = 15.0
+TRIES: Final = 4
+TRY_AGAIN_S: Final = 1.0
 RECORDS: Final = ("manifest.yaml", "group.json", "annotations.json", "held.json", "words.json", "decision.json")
 
 
@@ -41,7 +42,8 @@ RECORDS: Final = ("manifest.yaml", "group.json", "annotations.json", "held.json"
 def bundle(data: Path, target: Path | None) -> None:
     """Pack what explains the local group into one file.
 
-    Manifest, records, decisions, the ends of logs, and each sidecar's own bundle. It holds no secret and no message. The group may run or not.
+    Manifest, records, decisions, the ends of logs, and each sidecar's own bundle. It holds no secret and no message.
+    The group may run or not.
     """
     state = GroupState(data)
     record = state.read_group()
@@ -70,12 +72,25 @@ def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, byt
         if member.sidecar_pid is None:
             continue
         try:
-            with urllib.request.urlopen(f"{member.sidecar_url}/v1/bundle", timeout=SIDECAR_TIMEOUT_S) as answer:
-                yield f"sidecars/{member.name}.tar.gz", answer.read()
-        except (OSError, urllib.error.URLError) as error:
+            yield f"sidecars/{member.name}.tar.gz", _packed(f"{member.sidecar_url}/v1/bundle")
+        except OSError as error:
             missing.append(f"sidecar of {member.name}: {error}")
     if missing:
         yield "missing.txt", "\n".join([*missing, ""]).encode()
+
+
+def _packed(url: str) -> bytes:
+    """What a sidecar packs. One that has just been started again is asked once more. Raises OSError."""
+    for rest in reversed(range(TRIES)):
+        try:
+            with urllib.request.urlopen(url, timeout=SIDECAR_TIMEOUT_S) as answer:
+                data: bytes = answer.read()
+                return data
+        except OSError:
+            if not rest:
+                raise
+        time.sleep(TRY_AGAIN_S)
+    raise AssertionError("the last one returns or raises")
 
 
 def _end(path: Path) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gantry_cli.examples import examples
+from gantry_cli.group_documents import ExplainDocument
 from gantry_cli.local.look import Look
 from gantry_cli.local.looking import require_look
 from gantry_cli.options import data_option
@@ -29,7 +30,7 @@ def explain(data: Path, form: Form) -> None:
     what is done, unless the master takes more meanwhile.
     """
     look = require_look(data)
-    document = {"at_ms": look.at_ms, "group": look.group, "decision": look.decision, "outlook": look.outlook}
+    document = ExplainDocument(at_ms=look.at_ms, group=look.group, decision=look.decision, outlook=look.outlook)
     show(form, document, lambda: lines(look))
 
 

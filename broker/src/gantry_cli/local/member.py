@@ -57,6 +57,8 @@ class LocalMember:
     ) -> None:  # fmt: skip
         self.record: Final = record
         self.report: Report | None = None
+        self.is_answering = False
+        """Whether it has answered the last look."""
         self.template = ""
         self.acks_needed = settings().spec.replication.acks_needed
         self.disk_lost_since_ms: int | None = None
@@ -148,7 +150,7 @@ class LocalMember:
     async def look(self) -> None:
         """Ask it how it is. Whoever does not answer is seen as it was."""
         self._look_at_disk()
-        boot_id = self.broker.boot_id
+        boot_id, self.is_answering = self.broker.boot_id, False
         if not boot_id:
             return
         if self._client is None or self._client_boot != boot_id:
@@ -164,7 +166,7 @@ class LocalMember:
         answered_ms, besides = self._now_ms(), Besides(boot_id=boot_id)
         values = msgspec.to_builtins(status)
         self.report = report_of(values, asked_ms=asked_ms, answered_ms=answered_ms, besides=besides)
-        self.record.identity = self.report.identity
+        self.record.identity, self.is_answering = self.report.identity, True
 
     def _look_at_disk(self) -> None:
         if not self.is_disk_lost:

@@ -39,9 +39,10 @@ SHOW_S: Final = 2.0
 def promote(order: str, data: Path, accept_loss: str, timeout_s: float) -> None:
     """Move the master's role in a shard of the local group.
 
-    The order is what `kubectl annotate` leaves in a cluster. The master is drained first, and the role moves when a slave has everything. When the master is gone, the furthest
-    slave is promoted, if what may be lost is accepted. Until then the order stands, and `gantry status` says what it
-    waits for. An order stays when this command gives up waiting; another one for the same shard replaces it.
+    The order is what `kubectl annotate` leaves in a cluster. The master is drained first, and the role moves when a
+    slave has everything. When the master is gone, the furthest slave is promoted, if what may be lost is accepted.
+    Until then the order stands, and `gantry status` says what it waits for. It stays when this command gives up
+    waiting; another order for the same shard replaces it.
     """
     if re.fullmatch(r"\d{1,3}(=\d{1,3})?", order) is None:
         raise click.BadParameter(f"{order!r} is no order: write 0, or 0=2 for member 2 of shard 0", param_hint="SHARD")

@@ -13,44 +13,35 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Final, final
 
 from gantry_cli.errors import CliError
 from gantry_cli.local.acting import Hands
 from gantry_cli.local.child import Child
+from gantry_cli.local.clock import now_ms
+from gantry_cli.local.last_words import LastWords
 from gantry_cli.local.lease_file import LeaseFile
 from gantry_cli.local.look import Event
 from gantry_cli.local.member import LocalMember, Settings
+from gantry_cli.local.renewing import renew
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
 from gantry_spec import actions as act
 from gantry_spec.decide import Decision, decide
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest import ManifestError, Spec
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, Wanted, wanted, without
-from gantry_spec.observed import LastWord, Observed, ObservedShard, Report, Role, Wish
-from gantry_status.order_client import OrderClient
-from gantry_status.orders import Lease, OrderError
+from gantry_spec.observed import Observed, ObservedShard, Role, Wish
 
 LOOK_INTERVAL_S: Final = 1.0
 BUSY_INTERVAL_S: Final = 0.1
 """While something was just done, or is about to be."""
 LEASE_DURATION_MS: Final = 6_000
-RENEWAL_TIMEOUT_S: Final = 1.0
 EVENTS_MAX: Final = 500
-
-
-def now_ms() -> int:
-    """The machine's boot-time clock."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
-def machine_boot() -> str:
-    """Another one after each boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+EVERYBODY: Final = 0
+"""No member's number: whoever of a shard answers."""
 
 
 @final
@@ -74,11 +65,10 @@ class Supervisor:
         self.make_record: Callable[[int, int], MemberRecord]
         self._has_sidecars: Final = has_sidecars
         self._told: Final = tell
-        self._machine_boot: Final = machine_boot()
-        self._words: dict[int, LastWord] = state.read_words(self._machine_boot)
+        self._words: Final = LastWords(state)
         self._leases: Final[dict[int, LeaseFile]] = {}
         self._wake: Final = asyncio.Event()
-        self._acting: Final[dict[int, asyncio.Task[None]]] = {}
+        self._acting: Final[dict[tuple[int, int], asyncio.Task[None]]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._hands: Final = Hands(self, self.tell)
         self._ledgers: Mapping[int, Ledger] = {}
@@ -181,13 +171,13 @@ class Supervisor:
     async def _once(self) -> bool:
         """One look; whether something was done."""
         await asyncio.gather(*(member.look() for member in self.members.values()))
-        self._keep_words()
+        self._words.keep(self.members.values())
         self.observed = self._look()
         moment_ms = now_ms()
         self.decision = decide(self.spec, self.observed, moment_ms, self._ledgers)
         self._ledgers = {ledger.shard: ledger for ledger in self.decision.ledgers}
         is_busy = self._act()
-        await self._renew()
+        await renew([(one.number, self.lease(one.number)) for one in self.observed.shards], self.member)
         for member in self.members.values():
             if member.is_sidecar_outdated and member.sidecar is not None:
                 assert self._group is not None, "run comes first"
@@ -197,25 +187,46 @@ class Supervisor:
         return is_busy
 
     def _act(self) -> bool:
-        assert self._group is not None, "run comes first"
+        """Begin to do what was decided; whether anybody who answers is concerned.
+
+        Nothing else is begun about a shard until those who answer have answered. Who stands still is not waited for:
+        an order to it is under way by itself, and no other one goes there meanwhile.
+        """
         is_busy = False
         for shard in {action.shard for action in self.decision.actions}:
-            actions = [one for one in self.decision.actions if one.shard == shard and self._is_news(one)]
-            if actions and shard not in self._acting:
+            news = [one for one in self.decision.actions if one.shard == shard and self._is_news(one)]
+            swift = [one for one in news if self._answers(one)]
+            if swift and (shard, EVERYBODY) not in self._acting:
                 is_busy = True
-                task = self._group.create_task(self._hands.do(actions), name=f"act on shard {shard}")
-                self._acting[shard] = task
-                task.add_done_callback(partial(self._acted, shard))
+                self._begin((shard, EVERYBODY), swift)
+            for one in news:
+                if isinstance(one, act.MemberAction) and not self._answers(one):
+                    self._begin((shard, one.member), [one])
         return is_busy
 
+    def _begin(self, key: tuple[int, int], actions: Sequence[act.Action]) -> None:
+        assert self._group is not None, "run comes first"
+        task = self._group.create_task(self._hands.do(actions), name=f"act on {key}")
+        self._acting[key] = task
+        task.add_done_callback(partial(self._acted, key))
+
     def _is_news(self, action: act.Action) -> bool:
-        """Whether there is anything to do: a start of what is about to start by itself is none."""
+        """Whether there is anything to do: not for a start that comes by itself, nor while an order is under way."""
         if isinstance(action, act.Wait):
+            return False
+        if isinstance(action, act.MemberAction) and (action.shard, action.member) in self._acting:
             return False
         return not (isinstance(action, act.Start) and self.member(action.shard, action.member) is not None)
 
-    def _acted(self, shard: int, _: asyncio.Task[None]) -> None:
-        self._acting.pop(shard, None)
+    def _answers(self, action: act.Action) -> bool:
+        """Whether whoever is ordered has answered the last look; what is done here always is."""
+        if not isinstance(action, act.MemberAction) or type(action) not in act.ORDERS:
+            return True
+        member = self.member(action.shard, action.member)
+        return member is not None and member.is_answering
+
+    def _acted(self, key: tuple[int, int], _: asyncio.Task[None]) -> None:
+        self._acting.pop(key, None)
         self.wake()
 
     # -- looking -------------------------------------------------------------------------------------------------------
@@ -229,7 +240,7 @@ class Supervisor:
             number=shard,
             lease=self.lease(shard).observed,
             members=tuple(self.members[key].seen(asked_ms) for key in sorted(self.members) if key[0] == shard),
-            last_word=self._words.get(shard),
+            last_word=self._words.of(shard),
             wish=None if order is None else Wish(id=order.id, to=order.to, loss_accepted=order.loss_accepted),
             replace_disks=tuple(number for one, number in asked.given_up if one == shard),
         )
@@ -252,39 +263,6 @@ class Supervisor:
             lease_duration_ms=LEASE_DURATION_MS,
         )
 
-    def _keep_words(self) -> None:
-        """The last word of each newest master, also for whoever supervises after us."""
-        before = dict(self._words)
-        for (shard, _), member in self.members.items():
-            report = member.report
-            if report is not None and report.role is Role.MASTER:
-                word, known = _word(report), self._words.get(shard)
-                if known is None or (word.epoch, word.asked_ms) > (known.epoch, known.asked_ms):
-                    self._words[shard] = word
-        if self._words != before:
-            with suppress(OSError):  # whoever comes next then knows less of what may be lost, and promises less
-                self.state.write_words(self._machine_boot, self._words)
-
-    # -- the Lease -----------------------------------------------------------------------------------------------------
-
-    async def _renew(self) -> None:
-        """Tell masters that nobody waits for that the Lease is theirs still."""
-        await asyncio.gather(*(self._renew_one(shard.number) for shard in self.observed.shards))
-
-    async def _renew_one(self, shard: int) -> None:
-        renewed_ms, record = now_ms(), self.lease(shard).observed.record
-        if record is None or record.newest is None or not record.is_settled or record.newest.acks_needed:
-            return
-        member = self.member(shard, record.newest.master)
-        report = None if member is None else member.report
-        is_master = report is not None and (report.role, report.epoch) == (Role.MASTER, record.epoch)
-        if member is None or not is_master or not member.broker.is_running:
-            return
-        order = Lease(renewed_ms=renewed_ms, duration_ms=record.duration_ms)
-        with suppress(OrderError):
-            async with OrderClient(member.control) as client:
-                await client.call(order, timeout_s=RENEWAL_TIMEOUT_S)
-
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> list[str]:
@@ -305,14 +283,3 @@ class Supervisor:
             await member.close()
             member.free_buffers()
         return killed
-
-
-def _word(report: Report) -> LastWord:
-    return LastWord(
-        epoch=report.epoch,
-        boot_id=report.boot_id,
-        epoch_start=report.epoch_start,
-        wrote=report.wrote,
-        peak_bytes_per_s=report.peak_bytes_per_s,
-        asked_ms=report.asked_ms,
-    )

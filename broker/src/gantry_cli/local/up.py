@@ -14,6 +14,7 @@ from typing import Final, final
 from gantry_cli.errors import CliError, explain
 from gantry_cli.faces import Face
 from gantry_cli.local.child import Child
+from gantry_cli.local.clock import now_ms
 from gantry_cli.local.editing import Edits, read_manifest
 from gantry_cli.local.orphans import wait_for_end
 from gantry_cli.local.plan import (
@@ -28,7 +29,7 @@ from gantry_cli.local.plan import (
 )
 from gantry_cli.local.publishing import Publisher
 from gantry_cli.local.state import GroupState, NameServerRecord
-from gantry_cli.local.supervisor import Supervisor, now_ms
+from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.topics import Upkeep
 from gantry_cli.own_name import own_name
 from gantry_cli.round_trip import RoundTrip, round_trip
@@ -170,9 +171,20 @@ class GroupRun:
             trip = await round_trip(name_server)
         except ClientError as error:
             raise explain(error, name_server) from error
+        await self._wait_for_sidecars(deadline)
         self._is_quiet = False
         self._directory.write(self._stack_record())
         self._face.ready(self._summary(trip))
+
+    async def _wait_for_sidecars(self, deadline: float) -> None:
+        """So that every address that is printed answers. One that cannot start is told of, and costs no group."""
+        for member in self.supervisor.members.values():
+            sidecar = member.sidecar
+            while sidecar is not None and not await is_listening(self.record.host, member.record.sidecar_port):
+                if sidecar.starts >= STARTS_MAX or time.monotonic() > deadline:
+                    self._face.report(f"{sidecar.name} does not answer: {sidecar.failure or f'see {sidecar.log}'}")
+                    break
+                await asyncio.sleep(READY_POLL_S)
 
     def _give_up_on_failures(self) -> None:
         """Somebody who cannot start now will not start later, while nobody is ready yet."""
@@ -248,6 +260,16 @@ class GroupRun:
             "",
         ]
         return "\n".join(lines)
+
+
+async def is_listening(host: str, port: int) -> bool:
+    """Whether somebody takes connections there."""
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 def _first(errors: BaseExceptionGroup[CliError]) -> CliError:

@@ -19,6 +19,8 @@ class RegisterBroker(Fields):
     enable_acting_master: bool | None = None
     compressed: bool | None = None
     body_crc32: Int32 | None = msgspec.field(default=None, name="bodyCrc32")
+    external_addr: str | None = None
+    """Ours: where clients outside of the network reach it. RocketMQ's name servers ignore it."""
 
 
 class RegisterBrokerBody(Document):

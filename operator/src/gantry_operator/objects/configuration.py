@@ -3,6 +3,7 @@
     the pod's template (GANTRY_BROKER_CONF)   keys that a broker reads at its start only
     the ConfigMap's live.conf                 keys that a running broker takes
     the ConfigMap's peers                     sidecars of the group, one URL a line
+    the ConfigMap's outside                   where clients outside of the cluster reach the shard's brokers
     the pod itself                            its number and its addresses (`gantry pod broker`)
 
 What stands in the template belongs to the pod from its birth to its death: a broker that crashed starts again with what
@@ -12,6 +13,7 @@ hash says exactly what a member was started with. Whatever may change under a ru
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from gantry_operator.objects import names
@@ -19,6 +21,7 @@ from gantry_operator.objects.base import Object, labels, made
 from gantry_operator.objects.facts import Facts
 from gantry_spec.broker_conf import Place, broker_conf, conf_text
 from gantry_spec.manifest.group import BrokerGroup
+from gantry_spec.manifest.parts import ExternalType
 
 STORE_FOLDER: Final = "/var/lib/gantry"
 STORE: Final = f"{STORE_FOLDER}/store"
@@ -100,10 +103,23 @@ def member_numbers(group: BrokerGroup, facts: Facts, shard: int) -> range:
     return range(1, slaves_of(group, facts, shard) + 2)
 
 
+def outside(group: BrokerGroup, facts: Facts, shard: int) -> Iterator[tuple[str, str]]:
+    """Who of a shard is reached at which address from outside, as far as the cluster has given them one."""
+    name = group.metadata.name
+    services = {"master": names.shard_name(name, shard)} | {
+        str(member): names.member_pod(name, shard, member) for member in member_numbers(group, facts, shard)
+    }
+    for who, service in services.items():
+        address = facts.outside.get(names.external_name(service), "")
+        if address and group.spec.access.external.type is not ExternalType.NONE:
+            yield who, address
+
+
 def config_map(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     """A shard's."""
     data = {
         "live.conf": live_conf(group),
+        "outside": "".join(f"{who}={address}\n" for who, address in outside(group, facts, shard)),
         "peers": "".join(f"{url}\n" for url in peers(group, facts, shard)),
         "broker.conf": "# What new brokers of this shard are started with; for people, nobody reads it.\n"
         + cold_conf(group, shard),
@@ -130,7 +146,8 @@ def _conf(group: BrokerGroup, shard: int) -> dict[str, str]:
     )
     grace_ms = int(spec.template.termination_grace_period)
     stop_ms = max(1_000, min(60_000, grace_ms - GRACE_LEFT_MS))
-    conf = {"shutdownTimeout": str(stop_ms)} | broker_conf(spec, place)
+    conf = {"shutdownTimeout": str(stop_ms), "externalAddressPath": f"{CONFIGURATION}/outside"}
+    conf |= broker_conf(spec, place)
     return {key: value for key, value in conf.items() if key not in _OWN_KEYS}
 
 

@@ -59,6 +59,9 @@ class Facts(Part, frozen=True):
     )
     """Of the pods, in any namespace, that may ask for metrics."""
 
+    outside: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """host:port of Services for clients outside of the cluster, by the Service's name; see ``outside_address``."""
+
     has_pod_monitor: bool = False
     """Whether the cluster knows PodMonitor."""
 

@@ -38,8 +38,8 @@ ALIVE_PORT: Final = 10913
 NAME_SERVER_PORT: Final = 9876
 SIDECAR_PORT: Final = 8080
 LOG_PORT: Final = 8081
-EXTERNAL_PORTS: Final = {BROKER_PORT: 10921, NAME_SERVER_PORT: 9886}
-"""Where clients from outside of the cluster come in, by the port that is inside the same."""
+OUTER_NAME_SERVER_PORT: Final = 9886
+"""Where clients from outside of the cluster ask, and are told brokers' outer addresses."""
 
 
 @final
@@ -75,9 +75,9 @@ def secret_name(group: str) -> str:
     return f"{group}-sidecar"
 
 
-def external_name(group: str, shard: int) -> str:
-    """Of the Service by which clients from outside find a shard's master."""
-    return f"{group}-{shard}-external"
+def external_name(service: str) -> str:
+    """Of the Service for clients from outside, beside the one for those inside."""
+    return f"{service}-external"
 
 
 def member_pod(group: str, shard: int, member: int) -> str:

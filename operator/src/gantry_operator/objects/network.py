@@ -5,7 +5,7 @@
     brokers of the group      yes                  yes                 yes            yes        yes
     the operator              yes                  -                   yes            -          yes
     Prometheus                -                    -                   yes            -          -
-    outside, if asked for     the outer listeners of brokers and name servers
+    outside, if asked for     broker 10911, and the outer listener of name servers, 9886
 
 Kubelet's probes come from the machine itself, which policies do not stop. What leaves pods is not limited: name servers
 elsewhere, the cluster's DNS and API server have addresses that nobody can know here.
@@ -29,7 +29,8 @@ def policies(group: BrokerGroup, facts: Facts) -> list[Object]:
     """Of the whole group."""
     found = [_policy(group, names.BROKER, _to_brokers(group, facts))]
     if group.spec.name_servers.count:
-        ports = [names.NAME_SERVER_PORT, *_outer(group, names.NAME_SERVER_PORT)]
+        is_open = group.spec.access.external.type is not ExternalType.NONE
+        ports = [names.NAME_SERVER_PORT, *([names.OUTER_NAME_SERVER_PORT] if is_open else [])]
         found.append(_policy(group, names.NAME_SERVER, [_rule([], ports)]))
     return found
 
@@ -42,15 +43,10 @@ def _to_brokers(group: BrokerGroup, facts: Facts) -> list[Object]:
     }
     prometheus = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(facts.prometheus_labels)}}
     return [
-        _rule([], [names.BROKER_PORT, names.FAST_PORT, *_outer(group, names.BROKER_PORT)]),
+        _rule([], [names.BROKER_PORT, names.FAST_PORT]),
         _rule([brokers], [names.REPLICATION_PORT, names.SIDECAR_PORT, names.LOG_PORT]),
         _rule([operator, prometheus], [names.SIDECAR_PORT]),
     ]
-
-
-def _outer(group: BrokerGroup, port: int) -> list[int]:
-    is_asked_for = group.spec.access.external.type is not ExternalType.NONE
-    return [names.EXTERNAL_PORTS[port]] if is_asked_for else []
 
 
 def _rule(sources: list[Object], ports: list[int]) -> Object:

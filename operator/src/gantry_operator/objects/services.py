@@ -5,6 +5,8 @@
     g-0-slave-0, ...  one broker each, named as its pod: how it is registered as a slave, and how others follow it
     g-0-master, ...   headless: names of pods
     g-nameserver      headless: where clients ask
+    ...-external      the same for clients outside of the cluster, on request: one for each that clients talk to; name
+                      servers are asked at a port of their own there, and answer with brokers' outer addresses
 
 All publish addresses that are not ready. Readiness is for people and rolls; RocketMQ's clients see name servers, and a
 master that takes no sends must still be reachable to say so. What selects is the role's label alone.
@@ -22,6 +24,12 @@ SERVICE = ("v1", "Service")
 CLIENT_PORTS = (("broker", names.BROKER_PORT), ("fast", names.FAST_PORT))
 MEMBER_PORTS = (*CLIENT_PORTS, ("replication", names.REPLICATION_PORT), ("http", names.SIDECAR_PORT))
 NAME_SERVER_PORTS = ((names.NAME_SERVER, names.NAME_SERVER_PORT),)
+OUTER_BROKER_PORT = {"name": "broker", "port": names.BROKER_PORT, "targetPort": names.BROKER_PORT}
+OUTER_NAME_SERVER_PORT = {
+    "name": names.NAME_SERVER,
+    "port": names.NAME_SERVER_PORT,
+    "targetPort": names.OUTER_NAME_SERVER_PORT,
+}
 
 
 def shard_services(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
@@ -37,11 +45,10 @@ def shard_services(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]
         chosen = selector(group, names.BROKER, shard) | {names.POD_NAME_LABEL: pod}
         found.append(_service(group, pod, shard, chosen, MEMBER_PORTS))
         if group.spec.access.external.type is not ExternalType.NONE:
-            found.append(_outside(group, f"{pod}-external", shard, chosen, CLIENT_PORTS[:1]))
+            found.append(_outside(group, pod, shard, chosen, OUTER_BROKER_PORT))
     if group.spec.access.external.type is not ExternalType.NONE:
-        found.append(
-            _outside(group, names.external_name(name, shard), shard, role_selector(group, shard), CLIENT_PORTS[:1])
-        )
+        service = names.shard_name(name, shard)
+        found.append(_outside(group, service, shard, role_selector(group, shard), OUTER_BROKER_PORT))
     return found
 
 
@@ -54,7 +61,7 @@ def name_server_services(group: BrokerGroup) -> list[Object]:
     body = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": chosen}
     found = [made(group, SERVICE, name, marked, {"spec": body | {"ports": _ports(NAME_SERVER_PORTS)}})]
     if group.spec.access.external.type is not ExternalType.NONE:
-        found.append(_outside(group, f"{name}-external", None, chosen, NAME_SERVER_PORTS, component=names.NAME_SERVER))
+        found.append(_outside(group, name, None, chosen, OUTER_NAME_SERVER_PORT))
     return found
 
 
@@ -81,27 +88,19 @@ def _service(
     return made(group, SERVICE, name, labels(group, names.BROKER, shard), {"spec": body})
 
 
-def _outside(
-    group: BrokerGroup,
-    name: str,
-    shard: int | None,
-    chosen: dict[str, str],
-    ports: tuple[tuple[str, int], ...],
-    *,
-    component: str = names.BROKER,
-) -> Object:
-    """A way in for clients outside of the cluster: to the listener that answers with outside addresses."""
+def _outside(group: BrokerGroup, inner: str, shard: int | None, chosen: dict[str, str], port: Object) -> Object:
+    """A way in for clients outside of the cluster, beside the Service ``inner``."""
     external = group.spec.access.external
-    outside = tuple((f"{name}-outside"[:15], names.EXTERNAL_PORTS[port]) for name, port in ports)
     body = {
         "type": str(external.type),
         "publishNotReadyAddresses": True,
         "externalTrafficPolicy": "Cluster",
         "selector": chosen,
-        "ports": _ports(outside),
+        "ports": [port | {"protocol": "TCP"}],
     }
     more = {"annotations": dict(external.annotations)} if external.annotations else {}
-    return made(group, SERVICE, name, labels(group, component, shard), {"spec": body}, **more)
+    marked = labels(group, chosen[names.COMPONENT_LABEL], shard)
+    return made(group, SERVICE, names.external_name(inner), marked, {"spec": body}, **more)
 
 
 def _ports(ports: tuple[tuple[str, int], ...]) -> list[Object]:

@@ -9,12 +9,14 @@ another hash than its StatefulSet's template has is started with something old.
 
 from __future__ import annotations
 
+import copy
+
 from gantry_operator.objects import configuration, names, pod_parts
 from gantry_operator.objects.base import Object, hash_of, labels, made, selector
 from gantry_operator.objects.broker_pod import broker_template
 from gantry_operator.objects.facts import Facts
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_spec.manifest.parts import Retain
+from gantry_spec.manifest.parts import ExternalType, Retain
 from gantry_spec.manifest.quantities import size_text
 
 STATEFUL_SET = ("apps/v1", "StatefulSet")
@@ -24,11 +26,12 @@ NAME_SERVER_DATA = "/var/lib/gantry"
 def shard_sets(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
     """The master's and the slaves' home. Raises ``CannotFit``."""
     template = broker_template(group, facts, shard)
+    twin = copy.deepcopy(template)  # so that whoever changes one object does not change another
     slaves = configuration.slaves_of(group, facts, shard)
     name = group.metadata.name
     return [
         _broker_set(group, shard, names.master_set(name, shard), 0 if facts.is_hibernated else 1, template),
-        _broker_set(group, shard, names.slave_set(name, shard), 0 if facts.is_hibernated else slaves, template),
+        _broker_set(group, shard, names.slave_set(name, shard), 0 if facts.is_hibernated else slaves, twin),
     ]
 
 
@@ -109,6 +112,8 @@ def _name_server(group: BrokerGroup, facts: Facts) -> Object:
     access = group.spec.access
     lines = [f"listenPort={names.NAME_SERVER_PORT}"]
     mounts = [pod_parts.mount("data", NAME_SERVER_DATA), pod_parts.temporary()]
+    if access.external.type is not ExternalType.NONE:
+        lines.append(f"externalListenPort={names.OUTER_NAME_SERVER_PORT}")
     if access.acl_secret:
         lines += ["aclEnable=true", f"aclFile={configuration.ACCOUNTS}/plain_acl.yml"]
         mounts.append(pod_parts.mount("accounts", configuration.ACCOUNTS, is_read_only=True))

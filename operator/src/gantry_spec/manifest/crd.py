@@ -6,6 +6,7 @@ from typing import Any
 
 from gantry_spec.manifest.changes import FIXED
 from gantry_spec.manifest.group import API_GROUP, KIND, VERSION, Spec
+from gantry_spec.manifest.reading import plain
 from gantry_spec.manifest.rules import RULES
 from gantry_spec.manifest.schema import Schema, schema_of
 from gantry_spec.manifest.shapes import purpose_of
@@ -29,7 +30,7 @@ def group_schema() -> Schema:
         *({"rule": rule.cel, "message": rule.message} for rule in RULES if rule.cel),
         *({"rule": one.cel, "message": f"{one.path}: {one.reason}"} for one in FIXED),
     ]
-    spec: Schema = {"description": purpose_of(Spec), "default": {}} | schema_of(Spec)
+    spec: Schema = {"description": purpose_of(Spec), "default": without_nulls(plain(Spec()))} | schema_of(Spec)
     spec["x-kubernetes-validations"] = validations
     return {
         "description": "A group of Gantry brokers: its shards, slaves and name servers.",
@@ -49,6 +50,13 @@ def group_schema() -> Schema:
             }
         ],
     }
+
+
+def without_nulls(value: Any) -> Any:
+    """A default as the API server takes it: rules are tried on it as it stands, before anything is filled in."""
+    if isinstance(value, dict):
+        return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return value
 
 
 def crd() -> dict[str, Any]:

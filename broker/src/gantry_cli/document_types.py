@@ -1,0 +1,49 @@
+"""Which command says which document: for docs/output.md and for tests. It imports what no single command needs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gantry_broker.store.inspect.repair_plan import RepairPlan
+from gantry_broker.store.inspect.summary import StoreSummary
+from gantry_broker.store.message_store import RecoveryReport
+from gantry_cli.documents import (
+    MessageDocument,
+    ReceiptDocument,
+    ResendDocument,
+    TopicCreatedDocument,
+    TopicDeletedDocument,
+    TopicDocument,
+)
+from gantry_cli.group_documents import ClusterDocument, ExplainDocument
+from gantry_cli.ha_documents import MembersDocument, MoveDocument
+from gantry_cli.migrate_plan import Outcome
+from gantry_cli.store_documents import RecordDocument, VerifyDocument
+from gantry_status.orders import HaStatus, Promised
+
+DOCUMENTS: Final[dict[str, Any]] = {
+    "gantry status": ClusterDocument,
+    "gantry explain": ExplainDocument,
+    "gantry topic list": list[str],
+    "gantry topic create": TopicCreatedDocument,
+    "gantry topic delete": TopicDeletedDocument,
+    "gantry topic describe": TopicDocument,
+    "gantry topic stats": TopicDocument,
+    "gantry produce": ReceiptDocument,
+    "gantry consume": MessageDocument,
+    "gantry group resend": ResendDocument,
+    "gantry store inspect": StoreSummary,
+    "gantry store verify": VerifyDocument,
+    "gantry store dump": RecordDocument,
+    "gantry store repair-plan": RepairPlan,
+    "gantry store recover": RecoveryReport,
+    "gantry ha status": MembersDocument,
+    "gantry ha promote": MoveDocument,
+    "gantry ha promise": Promised,
+    "gantry ha follow": HaStatus,
+    "gantry ha demote": HaStatus,
+    "gantry ha fence": HaStatus,
+    "gantry ha drain": HaStatus,
+    "gantry ha flush": HaStatus,
+    "gantry migrate": Outcome,
+}

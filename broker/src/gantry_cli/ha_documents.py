@@ -1,0 +1,28 @@
+"""What `gantry ha` says to programs about a whole group; single orders are answered with what the broker says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gantry_cli.ha_group import Member
+from gantry_cli.ha_steps import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembersDocument:
+    """`gantry ha status`: a group."""
+
+    members: list[Member]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveDocument:
+    """`gantry ha promote`: who is the master now. After a failure only `error` and `steps` are there."""
+
+    error: str | None
+    epoch: int
+    master: str
+    number: int
+    loss: str
+    is_complete: bool
+    steps: list[Step]

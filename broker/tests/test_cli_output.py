@@ -1,0 +1,176 @@
+"""`--output`: one document in two notations, of a type that is known, from every command that shows something."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from looking.looks import filled
+
+from gantry_cli.document_types import DOCUMENTS
+from gantry_cli.main import cli
+from gantry_cli.output import FORMS, Form, yaml_text
+from gantry_client.testing import FakeCluster, ThreadedCluster
+
+SHOWS_NOTHING = {
+    "gantry up": "runs servers",
+    "gantry down": "stops servers",
+    "gantry apply": "is an order to the group here; what comes of it `status` shows",
+    "gantry promote": "is an order to the group here; what comes of it `status` shows",
+    "gantry kill": "is an order to the group here; what comes of it `status` shows",
+    "gantry bundle": "writes a file",
+    "gantry nameserver": "is the server itself",
+    "gantry broker": "is the server itself",
+    "gantry sidecar": "is the server itself",
+    "gantry completion": "prints a script",
+}
+
+
+def leaves(command: click.Command, words: str = "gantry") -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something by itself, with the words that call it."""
+    if not isinstance(command, click.Group):
+        yield words, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
+        if not inner.hidden:
+            yield from leaves(inner, f"{words} {name}")
+
+
+def without_forms(command: click.Command) -> bool:
+    """Whether a command lacks a form for programs."""
+    options = {word for parameter in command.params for word in parameter.opts}
+    return not {"--output", "-O", "--json"} <= options
+
+
+def test_every_command_that_shows_something_has_every_form() -> None:
+    """A command without `--output` is in the list of those that have nothing to show, with the reason."""
+    found = dict(leaves(cli))
+
+    assert {words for words, command in found.items() if without_forms(command)} - set(SHOWS_NOTHING) == set()
+    assert {words for words, command in found.items() if not without_forms(command)} - set(DOCUMENTS) == set()
+    assert set(DOCUMENTS) <= set(found)
+
+
+def test_command_without_forms_is_caught() -> None:
+    """The check above sees a command that has only --json."""
+    assert without_forms(click.Command("new", params=[click.Option(["--json"])]))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[FakeCluster]:
+    fake = FakeCluster()
+    fake.add_topic("orders", queues=1)
+    with ThreadedCluster(fake):
+        CliRunner().invoke(cli, ["produce", "-n", fake.name_server, "orders", "4 apples", "--tag", "on"])
+        yield fake
+
+
+def gantry(*words: str) -> Result:
+    return CliRunner().invoke(cli, list(words), catch_exceptions=False)
+
+
+NETWORK = [
+    ("status",),
+    ("topic", "list"),
+    ("topic", "describe", "orders"),
+    ("topic", "create", "orders", "--queues", "1"),
+    ("produce", "orders", "2 pears", "--key", "17"),
+    ("consume", "orders"),
+    ("group", "resend", "billing", "--from-dead-letters", "--dry-run"),
+]
+
+
+def read(form: str, text: str, words: tuple[str, ...]) -> list[Any]:
+    """What was printed: one document, or one a line where a command shows one thing after another."""
+    is_stream = words[0] in ("produce", "consume") or words[:2] == ("store", "dump")
+    if form == "yaml":
+        return list(yaml.safe_load_all(text))
+    return [json.loads(line) for line in text.splitlines()] if is_stream else [json.loads(text)]
+
+
+def kind_of(words: tuple[str, ...]) -> Any:
+    return DOCUMENTS.get(f"gantry {words[0]}") or DOCUMENTS[f"gantry {words[0]} {words[1]}"]
+
+
+@pytest.mark.parametrize("words", NETWORK, ids=" ".join)
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_documents_have_the_type_that_is_promised(words: tuple[str, ...], form: str, cluster: FakeCluster) -> None:
+    """Every field that the type names is there and of its kind, and none more."""
+    cluster.add_topic("%DLQ%billing", queues=1)
+    result = gantry(*words, "-n", cluster.name_server, "--output", form)
+
+    documents = read(form, result.stdout, words)
+
+    assert result.exit_code == 0 and documents
+    for document in documents:
+        typed = msgspec.convert(document, kind_of(words), strict=True)
+        assert json.loads(msgspec.json.encode(typed)) == document
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "dump", "repair-plan"])
+def test_documents_of_a_store_are_the_same_in_both_notations(command: str, tmp_path: Path) -> None:
+    """YAML says what JSON says, and both name every field of the type."""
+    filled(tmp_path).close()
+    words = ("store", command)
+    forms = {form: gantry(*words, str(tmp_path / "store"), "-O", form) for form in ("json", "yaml")}
+    as_json, as_yaml = (read(form, result.stdout, words) for form, result in forms.items())
+
+    def timeless(documents: list[Any]) -> list[Any]:
+        return [
+            {name: one for name, one in each.items() if name not in ("elapsed_s", "gb_per_s", "space")}
+            for each in documents
+        ]
+
+    assert timeless(as_json) == timeless(as_yaml)
+    promised = {field.name for field in msgspec.inspect.type_info(DOCUMENTS[f"gantry store {command}"]).fields}  # type: ignore[attr-defined]
+    extra = {"messages"} if command == "inspect" else set()
+    assert set(as_json[0]) <= promised | extra
+    if command != "dump":
+        assert set(as_json[0]) == promised | extra
+
+
+def test_json_is_short_for_output_json(cluster: FakeCluster) -> None:
+    """The old option goes on working, and contradicts nobody silently."""
+    short = gantry("topic", "list", "--json", "-n", cluster.name_server)
+    long = gantry("topic", "list", "--output", "json", "-n", cluster.name_server)
+    both = gantry("topic", "list", "--json", "-O", "json", "-n", cluster.name_server)
+    torn = gantry("topic", "list", "--json", "-O", "yaml", "-n", cluster.name_server)
+
+    assert short.stdout == long.stdout == both.stdout and json.loads(long.stdout) == ["%DLQ%billing", "orders"][1:]
+    assert torn.exit_code == 2 and "contradict each other" in torn.stderr
+
+
+def test_table_is_what_people_get_without_asking(cluster: FakeCluster) -> None:
+    """The form for people is the default, and has a name."""
+    plain = gantry("topic", "describe", "orders", "-n", cluster.name_server)
+    named = gantry("topic", "describe", "orders", "-n", cluster.name_server, "-O", "table")
+
+    assert plain.stdout == named.stdout and "topic orders:" in plain.stdout
+    assert FORMS == ("table", "json", "yaml") and not Form.TABLE.is_document
+
+
+def test_yaml_keeps_words_that_yaml_would_take_for_something_else() -> None:
+    """`on`, `1e3`, `null` and line breaks come back as the text that they were; nothing is folded or shared."""
+    again = ["same"]
+    document = {
+        "tag": "on",
+        "key": "1e3",
+        "none": "null",
+        "body": "a\n b: c",
+        "long": "x " * 300,
+        "a": again,
+        "b": again,
+    }
+
+    text = yaml_text(document)
+
+    assert yaml.safe_load(text) == document
+    assert "&id" not in text and "!!" not in text

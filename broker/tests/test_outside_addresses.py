@@ -1,0 +1,170 @@
+"""Clients outside of the network: a listener of their own, outer addresses, and nothing that they could change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantry_broker.registry.outside import OutsideAddresses, parse_addresses
+from gantry_broker.testing.local import running_broker, wait_until
+from gantry_broker.testing.ports import free_ports
+from gantry_client import Message, Producer
+from gantry_nameserver.server import NameServer
+from gantry_nameserver.settings import NameServerSettings
+from gantry_remoting import Channel
+from gantry_wire import Command, RequestCode
+from gantry_wire.fastjson import loads
+
+TOPIC = "BenchmarkTest"
+
+
+@asynccontextmanager
+async def name_server(path: Path) -> AsyncIterator[tuple[str, str]]:
+    """The real one; its address for each side."""
+    inside, outside = free_ports(2)
+    settings = NameServerSettings(bind_address="127.0.0.1", listen_port=inside, external_listen_port=outside)
+    server = NameServer(settings, path / "names")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{inside}", f"127.0.0.1:{outside}"
+    finally:
+        await server.close()
+
+
+async def ask(address: str, code: int, ext: dict[str, str] | None = None) -> tuple[int, Any]:
+    """Code and document of an answer."""
+    channel = await Channel.connect(address)
+    reply = await channel.request(Command(code=code, ext=ext or {}), 5000)
+    await channel.close()
+    return reply.code, loads(reply.body) if reply.body else None
+
+
+async def addresses(server: str) -> dict[str, str]:
+    """Of the broker in the route of a topic, as one side is told."""
+    code, route = await ask(server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
+    found: dict[str, str] = route["brokerDatas"][0]["brokerAddrs"] if code == 0 else {}
+    return found
+
+
+async def told(server: str, wanted: dict[str, str]) -> None:
+    """Until that side is told so."""
+    async with asyncio.timeout(30):
+        while await addresses(server) != wanted:  # noqa: ASYNC110 - the answer comes over a socket
+            await asyncio.sleep(0.01)
+
+
+async def test_each_side_is_told_addresses_that_it_can_reach(tmp_path: Path) -> None:
+    """Routes and the cluster's list have inner addresses inside and outer ones outside."""
+    (tmp_path / "outside").write_text("master=203.0.113.7:31000\n2=203.0.113.8:31001\n")
+    async with name_server(tmp_path) as (inside, outside):
+        making = running_broker(tmp_path / "store", namesrvAddr=inside, externalAddressPath=f"{tmp_path}/outside")
+        async with making as broker:
+            await wait_until(lambda: len(broker.registration.registered) == 1)
+
+            assert await addresses(inside) == {"0": broker.settings.address}
+            assert await addresses(outside) == {"0": "203.0.113.7:31000"}
+            _, cluster = await ask(outside, RequestCode.GET_BROKER_CLUSTER_INFO)
+
+    assert cluster["brokerAddrTable"]["test-broker"]["brokerAddrs"] == {"0": "203.0.113.7:31000"}
+    assert cluster["clusterAddrTable"] == {"TestCluster": ["test-broker"]}
+
+
+async def test_a_broker_without_an_outer_address_is_not_told_of_outside(tmp_path: Path) -> None:
+    """A client there could only wait for its inner one."""
+    async with (
+        name_server(tmp_path) as (inside, outside),
+        running_broker(tmp_path / "store", namesrvAddr=inside) as broker,
+    ):
+        await wait_until(lambda: len(broker.registration.registered) == 1)
+
+        assert await addresses(inside) == {"0": broker.settings.address}
+        assert await ask(outside, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC}) == (17, None)
+        _, cluster = await ask(outside, RequestCode.GET_BROKER_CLUSTER_INFO)
+
+    assert cluster == {"brokerAddrTable": {}, "clusterAddrTable": {"TestCluster": []}}
+
+
+async def test_an_outer_address_may_come_later_and_is_no_goodbye(tmp_path: Path) -> None:
+    """A load balancer takes its time; inside nobody notices, not for a moment: there is no goodbye of the broker."""
+    path = tmp_path / "outside"
+    async with name_server(tmp_path) as (inside, outside):
+        making = running_broker(tmp_path / "store", namesrvAddr=inside, externalAddressPath=str(path))
+        async with making as broker:
+            await wait_until(lambda: len(broker.registration.registered) == 1)
+            assert await addresses(outside) == {}
+
+            path.write_text("master=lb.example:10911\n")
+            await broker.outside.look()
+            farewells = broker.registration._farewells[inside]
+            await told(outside, {"0": "lb.example:10911"})
+            assert farewells == []
+
+            assert await addresses(inside) == {"0": broker.settings.address}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.PUT_KV_CONFIG,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_NAMESRV_CONFIG,
+        RequestCode.GET_NAMESRV_CONFIG,
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.GET_BROKER_MEMBER_GROUP,
+        9999,
+    ],
+)
+async def test_nothing_is_changed_from_outside(tmp_path: Path, code: int) -> None:
+    """Whatever is not a question of clients is refused with the code that they understand, before it is looked at."""
+    async with name_server(tmp_path) as (_, outside):
+        assert (await ask(outside, code))[0] == 16
+
+
+async def test_a_client_outside_sends_to_what_it_is_told(tmp_path: Path) -> None:
+    """Where outer addresses lead to the broker, a client that knows only that side gets its message through."""
+    path = tmp_path / "outside"
+    async with name_server(tmp_path) as (inside, outside):
+        making = running_broker(tmp_path / "store", namesrvAddr=inside, externalAddressPath=str(path))
+        async with making as broker:
+            path.write_text(f"master=localhost:{broker.settings.listen_port}\n")
+            await broker.outside.look()
+            await told(outside, {"0": path.read_text().strip().removeprefix("master=")})
+
+            async with Producer(outside) as producer:
+                receipt = await producer.send(Message("FromOutside", b"hello"))
+
+    assert receipt.queue.broker_name == "test-broker"
+
+
+def test_lines_that_are_no_addresses_are_left_out() -> None:
+    """A file that somebody is still writing gives no half of an address to anybody."""
+    text = "master=203.0.113.7:10911\n2=[2001:db8::1]:10911\n3=host\n4=:1\nx=a:1\n\n0=a:1\n5=lb.example:31000\n"
+
+    assert parse_addresses(text) == {
+        "master": "203.0.113.7:10911",
+        "2": "[2001:db8::1]:10911",
+        "5": "lb.example:31000",
+    }
+
+
+async def test_a_file_that_is_gone_changes_nothing(tmp_path: Path) -> None:
+    """Outer addresses stay until there are others; each change is told once."""
+    told: list[int] = []
+    path = tmp_path / "outside"
+    known = OutsideAddresses(str(path), lambda: told.append(1))
+    path.write_text("master=a.example:1\n3=b.example:2\n")
+
+    await known.look()
+    await known.look()
+    path.unlink()
+    await known.look()
+
+    assert (known.of(0), known.of(3), known.of(2)) == ("a.example:1", "b.example:2", "")
+    assert len(told) == 1

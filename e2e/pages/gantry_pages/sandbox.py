@@ -1,0 +1,208 @@
+"""Where one page is typed: a folder of its own, ports of its own, and a shell that finds this checkout's `gantry`.
+
+    page says                 sandbox does
+    gantry up                 the same, on ports that nobody else uses
+    127.0.0.1:9876            the port that stands for it, in commands, files, programs and in what must come
+    gantry, python            those of the environment that runs the tests
+
+That is all that differs from what a reader types. Whatever a page leaves running is stopped when it ends: what was left
+in a terminal gets Ctrl-C, and `gantry down` is called where a page has left its folder's stack up.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, final
+
+from gantry_broker.testing.ports import free_port_run
+from gantry_pages.blocks import Block, Kind, missing_lines
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+DEADLINE_S: Final = 180.0
+"""For one block. A machine that is busy with other tests takes long."""
+NAME_SERVERS, BROKERS, SIDECARS = range(9876, 9880), range(10909, 10945), range(8080, 8090)
+"""The ports that pages speak of."""
+
+
+class PageFailed(Exception):
+    """A block did not do what its page says."""
+
+
+@dataclass(frozen=True)
+class Java:
+    """How programs in Java are compiled and run."""
+
+    compiler: str
+    machine: str
+    class_path: str
+
+
+@final
+class Sandbox:
+    """One page's place. Use it inside ``with``."""
+
+    def __init__(self, folder: Path, *, java: Java | None = None) -> None:
+        self._folder: Final = folder
+        self._java: Final = java
+        self._ports: Final = _ports()
+        self._left: Final[list[_Left]] = []
+        self._environment: Final = self._prepare()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for left in reversed(self._left):
+            left.stop()
+        if (self._folder / ".gantry/local").exists():
+            subprocess.run(
+                ["gantry", "down"], cwd=self._folder, env=self._environment, timeout=DEADLINE_S, check=False,
+                capture_output=True,
+            )  # fmt: skip
+
+    def run(self, block: Block) -> None:
+        """Do what a reader does with it. Raises PageFailed."""
+        if block.reason or block.kind is Kind.PICTURE:
+            return
+        text = self._moved(block.text)
+        if block.kind is not Kind.COMMANDS:
+            path = self._folder / block.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        if block.kind is Kind.FILE:
+            return
+        if block.goes_on_after:
+            self._leave_running(block, text)
+            return
+        for command in self._commands(block, text):
+            done = self._done(block, command)
+            missing = list(missing_lines(tuple(map(self._moved, block.expected)), done.stdout))
+            if done.returncode != 0 or missing:
+                raise PageFailed(
+                    f"line {block.line}: exit code {done.returncode}, missing {missing}\n--- typed\n{command}\n"
+                    f"--- printed\n{done.stdout}"
+                )
+
+    def _commands(self, block: Block, text: str) -> list[str]:
+        """What a shell is given: a block is one call, which ends at the first failure."""
+        if block.kind is Kind.COMMANDS:
+            return [text]
+        if block.language == "python":
+            return [f"python -W error {shlex.quote(block.name)}"]
+        assert self._java is not None, "a page with Java is run where there is Java"
+        path, main = shlex.quote(self._java.class_path), Path(block.name).stem
+        home = shlex.quote(f"-Duser.home={self._folder}/home")
+        logs = shlex.quote(f"-Drocketmq.client.logRoot={self._folder}/home/logs")
+        compiled = f"{self._java.compiler} -d classes -cp {path} {shlex.quote(block.name)}"
+        return [f"{compiled} && {self._java.machine} -XX:-UsePerfData {home} {logs} -cp classes:{path} {main}"]
+
+    def _done(self, block: Block, command: str) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", command], cwd=self._folder, env=self._environment, text=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=DEADLINE_S,
+                check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise PageFailed(f"line {block.line}: not done within {DEADLINE_S:.0f} s:\n{command}") from error
+
+    def _leave_running(self, block: Block, text: str) -> None:
+        left = _Left(text, self._folder, self._environment)
+        self._left.append(left)
+        expected = (*map(self._moved, block.expected), self._moved(block.goes_on_after))
+        deadline = time.monotonic() + DEADLINE_S
+        while list(missing_lines(expected, left.printed)):
+            if left.process.poll() is not None or time.monotonic() > deadline:
+                raise PageFailed(f"line {block.line}: it did not come to {expected}:\n{text}\n---\n{left.printed}")
+            time.sleep(0.05)
+
+    def _moved(self, text: str) -> str:
+        """The text with this sandbox's ports."""
+        return re.sub(r"\b\d{4,5}\b", lambda match: str(self._ports.get(int(match[0]), match[0])), text)
+
+    def _prepare(self) -> Mapping[str, str]:
+        programs = self._folder / "bin"
+        programs.mkdir()
+        options = (
+            f"--namesrv-port {self._ports[9876]} --broker-port {self._ports[10911]}",
+            f"--console-port {self._ports[8080]}",
+        )
+        gantry = f"{shlex.quote(sys.executable)} -m gantry_cli"
+        _program(
+            programs / "gantry",
+            f'[ "${{1-}}" = up ] || exec {gantry} "$@"\nshift\n'
+            f'case " $* " in *" --single "*) exec {gantry} up {options[0]} "$@" ;; esac\n'
+            f'exec {gantry} up {" ".join(options)} "$@"\n',
+        )
+        _program(programs / "python", f'exec {shlex.quote(sys.executable)} "$@"\n')
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("GANTRY_")}
+        return kept | {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT}/broker/src:{ROOT}/operator/src",
+            "PYTHONUNBUFFERED": "1",
+            "TMPDIR": str(self._folder),
+        }
+
+
+def _program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+
+
+def _ports() -> dict[int, int]:
+    moved: dict[int, int] = {}
+    for ports in (NAME_SERVERS, BROKERS, SIDECARS):
+        moved |= dict(zip(ports, range(first := free_port_run(len(ports)), first + len(ports)), strict=True))
+    return moved
+
+
+@final
+class _Left:
+    """A command that goes on in a terminal of its own."""
+
+    def __init__(self, text: str, folder: Path, environment: Mapping[str, str]) -> None:
+        self.process: Final = subprocess.Popen(
+            ["bash", "-c", f"set -e\n{text}"], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        self._lines: Final[list[str]] = []
+        self._reader: Final = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def printed(self) -> str:
+        return "".join(self._lines)
+
+    def stop(self) -> None:
+        """Ctrl-C for everything that it started, and SIGKILL for what does not mind."""
+        for number, patience_s in ((signal.SIGINT, 60.0), (signal.SIGKILL, 10.0)):
+            try:
+                os.killpg(self.process.pid, number)
+            except ProcessLookupError:
+                break
+            try:
+                self.process.wait(patience_s)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        self._reader.join(10.0)
+        assert self.process.stdout is not None, "piped"
+        self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None, "piped"
+        for line in self.process.stdout:
+            self._lines.append(line)

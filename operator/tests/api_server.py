@@ -1,0 +1,111 @@
+"""A real API server of Kubernetes with an empty store, on loopback: no node, no controller, and up in seconds."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from gantry_broker.testing.ports import free_ports
+from gantry_broker.testing.programs import kubernetes_program
+
+TOKEN = "a-token-of-an-administrator"
+START_S = 90.0
+
+
+class ApiServer:
+    """Questions to it."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"https://127.0.0.1:{port}"
+        self._tls = ssl.create_default_context()
+        self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE  # it made its certificate just now
+
+    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
+        """Status and answer."""
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, context=self._tls, timeout=30) as answer:
+                return answer.status, _value(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, _value(error.read())
+
+    def apply(self, path: str, document: dict[str, Any], *, is_dry: bool = False) -> tuple[int, Any]:
+        """Server-side apply, as the operator does it."""
+        flags = "?fieldManager=test&force=true" + ("&dryRun=All" if is_dry else "")
+        return self.ask("PATCH", path + flags, document, "application/apply-patch+yaml")
+
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+        try:
+            return self.ask("GET", "/readyz")[0] == 200
+        except (OSError, urllib.error.URLError):
+            return False
+
+
+@contextmanager
+def api_server(folder: Path) -> Iterator[ApiServer]:
+    """One of its own for a test or a module of tests."""
+    store, peers, port = free_ports(3)
+    (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n")
+    _make_keys(folder)
+    url = f"http://127.0.0.1:{store}"
+    with ExitStack() as stack:
+        _run(stack, folder, "etcd", f"--data-dir={folder}/etcd", "--unsafe-no-fsync", f"--listen-client-urls={url}",
+             f"--advertise-client-urls={url}", f"--listen-peer-urls=http://127.0.0.1:{peers}")  # fmt: skip
+        _run(stack, folder, "kube-apiserver", f"--etcd-servers={url}", "--bind-address=127.0.0.1",
+             f"--secure-port={port}", f"--cert-dir={folder}/certs", f"--token-auth-file={folder}/tokens.csv",
+             "--service-account-issuer=https://example.com", f"--service-account-key-file={folder}/accounts.pub",
+             f"--service-account-signing-key-file={folder}/accounts.key", "--authorization-mode=RBAC",
+             "--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount")  # fmt: skip
+        server = ApiServer(port)
+        deadline = time.monotonic() + START_S
+        while not server.is_ready():
+            assert time.monotonic() < deadline, (folder / "kube-apiserver.log").read_text()[-2000:]
+            time.sleep(0.2)
+        yield server
+
+
+def _run(stack: ExitStack, folder: Path, name: str, *arguments: str) -> None:
+    program = kubernetes_program(name)
+    assert program is not None, "tests that come here are marked with needs_api_server"
+    log = stack.enter_context((folder / f"{name}.log").open("wb"))
+    process = subprocess.Popen([program, *arguments], stdout=log, stderr=log, cwd=folder)
+
+    def end() -> None:
+        process.kill()
+        process.wait()
+
+    stack.callback(end)
+
+
+def _make_keys(folder: Path) -> None:
+    """For tokens of service accounts, which nobody uses here."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    (folder / "accounts.key").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+    )
+    (folder / "accounts.pub").write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+
+
+def _value(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body.decode("utf-8", "replace")

@@ -1,0 +1,34 @@
+"""A broker with access control: the sidecar asks it by the account in its file, and by another when that changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from admin_scene import broker_beside, sidecar_beside, wait_for
+
+from gantry_access import Credentials
+from gantry_broker.testing.accounts import ADMIN, write_accounts
+
+
+def write_credentials(path: Path, account: Credentials, secret: str | None = None) -> None:
+    path.write_text(f"accessKey: {account.access_key}\nsecretKey: {secret or account.secret_key}\n")
+
+
+def test_an_account_is_replaced_without_a_restart(tmp_path: Path) -> None:
+    """With the wrong secret its tables come from the disk; once the file has the right one, from the broker itself."""
+    conf = {"aclEnable": "true", "aclFile": str(write_accounts(tmp_path / "plain_acl.yml")), "haListenPort": "-1"}
+    path = tmp_path / "account.yml"
+    write_credentials(path, ADMIN, "another-secret")
+    with broker_beside(tmp_path / "store", **conf), sidecar_beside(
+        tmp_path / "store", "--broker-credentials", str(path)
+    ) as sidecar:  # fmt: skip
+        sidecar.wait_ready()
+        wait_for(lambda: "has not answered" in str(sidecar.get("/v1/topics").json().get("reason")), "it is refused")
+        assert sidecar.get("/v1/topics").json().get("source") != "broker"
+        assert sidecar.get("/v1/status").json()["flush_mode"] is None
+
+        write_credentials(path, ADMIN)
+        wait_for(lambda: sidecar.get("/v1/topics").json().get("source") == "broker", "the right one is used")
+        wait_for(lambda: sidecar.get("/v1/status").json()["flush_mode"] == "async", "its settings are known, too")
+
+        assert ADMIN.secret_key not in sidecar.child.log and "another-secret" not in sidecar.child.log

@@ -1,0 +1,220 @@
+"""The custom resource and all that is rendered, judged by a real API server: rules, defaults, edits, subresources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from api_server import ApiServer, api_server
+from charts_scene import ROOT
+from objects_scene import EVERYTHING, facts, group, rendered
+
+from gantry_operator.objects import group_token, secret
+from gantry_operator.objects.base import Object
+from gantry_spec.manifest.changes import FIXED
+from gantry_spec.manifest.group import Spec
+from gantry_spec.manifest.reading import group_of, plain
+from gantry_spec.manifest.rules import RULES
+
+pytestmark = pytest.mark.needs_api_server
+
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
+GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
+PLURALS = {"NetworkPolicy": "networkpolicies"}
+
+BROKEN: list[tuple[str, dict[str, Any]]] = [
+    ("needs at least one slave less", {"slaves": 1, "replication": {"inSyncReplicas": 3}}),
+    ("mode Sync needs inSyncReplicas of 2", {"replication": {"inSyncReplicas": 1}}),
+    ("mode Async waits for no slave", {"replication": {"mode": "Async", "inSyncReplicas": 2}, "slaves": 2}),
+    ("mode Async waits for no acknowledgement", {"replication": {"mode": "Async", "ack": "Flushed"}}),
+    ("not both", {"nameServers": {"replicas": 1, "addresses": ["a.example:9876"]}}),
+    ("segmentSize must be at least 1Mi", {"writeBuffer": {"medium": "HugePages-2Mi", "segmentSize": "3Mi"}}),
+    ("at least three files", {"storage": {"size": "2Gi"}}),
+    (
+        "maxAtRisk cannot be shorter",
+        {"slaves": 0, "replication": {"mode": "Async"}, "durability": {"maxAtRisk": "100ms"}},
+    ),
+    ("switchback moves", {"failover": {"mode": "Disabled", "switchback": True}}),
+    ("decided by another field", {"broker": {"brokerRole": "SLAVE"}}),
+]
+"""Every rule, by what the API server says, and a spec that breaks it."""
+
+SHAPES: list[tuple[str, dict[str, Any]]] = [
+    ("unknown field", {"shard": 2}),
+    ("shards", {"shards": 0}),
+    ("replication.mode", {"replication": {"mode": "sync"}}),
+    ("flush.interval", {"flush": {"interval": "soon"}}),
+    ("Duplicate value", {"topics": [{"name": "a"}, {"name": "a"}]}),
+]
+"""What the schema itself refuses."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """One with the definition and two namespaces, one of them for restricted pods only."""
+    with api_server(tmp_path_factory.mktemp("api")) as made:
+        status, answer = made.apply(DEFINITION, yaml.safe_load((ROOT / "manifests/crd.yaml").read_text()))
+        assert status == 201, answer
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        for name in ("shop", "gantry-system"):
+            document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+            assert made.apply(f"/api/v1/namespaces/{name}", document)[0] == 201
+        while made.ask("GET", GROUPS)[0] != 200:
+            pass
+        yield made
+
+
+def document(spec: dict[str, Any] | None, name: str = "orders") -> Object:
+    """A group as somebody writes it."""
+    head: Object = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": name}}
+    return head | ({} if spec is None else {"spec": spec})
+
+
+def create(server: ApiServer, spec: dict[str, Any] | None, name: str = "orders") -> tuple[int, Any]:
+    """As `kubectl apply` does first: nothing is kept of it."""
+    return server.ask("POST", f"{GROUPS}?dryRun=All&fieldValidation=Strict", document(spec, name))
+
+
+def test_every_rule_has_a_spec_that_breaks_it() -> None:
+    """A rule that is added says here what it refuses."""
+    messages = [rule.message for rule in RULES if rule.cel]
+
+    assert len(messages) == len(BROKEN)
+    for part, _ in BROKEN:
+        assert any(part in message for message in messages), part
+
+
+@pytest.mark.parametrize(("said", "spec"), [*BROKEN, *SHAPES], ids=[said for said, _ in [*BROKEN, *SHAPES]])
+def test_the_api_server_refuses_what_we_refuse(server: ApiServer, said: str, spec: dict[str, Any]) -> None:
+    """With our words, before anything is stored."""
+    status, answer = create(server, spec)
+
+    assert status in (400, 422), answer
+    assert said in answer["message"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "manifests/samples").glob("*.yaml")), ids=lambda path: path.stem)
+def test_samples_are_taken(server: ApiServer, path: Path) -> None:
+    """As they lie there."""
+    sample = yaml.safe_load(path.read_text())
+
+    status, answer = server.ask("POST", f"{GROUPS}?dryRun=All&fieldValidation=Strict", sample)
+
+    assert status == 201, answer
+
+
+@pytest.mark.parametrize("spec", [None, {}, {"shards": 2}, EVERYTHING], ids=["none", "empty", "a field", "everything"])
+def test_the_server_fills_in_our_defaults(server: ApiServer, spec: dict[str, Any] | None) -> None:
+    """What comes back is read as what was written: the same group, whoever fills in what was not said."""
+    status, answer = create(server, spec)
+
+    assert status == 201, answer
+    head = {name: answer[name] for name in ("apiVersion", "kind", "metadata")}
+    assert group_of(head | {"spec": answer["spec"]}).spec == group_of(head | {"spec": spec or {}}).spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_taken"),
+    [
+        ({"storage": {"size": "30Gi"}}, True),
+        ({"storage": {"size": "20480Mi"}}, True),
+        ({"storage": {"size": "10Gi"}}, False),
+        ({"storage": {"storageClassName": "other"}}, False),
+        ({"writeBuffer": {"segmentSize": "1024Mi"}}, True),
+        ({"writeBuffer": {"segmentSize": "512Mi"}}, False),
+        ({"slaves": 2, "shards": 3}, True),
+    ],
+    ids=["grow", "same in other words", "shrink", "class", "same segment", "other segment", "counts"],
+)
+def test_an_edit_changes_what_may_change(server: ApiServer, spec: dict[str, Any], is_taken: bool) -> None:
+    """Fixed fields stay as they are, and a volume only grows; every such rule is tried."""
+    path = f"{GROUPS}/edited"
+    assert server.apply(path, document({}, "edited"))[0] in (200, 201)
+
+    status, answer = server.ask("PATCH", f"{path}?dryRun=All", {"spec": spec}, "application/merge-patch+json")
+
+    assert (status == 200) is is_taken, answer
+    if not is_taken:
+        assert any(f"{one.path}: {one.reason}" in answer["message"] for one in FIXED)
+
+
+def test_a_name_has_to_fit_into_those_of_pods(server: ApiServer) -> None:
+    """Forty characters, or a pod could not be named."""
+    assert create(server, {}, "a" * 40)[0] == 201
+    assert create(server, {}, "a" * 41)[0] == 422
+
+
+def test_status_and_scale_are_apart_from_the_spec(server: ApiServer) -> None:
+    """Whoever writes the status changes no spec, and `kubectl scale` changes the number of shards."""
+    path = f"{GROUPS}/scaled"
+    assert server.apply(path, document({}, "scaled"))[0] in (200, 201)
+    change = {"spec": {"shards": 9}, "status": {"shards": 1, "selector": "gantry.dev/group=scaled", "phase": "Ready"}}
+
+    status, answer = server.ask("PATCH", f"{path}/status", change, "application/merge-patch+json")
+    scaled = server.ask("PATCH", f"{path}/scale", {"spec": {"replicas": 2}}, "application/merge-patch+json")
+
+    assert (status, answer["spec"]["shards"], answer["status"]["phase"]) == (200, 1, "Ready")
+    assert scaled[1]["status"]["selector"] == "gantry.dev/group=scaled"
+    assert server.ask("GET", path)[1]["spec"]["shards"] == 2
+
+
+def path_of(one: Object) -> str:
+    """Where the API server has an object."""
+    version, plural = one["apiVersion"], PLURALS.get(one["kind"], f"{one['kind'].lower()}s")
+    root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
+    namespace = one["metadata"].get("namespace")
+    return f"{root}/{f'namespaces/{namespace}/' if namespace else ''}{plural}/{one['metadata']['name']}"
+
+
+@pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_everything_that_is_rendered_is_taken(server: ApiServer, spec: dict[str, Any]) -> None:
+    """Every object of a group, and applying it once more changes nothing of it."""
+    one = group(**spec)
+    for made in [secret(one, group_token(bytes(32), one)), *rendered(one, facts())]:
+        status, first = server.apply(path_of(made), made)
+        assert status in (200, 201), (made["kind"], first)
+        _, again = server.apply(path_of(made), made)
+        assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], made["kind"]
+
+
+@pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_pods_are_admitted_where_only_restricted_ones_are(server: ApiServer, spec: dict[str, Any]) -> None:
+    """Made of the templates as a StatefulSet would; its twin that may grow is refused."""
+    for made in rendered(group(**spec), facts()):
+        if made["kind"] != "StatefulSet":
+            continue
+        pod_spec = made["spec"]["template"]["spec"]
+        claims = [
+            {"name": claim["metadata"]["name"], "persistentVolumeClaim": {"claimName": "x"}}
+            for claim in made["spec"].get("volumeClaimTemplates", [])
+        ]
+        body = pod_spec | {"volumes": [*pod_spec["volumes"], *claims], "priorityClassName": ""}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{made['metadata']['name']}-0"}, "spec": body}
+
+        status, answer = server.ask("POST", "/api/v1/namespaces/shop/pods?dryRun=All", pod)
+        assert status == 201, answer["message"]
+        body["containers"][0]["securityContext"] = {}
+        status, answer = server.ask("POST", "/api/v1/namespaces/shop/pods?dryRun=All", pod)
+        assert status == 403 and "PodSecurity" in answer["message"]
+
+
+def test_the_manifests_of_the_operator_are_taken(server: ApiServer) -> None:
+    """What `kubectl apply` would send, one after another."""
+    for made in yaml.safe_load_all((ROOT / "manifests/operator.yaml").read_text()):
+        if made:
+            status, answer = server.apply(path_of(made), made)
+            assert status in (200, 201), answer
+
+
+def test_the_default_of_the_whole_spec_is_ours() -> None:
+    """It stands in the definition as a whole, since rules are tried on it before anything is filled in."""
+    definition = yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    ours = plain(Spec())
+    ours["nameServers"].pop("replicas")
+    ours["replication"].pop("inSyncReplicas")
+
+    assert schema["default"] == ours
