@@ -31,6 +31,11 @@ def registry_of(groups: Groups, login: Callable[[], kopf.ConnectionInfo]) -> kop
     async def logged_in(**_: object) -> kopf.ConnectionInfo:
         return await asyncio.to_thread(login)
 
+    @kopf.on.cleanup(registry=registry, id="cleanup")
+    async def ended(**_: object) -> None:
+        """Before Kopf waits for whatever still runs: nothing of ours does."""
+        await groups.close()
+
     for kind, label in groups.watched.items():
         _watch(registry, groups, kind, label)
     return registry
@@ -51,7 +56,7 @@ def settings_of() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.peering.standalone = True  # who leads is decided by our own Lease
     settings.posting.enabled = False  # events are told by us, with reasons that never change
-    settings.watching.server_timeout = 300.0
+    settings.watching.server_timeout = 300  # a whole number, or the API server refuses it
     settings.watching.inactivity_timeout = 70.0
     settings.watching.connect_timeout = 10.0
     settings.networking.request_timeout = 30.0

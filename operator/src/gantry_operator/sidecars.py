@@ -78,7 +78,7 @@ class HttpSidecars:
         return await self._ask(peer, "GET", f"/v1/role/now?timeout_ms={timeout_ms}", None, self._look_timeout_s)
 
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
-        return await self._ask(peer, "GET", "/v1/topics?limit=10000", None, self._look_timeout_s)
+        return await self._ask(peer, "GET", "/v1/topics?limit=1000", None, self._look_timeout_s)
 
     async def order(self, peer: Peer, action: act.MemberAction) -> None:
         name, body, own_ms = order_of(action)

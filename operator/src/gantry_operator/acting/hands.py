@@ -96,7 +96,7 @@ class Hands:
             await self._doing(action, group, token)
         except OperatorError as error:
             refusal = f"{type(error).__name__}: {error}"
-        level = logging.WARNING if refusal else logging.INFO
+        level = logging.WARNING if refusal else logging.DEBUG if isinstance(action, act.Start) else logging.INFO
         facts = {"group": "/".join(self._objects.key), "action": line_of(action), "refusal": refusal}
         log.log(level, "not done" if refusal else "done", extra=facts)
         self._told(action, refusal)
