@@ -232,9 +232,10 @@ def report_latencies(broker: BrokerChild, limited: str, polite: str, size: int, 
     """Of sends, beside readers of the `sendfile` ports at the two addresses."""
     readers = {"none": None, "default rate": limited, "full speed": polite}
     took: dict[str, list[float]] = {name: [] for name in readers}
-    for _ in range(turns):
-        for name, address in readers.items():
-            with reading(address, size):
+    for turn in range(turns):
+        names = list(readers)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            with reading(readers[name], size):
                 took[name] += latencies_ms(broker, sends)
     alone = statistics.quantiles(took["none"], n=1000)
     for name, values in took.items():

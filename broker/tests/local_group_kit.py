@@ -20,8 +20,11 @@ import msgspec
 
 from gantry_cli.local.look import Look
 from gantry_cli.local.looking import running_look
+from gantry_cli.local.plan import Planner, Wanted
+from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_client import ClientError, ClientSettings, Message, Producer
+from gantry_spec.manifest import BrokerGroup, read_group
 
 TIMEOUT_S: Final = 90.0
 FREE_PORTS: Final = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
@@ -42,6 +45,18 @@ def manifest(**spec: str) -> str:
     lines = [f"  {name}: {value}" for name, value in fields.items()]
     head = ["apiVersion: gantry.dev/v1alpha1", "kind: BrokerGroup", "metadata: {name: crew}", "spec:"]
     return "\n".join([*head, *lines, ""])
+
+
+def group_of(spec: str) -> BrokerGroup:
+    """A manifest that was read."""
+    return read_group(f"apiVersion: gantry.dev/v1alpha1\nkind: BrokerGroup\nmetadata: {{name: crew}}\nspec: {spec}")
+
+
+def planned(state: Path, spec: str, before: GroupRecord | None = None) -> GroupRecord:
+    """Where a group would be: on free ports, or on those that it had."""
+    kinds = (NAME_SERVER, BROKER, SIDECAR) if before is None else ()
+    typed = Wanted(ports=tuple((kind, 0) for kind in kinds))
+    return Planner(GroupState(state), group_of(spec), typed, before).record
 
 
 def gantry(*words: str, code: int | None = 0) -> str:

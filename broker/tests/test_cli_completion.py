@@ -122,6 +122,23 @@ def test_every_shell_gets_a_script_that_calls_back(
         assert subprocess.run([here, "-n", str(tmp_path / "script")], check=False).returncode == 0
 
 
+@pytest.mark.parametrize("damage", [None, "{", "[]"], ids=["none", "torn", "other"])
+def test_record_of_a_local_group_that_is_damaged_offers_nothing(
+    program: dict[str, str], damage: str | None, tmp_path: Path
+) -> None:
+    """The command says what is wrong with it; Tab says nothing."""
+    if damage is not None:
+        (tmp_path / ".gantry/local").mkdir(parents=True)
+        (tmp_path / ".gantry/local/group.json").write_text(damage)
+    asked = program | {"_GANTRY_COMPLETE": "zsh_complete", "COMP_WORDS": "gantry kill ", "COMP_CWORD": "2"}
+
+    answer = subprocess.run(
+        ["gantry"], env=asked, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (answer.returncode, answer.stdout.strip(), answer.stderr) == (0, "", "")
+
+
 def test_overview_is_completed_without_importing_commands(program: dict[str, str], tmp_path: Path) -> None:
     """Names come from the table: the first Tab of the day does not load every command's module."""
     asking = (

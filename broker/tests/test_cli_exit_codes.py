@@ -40,6 +40,8 @@ ABSENT = [
     ),
     *(f"ha {name} --socket /nowhere/s --epoch 8 --master 192.0.2.1:1" for name in ("follow", "demote")),
     "status --page /nowhere/status",
+    *(f"{name} --data /nowhere/x" for name in ("explain", "kill master-0", "promote 0", "bundle")),
+    f"apply --data /nowhere/x -f {__file__}",
 ]
 
 

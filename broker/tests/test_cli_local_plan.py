@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
+from local_group_kit import group_of, planned
 
 from gantry_cli.errors import CliError
 from gantry_cli.local import buffers
+from gantry_cli.local.access import access_of, make_replication_secret
 from gantry_cli.local.buffers import Mount
-from gantry_cli.local.child import boot_id_of
-from gantry_cli.local.lease_file import LeaseFile
 from gantry_cli.local.names import member_name, parse_member
-from gantry_cli.local.orphans import wait_for_end
-from gantry_cli.local.plan import DEFAULT_MANIFEST, Planner, Wanted, notes_of, refuse_unrunnable
+from gantry_cli.local.plan import DEFAULT_MANIFEST, notes_of, require_room
 from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR, PortPlan
-from gantry_cli.local.state import GroupRecord, GroupState, Held
-from gantry_cli.local.whole_file import write_whole
-from gantry_spec.lease import Goal, LeaseRecord
-from gantry_spec.manifest import BrokerGroup, Spec, read_group
-from gantry_spec.manifest.annotations import wanted
-from gantry_spec.observed import LastWord
+from gantry_cli.local.state import GroupState
+from gantry_spec.manifest import Spec, read_group
 
-HEAD = "apiVersion: gantry.dev/v1alpha1\nkind: BrokerGroup\nmetadata: {name: crew}\n"
 MIB = 1 << 20
-
-
-def group_of(spec: str) -> BrokerGroup:
-    return read_group(f"{HEAD}spec: {spec}")
 
 
 def spec_of(spec: str) -> Spec:
@@ -95,12 +82,6 @@ def test_a_group_without_a_port_left_is_told() -> None:
         PortPlan(is_free=lambda port: False).next(SIDECAR, 65_000)
 
 
-def planned(state: Path, spec: str, before: GroupRecord | None = None) -> GroupRecord:
-    """On free ports, or on those that it had."""
-    kinds = (NAME_SERVER, BROKER, SIDECAR) if before is None else ()
-    return Planner(GroupState(state), group_of(spec), Wanted(ports=tuple((kind, 0) for kind in kinds)), before).record
-
-
 def test_ports_stay_over_runs_and_edits(tmp_path: Path) -> None:
     """Whoever had a port has it in the next run, though there are more members now; the new ones get others."""
     first = planned(tmp_path, "{slaves: 1}")
@@ -140,11 +121,34 @@ def test_the_default_group_is_a_pair() -> None:
 
 
 @pytest.mark.parametrize("field", ["aclSecret", "tlsSecret"])
-def test_a_promise_that_cannot_be_kept_here_is_refused(field: str) -> None:
+def test_a_promise_that_cannot_be_kept_here_is_refused(tmp_path: Path, field: str) -> None:
     """Accounts and certificates that are asked for and are not there must not be left out silently."""
     with pytest.raises(CliError, match=rf"spec\.access\.{field}"):
-        refuse_unrunnable(spec_of(f"{{access: {{{field}: keys}}}}"))
-    refuse_unrunnable(spec_of("{}"))
+        access_of(spec_of(f"{{access: {{{field}: keys}}}}"), GroupState(tmp_path))
+    assert access_of(spec_of("{}"), GroupState(tmp_path)).broker_keys == ()
+
+
+def test_a_secret_is_a_folder_with_the_keys_that_it_has_in_a_cluster(tmp_path: Path) -> None:
+    """Accounts and the group's own account; a broken account is a line that shows nothing of it."""
+    state, spec = GroupState(tmp_path), spec_of("{access: {aclSecret: keys}}")
+    folder = tmp_path / "secrets" / "keys"
+    folder.mkdir(parents=True)
+    (folder / "plain_acl.yml").write_text("accounts: []\n")
+    (folder / "credentials").write_text("accessKey: a-name\nsecretKey: a-secret-of-ours\n")
+
+    access = access_of(spec, state)
+    make_replication_secret(access)
+    made = (tmp_path / "replication-secret").read_text()
+    make_replication_secret(access)
+
+    assert dict(access.broker_keys)["aclFile"] == str(folder / "plain_acl.yml")
+    assert "aclEnable=true" in access.name_server_conf and "a-secret-of-ours" not in repr(access)
+    assert made == (tmp_path / "replication-secret").read_text() and len(made) >= 32
+    assert (tmp_path / "replication-secret").stat().st_mode & 0o777 == 0o600
+    (folder / "credentials").write_text("a-secret-of-ours\n")
+    with pytest.raises(CliError) as caught:
+        access_of(spec, state)
+    assert "a-secret-of-ours" not in caught.value.format_message()
 
 
 def test_what_means_nothing_here_is_said() -> None:
@@ -186,6 +190,19 @@ def test_buffers_never_take_more_memory_than_there_is() -> None:
         buffers.choose(spec, 90 * MIB + 200_000, [], MEMORY)
 
 
+def test_a_member_that_comes_later_must_fit_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit adds a slave: its buffers are asked for before it starts, where the others have theirs."""
+    spec = buffered("Memory")
+    free = [5 * MIB]
+    monkeypatch.setattr(buffers, "memory_mount", lambda: Mount(Path("/dev/shm"), free[0]))
+
+    require_room(spec, Path("/dev/shm"))
+    require_room(spec, None)
+    free[0] = 4 * MIB
+    with pytest.raises(CliError, match=r"need 4\.0 MiB, and /dev/shm has room for 3\.6 MiB"):
+        require_room(spec, Path("/dev/shm"))
+
+
 def test_memory_does_not_take_huge_pages_and_off_takes_nothing() -> None:
     """Each medium means what it says."""
     huge = [Mount(Path("/huge"), 100 * MIB)]
@@ -210,121 +227,3 @@ def test_only_mounts_of_small_huge_pages_count(tmp_path: Path) -> None:
     )
 
     assert [mount.path for mount in buffers.huge_mounts(mounts)] == [tmp_path]
-
-
-# ------- files
-
-
-def lease_record(epoch: int) -> LeaseRecord:
-    return LeaseRecord(epoch=epoch, goal=Goal(why="a test"))
-
-
-def test_a_lease_is_replaced_only_by_who_has_seen_it(tmp_path: Path) -> None:
-    """Compare and swap: a second write for the same version changes nothing; another process finds the first."""
-    lease = LeaseFile(tmp_path / "lease-0.json", lambda: 7)
-
-    assert lease.observed.record is None and lease.observed.seen_ms == 7
-    assert lease.write(None, lease_record(1000))
-    assert not lease.write(None, lease_record(2000)), "somebody was faster"
-    assert lease.write("1", lease_record(3000))
-
-    found = LeaseFile(tmp_path / "lease-0.json", lambda: 9).observed
-    assert found.record is not None and (found.record.epoch, found.record.version, found.seen_ms) == (3000, "2", 9)
-
-
-def test_a_loss_that_was_accepted_is_written_down(tmp_path: Path) -> None:
-    """An order's size in the Lease, as ``gantry promote --accept-loss`` leaves it."""
-    [order] = wanted({"gantry.dev/promote": "0", "gantry.dev/accept-loss": "64Mi"}).orders
-    goal = Goal(why="it was ordered", wish=order.id, loss_accepted=order.loss_accepted)
-
-    LeaseFile(tmp_path / "l", lambda: 0).write(None, LeaseRecord(epoch=1000, goal=goal))
-
-    found = LeaseFile(tmp_path / "l", lambda: 0).observed.record
-    assert found is not None and found.goal is not None and found.goal.loss_accepted == 64 * MIB
-
-
-@pytest.mark.parametrize("name", ["group.json", "lease-0.json", "annotations.json", "manifest.yaml", "words.json"])
-@pytest.mark.parametrize("content", [b"", b'{"epoch"', b"\xff\xfe", b"[1]"], ids=["empty", "torn", "binary", "other"])
-def test_a_damaged_file_is_a_line_with_a_remedy(tmp_path: Path, name: str, content: bytes) -> None:
-    """Nothing is guessed from half a file: it is named, and what to do about it."""
-    state = GroupState(tmp_path)
-    (tmp_path / name).write_bytes(content)
-    readers: dict[str, Callable[[], object]] = {
-        "group.json": state.read_group,
-        "lease-0.json": lambda: LeaseFile(state.lease(0), lambda: 0),
-        "annotations.json": state.read_annotations,
-        "manifest.yaml": state.read_manifest,
-        "words.json": lambda: state.read_words("boot"),
-    }
-
-    with pytest.raises(CliError) as caught:
-        readers[name]()
-
-    text = caught.value.format_message()
-    assert str(tmp_path / name) in text and " -- " in text and "\n" not in text
-
-
-def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
-    """A write that is cut off leaves what was there before."""
-    path = tmp_path / "file"
-    write_whole(path, b"before")
-    os.mkdir(tmp_path / ".file.new")  # the next one cannot even begin
-
-    with pytest.raises(OSError):
-        write_whole(path, b"after")
-
-    assert path.read_bytes() == b"before"
-
-
-def test_the_secret_is_made_once_and_only_we_can_read_it(tmp_path: Path) -> None:
-    """The same token in every run, in a file of ours alone; a damaged one is no token."""
-    state = GroupState(tmp_path)
-    token = state.token()
-
-    assert len(token) >= 32 and state.token() == token
-    assert state.token_file.stat().st_mode & 0o777 == 0o600
-    state.token_file.write_text("nothing")
-    with pytest.raises(CliError, match="damaged"):
-        state.token()
-
-
-def test_last_words_of_another_boot_are_not_believed(tmp_path: Path) -> None:
-    """Their times are of another clock."""
-    state = GroupState(tmp_path)
-    state.write_words("monday", {0: LastWord(epoch=1000, asked_ms=5, wrote=7)})
-
-    assert state.read_words("monday")[0].wrote == 7
-    assert state.read_words("tuesday") == {}
-
-
-def test_a_member_is_held_until_its_time_is_over(tmp_path: Path) -> None:
-    """Only this one, only so long; a damaged file holds nobody."""
-    state = GroupState(tmp_path)
-    state.write_held([Held(name="master-0", until_ms=100)])
-
-    assert state.is_held("master-0", 99) and not state.is_held("master-0", 100) and not state.is_held("slave-0-1", 1)
-    state.held_file.write_bytes(b"{")
-    assert not state.is_held("master-0", 1)
-
-
-def test_a_process_is_known_by_more_than_its_number(tmp_path: Path) -> None:
-    """A number that belongs to somebody else by now is no orphan of ours, and nobody waits for it."""
-    record = planned(tmp_path, "{}")
-    mine = boot_id_of(os.getpid())
-    record.members[0].pid, record.members[0].boot_id = os.getpid(), f"{mine}0"
-
-    told: list[str] = []
-    wait_for_end(record, told.append)
-
-    assert mine.startswith(f"{os.getpid()}-") and told == [] and boot_id_of(2**22 + 1) == ""
-
-
-def test_group_json_holds_no_secret(tmp_path: Path) -> None:
-    """The console's address is in it without its token."""
-    state = GroupState(tmp_path)
-    token = state.token()
-    state.write_group(planned(tmp_path, "{}"))
-
-    text = state.group_file.read_text()
-    assert token not in text and "/console/" in text
-    assert msgspec.json.decode(text.encode(), type=GroupRecord).name == "crew"

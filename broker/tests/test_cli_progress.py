@@ -2,6 +2,7 @@
 
 import os
 import pty
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -86,3 +87,41 @@ def test_nothing_moves_where_nobody_watches(
 def test_it_comes_before_anybody_wonders() -> None:
     """Everything that lasts longer than two seconds has shown something by then."""
     assert progress.LATE_S < 2.0
+
+
+LONG = [
+    ("status",),
+    ("topic", "list"),
+    ("topic", "describe", "orders"),
+    ("topic", "create", "orders"),
+    ("topic", "delete", "orders", "--yes"),
+    ("produce", "orders", "a body"),
+    ("group", "resend", "billing", "--from-dead-letters"),
+]
+
+
+@pytest.mark.parametrize("words", LONG, ids=" ".join)
+def test_command_that_waits_for_somebody_shows_it(words: tuple[str, ...]) -> None:
+    """A name server that takes the connection and says nothing: whoever waits sees that something goes on."""
+    controller, terminal = pty.openpty()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        at_once = "from gantry_cli import progress; progress.LATE_S = 0.0; from gantry_cli.main import main"
+        program = f"{at_once}; main({[*words, '-n', address]!r})"
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.DEVNULL, stderr=terminal, env=os.environ | {"PYTHONPATH": str(SOURCE), "TERM": "xterm"},
+        )  # fmt: skip
+        os.close(terminal)
+        seen = b""
+        try:
+            while b"0:00:0" not in seen:
+                seen += os.read(controller, 4096)  # an error when the command ends without having shown anything
+        finally:
+            process.kill()
+            process.wait()
+            os.close(controller)
+
+    assert b"0:00:0" in seen

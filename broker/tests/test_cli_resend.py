@@ -11,8 +11,6 @@ from click.testing import CliRunner, Result
 from crash.processes import HOST, broker, name_server
 
 from gantry_broker.testing.ports import free_port
-from gantry_cli import dead_letters
-from gantry_cli.dead_letters import COMMIT_EVERY, READER_PREFIX
 from gantry_cli.main import cli
 from gantry_client import (
     Admin,
@@ -23,7 +21,9 @@ from gantry_client import (
     ReceivedMessage,
     RetryLater,
     StartFrom,
+    dead_letters,
 )
+from gantry_client.dead_letters import COMMIT_EVERY, READER_PREFIX
 from gantry_client.testing import FakeCluster, ThreadedCluster, wait_until
 from gantry_client.testing.sending import send as fake_send
 from gantry_remoting.server import Connection
@@ -99,10 +99,16 @@ def test_a_dead_letter_is_what_it_was_when_it_was_sent(cluster: FakeCluster) -> 
     assert properties.keys() <= {"UNIQ_KEY", "KEYS", "TAGS", "own", "__SHARDINGKEY", "WAIT", "CLUSTER"}
 
 
-def test_group_that_never_gave_anything_up_has_nothing_to_send() -> None:
-    """Its topic of dead letters does not exist, and that is no failure."""
+def test_group_that_never_gave_anything_up_is_said_without_its_topic() -> None:
+    """Its topic of dead letters does not exist, and nobody is told to make it."""
     with ThreadedCluster(FakeCluster(auto_creates_topics=False)) as threaded:
-        assert done(threaded.cluster) == NOTHING
+        words = ["group", "resend", GROUP, "--from-dead-letters", "-n", threaded.cluster.name_server]
+        result = CliRunner().invoke(cli, words)
+
+    assert result.exit_code == 3
+    assert (
+        result.stderr.startswith(f"gantry: there are no dead letters of {GROUP} -- ") and "%DLQ%" not in result.stderr
+    )
 
 
 def test_each_goes_to_its_own_topic_and_only_once(cluster: FakeCluster) -> None:

@@ -148,6 +148,32 @@ def test_the_readme_opens_with_the_two_commands() -> None:
     assert text.index("```") < 400
 
 
+def figures(text: str) -> list[tuple[str, str]]:
+    """Ours and Apache's, of each row of the README's table."""
+    return re.findall(r"^\| [^|]*outstanding \| ([\d,]+) \| ([\d,]+) \|$", text, re.MULTILINE)
+
+
+def unmeasured(pairs: list[tuple[str, str]], benchmarks: str) -> list[tuple[str, str]]:
+    """Pairs of figures that are not in one row of the benchmarks."""
+    rows = [[cell.strip() for cell in line.split("|")] for line in benchmarks.splitlines()]
+    return [pair for pair in pairs if not any(set(pair) <= set(row) for row in rows)]
+
+
+def test_figures_of_the_readme_are_measured_ones() -> None:
+    """What the README says of speed is in the table that the benchmark writes; it also says where it is slower."""
+    pairs = figures((ROOT / "README.md").read_text())
+    benchmarks = (ROOT / "docs/benchmarks.md").read_text()
+
+    assert len(pairs) >= 5 and any(int(a.replace(",", "")) < int(b.replace(",", "")) for a, b in pairs)
+    assert unmeasured(pairs, benchmarks) == []
+    assert unmeasured([("27,308", "11,990")], benchmarks) == [("27,308", "11,990")], "one that is made up is caught"
+
+
+def test_the_first_screen_is_short() -> None:
+    """A newcomer reads the README to its end."""
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
+
+
 def test_every_package_is_on_the_map() -> None:
     """Each import package that exists is named in ARCHITECTURE.md."""
     text = (ROOT / "ARCHITECTURE.md").read_text()

@@ -39,14 +39,12 @@ class Pod:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         port, ha, self.alive = free_ports(3)
-        for name in ("run", "group"):
-            (folder / name).mkdir()
+        (folder / "run").mkdir()
         known = {"orders-0-slave-1": "127.0.0.1", "orders-0": "127.0.0.9"}
         (folder / "run" / "addresses.json").write_text(json.dumps(known))
-        (folder / "group" / "live.conf").write_text("fileReservedTime=48\n")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gantry_cli", "pod", "broker", "--group", str(folder / "group"),
-             "--run", str(folder / "run"), "--alive", str(self.alive)],
+            [sys.executable, "-m", "gantry_cli", "pod", "broker", "--run", f"{folder}/run", "--still", "2",
+             "--alive", str(self.alive)],
             env={
                 **os.environ,
                 "POD_NAME": "orders-0-slave-1",
@@ -92,5 +90,18 @@ def test_a_broker_in_a_pod_is_a_member_that_comes_back(pod: Pod) -> None:
     assert pod.process.returncode == 0
     assert "was killed by SIGKILL; it starts again at once" in said
     conf = (pod.folder / "run" / "broker.conf").read_text().splitlines()
-    assert {"brokerId=3", "brokerIP1=127.0.0.1", "brokerMasterIP=127.0.0.9", "fileReservedTime=48"} <= set(conf)
+    assert {"brokerId=3", "brokerIP1=127.0.0.1", "brokerMasterIP=127.0.0.9"} <= set(conf)
     assert pod.wait_for(Phase.STOPPED) == second
+
+
+def test_a_broker_that_stands_still_is_killed_and_comes_back(pod: Pod) -> None:
+    """Its process lives, so nothing else would end it; what it had written is recovered."""
+    first = pod.wait_for(Phase.SERVING)
+
+    os.kill(first, signal.SIGSTOP)
+    pod.wait_for(Phase.SERVING, other_than=first)
+    pod.process.terminate()
+    _, said = pod.process.communicate(timeout=60)
+
+    assert pod.process.returncode == 0
+    assert "lives and stands still: it is killed" in said

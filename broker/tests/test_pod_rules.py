@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gantry_cli.pod.addresses import Addresses, NotYet
-from gantry_cli.pod.member import PodMember, member_of_pod, merged_conf
+from gantry_cli.pod.member import PodMember, member_of_pod, with_own
 from gantry_cli.pod.restarts import AT_ONCE_MAX, DELAY_S_MAX, SHORT_LIVES_MAX, Restarts
 
 
@@ -56,10 +56,8 @@ def test_a_server_that_never_lives_is_left_to_kubelet() -> None:
 
 
 def test_what_a_member_knows_itself_wins() -> None:
-    """One line a key: the pod's own over what it was made with, that over what may change while it runs."""
-    text = merged_conf("# made\na=1\nbrokerId=9\n", "a=2\nb=3\n\n", {"brokerId": "2"})
-
-    assert text == "a=1\nb=3\nbrokerId=2\n"
+    """One line a key: the pod's own over what it was made with."""
+    assert with_own("# made\na=1\n\n brokerId = 9\n", {"brokerId": "2"}) == "a=1\nbrokerId=2\n"
 
 
 def test_an_address_is_asked_once_in_the_life_of_a_pod(tmp_path: Path) -> None:

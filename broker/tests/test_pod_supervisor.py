@@ -175,6 +175,7 @@ def test_a_server_that_fails_slows_down(container: Container) -> None:
     """The sixth death within a minute is waited for; a signal ends the wait."""
     container.start("exit 1")
     container.wait_for(lambda: len(container.starts) >= 6)
+    container.wait_for(lambda: not Path(f"/proc/{container.starts[-1][0]}").exists())
 
     code, said = container.end()
 

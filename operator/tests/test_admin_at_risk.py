@@ -85,14 +85,17 @@ def test_the_history_is_bounded() -> None:
 
 
 def test_acked_is_what_enough_slaves_have() -> None:
-    """The broker's own word first; else the k-th furthest of its slaves on the page."""
+    """The broker's own word; what is confirmed and on the k-th furthest slave, if that is more; else that slave."""
     slaves = tuple(
         SlaveStatus(slave_id=number, received=received, flushed=None, last_seen_boottime_ns=None)
         for number, received in ((1, 500), (2, 800), (3, None))
     )
     status = replace(STATUS, slaves=slaves)
 
-    assert acked_offset(status, 640, 1) == 640
+    assert acked_offset(replace(status, confirmed=None), 640, 1) == 640
+    assert acked_offset(replace(status, confirmed=700), 640, 1) == 700, "the page is younger than the word"
+    assert acked_offset(replace(status, confirmed=900), 640, 1) == 800, "and is not believed beyond the slave"
+    assert acked_offset(replace(status, confirmed=900), 640, 0) == 640, "without acks, confirmed says nothing"
     assert acked_offset(status, None, 1) == 800
     assert acked_offset(status, -1, 2) == 500
     assert acked_offset(status, None, 3) is None

@@ -16,9 +16,10 @@ from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 from gantry_admin.errors import Problem, SettingsError
 from gantry_admin.kubernetes_lease import KubernetesLease
 from gantry_admin.lease_keeper import KeptLease, LeaseMoved, LeaseUnavailable
-from gantry_admin.lease_renewal import LeaseRenewal
+from gantry_admin.lease_renewal import LeaseRenewal, lost_its_key
 from gantry_admin.settings import LeaseSettings
 from gantry_broker.testing.certificates import Party
+from gantry_broker.testing.local import wait_until
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import RECORD, VERSION, record_of
 from gantry_status.moment import now
@@ -225,6 +226,46 @@ async def test_a_renewal_that_was_not_answered_is_not_told(tmp_path: Path, silen
     assert took >= 0.5 and longest < took, "somebody else had the loop in between"
     assert wait_s <= 0.2, "it is tried again while there is time"
     assert (len(server.writes) == 2) == (silence == "applies_and_is_silent")
+
+
+async def test_a_new_reign_of_the_same_master_is_renewed_for_at_once(tmp_path: Path) -> None:
+    """Keys are a reign's own: it does not wait for the time of the next renewal, which would be minutes from now."""
+    with api_server() as server:
+        server.put(record_with(3_000, 1, "store-1", duration_ms=900_000))
+        scene = Scene(server, tmp_path, msgspec.structs.replace(WORD, may_acknowledge=True))
+        running = asyncio.create_task(scene.renewal.run())
+        try:
+            await wait_until(lambda: len(scene.given) == 1)
+            server.put(record_with(4_000, 1, "store-1", duration_ms=900_000, version="1"))
+            scene.word = msgspec.structs.replace(WORD, epoch=4_000)
+            await wait_until(lambda: len(scene.given) == 2)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    assert server.writes[-1]["metadata"]["annotations"][VERSION] == "2"
+
+
+@pytest.mark.parametrize(
+    ("before", "word", "is_lost"),
+    [
+        ({}, {}, False),
+        ({}, {"epoch": 4_000}, True),
+        ({}, {"may_acknowledge": False}, True),
+        ({"role": HaRole.SLAVE}, {}, True),
+        ({}, {"role": HaRole.SLAVE, "may_acknowledge": False}, False),
+        (None, {}, False),
+        ({}, None, False),
+    ],
+)
+def test_a_key_is_lost_with_its_reign(
+    before: dict[str, object] | None, word: dict[str, object] | None, is_lost: bool
+) -> None:
+    """Another epoch, another role before, or a master that says that it has none; a slave has nothing to lose."""
+    base = msgspec.structs.replace(WORD, may_acknowledge=True)
+    values = [None if one is None else msgspec.structs.replace(base, **one) for one in (before, word)]
+
+    assert lost_its_key(*values) is is_lost
 
 
 async def test_a_broker_that_refuses_the_order_is_told_of(tmp_path: Path) -> None:

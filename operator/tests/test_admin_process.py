@@ -19,6 +19,7 @@ ANSWER_S = 0.1
 TRIES = 15
 PATHS = (
     "/livez", "/readyz", "/startupz", "/v1/status", "/v1/group", "/v1/role", "/v1/topics", "/v1/groups", "/v1/log",
+    "/v1/queues/TopicTest/0/messages", "/v1/dead-letters/nobody",
     "/metrics", "/v1/durability/wait?offset=0", "/v1/events?limit=1",
 )  # fmt: skip
 

@@ -9,9 +9,9 @@ import pytest
 from objects_scene import EVERYTHING, broker_sets, containers, group, of_kind, rendered
 
 from gantry_admin.__main__ import parser
-from gantry_broker.server.live_settings import CHANGEABLE
+from gantry_broker.server.live_settings import CHANGEABLE, check_changeable
 from gantry_broker.settings import broker_settings, parse_properties_file
-from gantry_cli.pod.member import merged_conf
+from gantry_cli.pod.member import with_own
 from gantry_operator.objects import configuration, names
 from gantry_operator.objects.base import Object
 
@@ -37,12 +37,14 @@ def test_a_broker_understands_its_configuration(spec: dict[str, Any]) -> None:
         live = of_kind(objects, "ConfigMap")[name.rpartition("-")[0]]["data"]["live.conf"]
         own = {"brokerId": "2", "brokerIP1": "10.0.0.1", "brokerMasterIP": "10.0.0.2"}
 
-        settings = broker_settings(parse_properties_file(merged_conf(conf, live, own)))
+        settings = broker_settings(parse_properties_file(with_own(conf, own)))
 
         assert settings.ha.role_at_start.value == "UNASSIGNED"
         assert (settings.listen_port, settings.fast_listen_port) == (names.BROKER_PORT, names.FAST_PORT)
         assert settings.ha_listen_port == names.REPLICATION_PORT
         assert settings.ha.secret_path
+        assert settings.live_settings_path == f"{configuration.CONFIGURATION}/live.conf"
+        check_changeable(parse_properties_file(live))
         assert not set(parse_properties_file(conf)) & set(parse_properties_file(live))
 
 

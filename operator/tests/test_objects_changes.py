@@ -91,6 +91,25 @@ def test_an_edit_starts_pods_again_only_if_it_must(path: str, before: Any, after
     assert old.spec != new.spec
 
 
+APPEARS = {"shards", "slaves", "access.external.type", "nameServers.replicas"}
+"""Edits by which something is made that was not there."""
+
+
+@pytest.mark.parametrize(("path", "before", "after"), [(p, *row[:2]) for p, row in EDITS.items()], ids=EDITS)
+def test_no_edit_renames_anything(path: str, before: Any, after: Any) -> None:
+    """What a StatefulSet is found by, and so its pods' volumes and addresses, is the same for ever."""
+    old, new = (rendered(group(**spec_with(path, value))) for value in (before, after))
+    names = [{(one["kind"], one["metadata"]["name"]) for one in objects} for objects in (old, new)]
+
+    assert names[0] == names[1] if path not in APPEARS else names[0] <= names[1]
+    for name, one in of_kind(old, "StatefulSet").items():
+        twin = of_kind(new, "StatefulSet")[name]["spec"]
+        for fixed in ("selector", "serviceName", "podManagementPolicy"):
+            assert one["spec"][fixed] == twin[fixed], (name, fixed)
+        labels = [[claim["metadata"] for claim in each.get("volumeClaimTemplates", [])] for each in (one["spec"], twin)]
+        assert labels[0] == labels[1]
+
+
 @pytest.mark.parametrize("key", ["autoCreateTopicEnable", "fileReservedTime"])
 def test_what_a_running_broker_takes_is_not_in_the_template(key: str) -> None:
     """It is in the ConfigMap, which is mounted, and changes under the pod."""

@@ -57,6 +57,7 @@ from gantry_broker.server.roles import Roles
 from gantry_broker.server.send_path import SendPath
 from gantry_broker.server.send_routes import SendRoutes
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
+from gantry_broker.server.settings_file import SettingsFile
 from gantry_broker.server.signed_sends import SignedSends
 from gantry_broker.server.slave_reads import SlaveReads
 from gantry_broker.server.stats import SAMPLE_INTERVAL_S, BrokerStats
@@ -180,6 +181,7 @@ class Broker:
         try:
             await self.replication.start()
             await self.outside.start()
+            self.settings_file.start()
             await self.roles.begin(self._report)
             self.registration.start()
             if self._takes_orders:
@@ -280,6 +282,7 @@ class Broker:
         await self.control.close()
         await self.roles.close()
         await self.outside.close()
+        await self.settings_file.close()
         await self.registration.close()
         self.pulls.hold.stop()
         for service in self._services:
@@ -358,7 +361,10 @@ class Broker:
         store_settings = settings_of_store(settings.store_path, settings.store, settings.given, self._disk)
         file = ConfigFile(self._disk, settings.store_path, LIVE_FILE)
         live = LiveSettings(replace(settings, store=store_settings), file, clock.wall_ms, insisted=self._insisted)
-        settings = self.settings = live.load()
+        self.settings_file = SettingsFile(settings.live_settings_path, live)
+        live.load()
+        self.settings_file.load()
+        settings = self.settings = live.now
         live.on_change = self._settings_changed
         store_host = encode_host(settings.master_ip or settings.broker_ip, settings.listen_port)
         self.store = MessageStore(
@@ -411,6 +417,7 @@ class Broker:
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
         self.replication.join(parked)
         self.parked = parked
+        stats.ack_waits = parked.waits
         self.path = SendPath(
             self.store,
             routes,

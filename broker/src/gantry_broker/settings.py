@@ -211,6 +211,13 @@ class BrokerSettings:
     Best on a tmpfs that whoever watches the broker mounts, too.
     """
 
+    live_settings_path: str = ""
+    """liveSettingsPath: a file of settings that may change while the broker runs, in the form of a broker.conf.
+
+    Looked at every few seconds. It wins over broker.conf and over what an administrator has changed; a key that it
+    names is changed there only. Empty: no such file.
+    """
+
     shutdown_timeout_ms: int = 60_000
     """shutdownTimeout: a stop that has not flushed everything by then ends with code 1, and the next start recovers.
 
@@ -431,6 +438,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "namesrvAddr": ("name_servers", _addresses),
     "storePathRootDir": ("store_path", str),
     "statusPagePath": ("status_page_path", str),
+    "liveSettingsPath": ("live_settings_path", str),
     "shutdownTimeout": ("shutdown_timeout_ms", _whole(100)),
     "registerNameServerPeriod": ("register_period_ms", _whole(10_000, 60_000)),
     "autoCreateTopicEnable": ("auto_create_topics", _boolean),

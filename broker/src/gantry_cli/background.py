@@ -14,6 +14,7 @@ import click
 
 from gantry_cli.errors import CliError
 from gantry_cli.faces import DetachedFace
+from gantry_cli.progress import waiting
 from gantry_cli.stack import StackDirectory
 
 DETACH_TIMEOUT_S: Final = 180.0
@@ -39,7 +40,7 @@ def detach(data: Path, words: Sequence[str]) -> None:
             start_new_session=True,
         )
     os.close(writer)
-    with os.fdopen(reader) as pipe:
+    with os.fdopen(reader) as pipe, waiting("starting"):
         outcome = json.loads(pipe.read() or "{}")
     if "ready" in outcome:
         click.echo(outcome["ready"])

@@ -11,6 +11,7 @@ import click
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.options import data_option
+from gantry_cli.progress import waiting
 from gantry_cli.stack import StackDirectory
 
 STOP_TIMEOUT_S: Final = 75.0
@@ -47,8 +48,9 @@ def down(data: Path) -> None:
     except ProcessLookupError:
         pass  # it is gone already; its lock goes with it
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while directory.is_running():
-        if time.monotonic() > deadline:
-            raise CliError(f"the stack (pid {record.pid}) is still running", f"see {directory.log('broker')}")
-        time.sleep(POLL_S)
+    with waiting("stopping: what is in memory goes to disk"):
+        while directory.is_running():
+            if time.monotonic() > deadline:
+                raise CliError(f"the stack (pid {record.pid}) is still running", f"see {directory.log('broker')}")
+            time.sleep(POLL_S)
     click.echo(f"stopped the name server {record.name_server} and the broker {record.broker}")

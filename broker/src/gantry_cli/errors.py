@@ -20,6 +20,7 @@ from gantry_client import (
     InvalidMessage,
     NoRoute,
     RequestTimeout,
+    ResendStopped,
     SendFailed,
     Unavailable,
 )
@@ -103,5 +104,7 @@ def explain(error: ClientError, name_server: str) -> CliError:
         case SendFailed():
             unknown = " (a broker may have stored it all the same)" if error.is_outcome_unknown else ""
             return CliError(f"{error}{unknown}", "look at `gantry status`")
+        case ResendStopped():
+            return CliError(f"{error}", "look at `gantry status`; the same command goes on where this one has stopped")
         case _:
             return CliError(f"{error}")

@@ -8,9 +8,8 @@ from rich.text import Text
 
 from gantry_cli.account import client_settings
 from gantry_cli.completing import complete_group
-from gantry_cli.dead_letters import DeadLetters, Resend, Tally, reader_fault
 from gantry_cli.documents import ResendDocument
-from gantry_cli.errors import Mistyped
+from gantry_cli.errors import Absent, Mistyped
 from gantry_cli.examples import examples
 from gantry_cli.options import name_server_option, run
 from gantry_cli.output import Form, output_option, show
@@ -18,6 +17,7 @@ from gantry_cli.progress import Tell, count_progress
 from gantry_cli.text import count_text, time_text
 from gantry_cli.times import HELP, parse_start
 from gantry_client import NoRoute, Producer, PullConsumer, ReceivedMessage
+from gantry_client.dead_letters import DeadLetters, Resend, Tally, reader_fault
 
 PRODUCER_GROUP = "GANTRY_RESEND"
 
@@ -97,7 +97,8 @@ async def _resend(name_server: str, wish: Resend, *, is_verbose: bool, tell: Tel
         except NoRoute as error:
             if error.topic != wish.topic:
                 raise
-            return Tally()  # a group that has never given anything up has no such topic
+            # The topic is made with the first of them.
+            raise Absent(f"there are no dead letters of {wish.group}", "is it the name of a group?") from error
 
 
 def _moment(option: str, text: str | None) -> int | None:

@@ -1,5 +1,6 @@
 """The entry point: the list of commands, and the one place where failures become a line and an exit code."""
 
+import contextlib
 import importlib
 import importlib.metadata
 import logging
@@ -164,5 +165,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and exit with its code, or answer a shell that completes what is being typed."""
     if VARIABLE in os.environ:
         importlib.import_module("gantry_cli.completion")  # how we speak with a shell
+        with contextlib.suppress(click.ClickException):  # whoever presses Tab has asked for no command
+            cli.main(args=arguments, prog_name="gantry", standalone_mode=False)
+        sys.exit(0)
     with failures_as_exit_codes():
         sys.exit(cli.main(args=arguments, prog_name="gantry", standalone_mode=False) or 0)

@@ -8,7 +8,16 @@ from typing import Final
 
 from gantry_cli.account import client_settings
 from gantry_cli.errors import CliError
-from gantry_client import FetchResult, Message, MessageQueue, NoRoute, Producer, PullConsumer, SendReceipt
+from gantry_client import (
+    ClientSettings,
+    FetchResult,
+    Message,
+    MessageQueue,
+    NoRoute,
+    Producer,
+    PullConsumer,
+    SendReceipt,
+)
 
 CHECK_TOPIC: Final = "GANTRY_SELF_CHECK"
 READER_GROUP: Final = "TOOLS_CONSUMER"
@@ -27,10 +36,13 @@ class RoundTrip:
     elapsed_ms: float
 
 
-async def round_trip(name_server: str) -> RoundTrip:
-    """Send and read back one message. Raises ClientError, or CliError when something else comes back."""
+async def round_trip(name_server: str, settings: ClientSettings | None = None) -> RoundTrip:
+    """Send and read back one message. Raises ClientError, or CliError when something else comes back.
+
+    ``settings`` are those of this call of ``gantry`` unless somebody else sends.
+    """
     body = f"gantry up {secrets.token_hex(8)}".encode()
-    settings = client_settings()
+    settings = client_settings() if settings is None else settings
     async with (
         Producer(name_server, client_settings=settings) as producer,
         PullConsumer(name_server, READER_GROUP, client_settings=settings) as reader,

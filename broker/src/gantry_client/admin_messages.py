@@ -10,8 +10,8 @@ from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.pull import QueryMessage, ViewMessage
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.message import decode_record, decode_records, parse_offset_message_id
-from gantry_wire.properties import UNIQUE_KEY
+from gantry_wire.message import StoredMessage, decode_record, decode_records, parse_offset_message_id
+from gantry_wire.properties import KEYS, UNIQUE_KEY
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 TIMESTAMP_MAX: Final = (1 << 63) - 1
@@ -56,6 +56,31 @@ class Messages:
         found = await self._query(topic, message_id, (32, 0, TIMESTAMP_MAX), is_unique_key=True)
         return [message for message in found if message.properties.get(UNIQUE_KEY) == message_id]
 
+    async def records_at(
+        self, address: str, topic: str, key: str, *, messages_max: int = 32, is_unique_key: bool = False
+    ) -> list[StoredMessage]:
+        """What one broker has in its index of `topic` under `key`, by store time; no name server is asked."""
+        self._session.require_open()
+        header = QueryMessage(
+            topic=topic, key=key, max_num=messages_max, begin_timestamp=0, end_timestamp=TIMESTAMP_MAX
+        ).write()
+        header[UNIQUE_KEY_QUERY] = "true" if is_unique_key else "false"
+        found = await self._ask(address, Command(code=RequestCode.QUERY_MESSAGE, ext=header))
+        name = UNIQUE_KEY if is_unique_key else KEYS
+        mine = (record for record in found if key in record.properties.get(name, "").split())
+        unique = {record.physical_offset: record for record in mine}
+        return [unique[offset] for offset in sorted(unique)][:messages_max]
+
+    async def _ask(self, address: str, command: Command) -> list[StoredMessage]:
+        """The records of one broker's answer; none when it has none."""
+        reply = await self._session.pool.request(address, command, self._session.settings.request_timeout_ms)
+        if reply.code == ResponseCode.QUERY_NOT_FOUND:
+            return []
+        try:
+            return decode_records(succeeded(reply, address).body)
+        except RemoteProtocolError as error:
+            raise BadReply(f"{address} sent a damaged message: {error}") from error
+
     async def _query(
         self, topic: str, key: str, bounds: tuple[int, int, int], *, is_unique_key: bool
     ) -> list[ReceivedMessage]:
@@ -71,14 +96,7 @@ class Messages:
             address = route.read_address(broker_name)
             if address is None:
                 continue
-            command = Command(code=RequestCode.QUERY_MESSAGE, ext=header)
-            reply = await self._session.pool.request(address, command, self._session.settings.request_timeout_ms)
-            if reply.code == ResponseCode.QUERY_NOT_FOUND:
-                continue
-            try:
-                records = decode_records(succeeded(reply, address).body)
-            except RemoteProtocolError as error:
-                raise BadReply(f"{address} sent a damaged message: {error}") from error
+            records = await self._ask(address, Command(code=RequestCode.QUERY_MESSAGE, ext=header))
             found += (received(record, broker_name) for record in records)
         unique = {message.offset_message_id: message for message in found}
         return sorted(unique.values(), key=lambda message: (message.store_timestamp_ms, message.physical_offset))

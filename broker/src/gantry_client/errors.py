@@ -137,6 +137,12 @@ class NoReply(ClientError):
         self.topic = topic
 
 
+@final
+class ResendStopped(ClientError):
+    """Sending dead letters again came to a message that it cannot pass. The caller should look at the brokers, and call
+    again: what was acknowledged until then is not sent twice."""
+
+
 def code_name(code: int) -> str:
     """RocketMQ's name of a response code."""
     try:

@@ -23,7 +23,7 @@ from gantry_admin.docs_page import docs_page
 from gantry_admin.errors import Problem
 from gantry_admin.metrics import Exposition
 from gantry_admin.recent_lines import RecentLines
-from gantry_admin.routes import log, observe, probes, role, status, tables
+from gantry_admin.routes import log, messages, observe, probes, role, status, tables
 from gantry_admin.sidecar import Sidecar, version
 
 BODY_BYTES_MAX: Final = 64 * 1024
@@ -32,7 +32,14 @@ SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+}
+CONSOLE_HEADERS: Final = {
+    # Nothing but our own files, nothing written into the page, and no text that could become markup.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "Cache-Control": "no-cache",
 }
 _REASONS: Final = {404: "there is no such endpoint", 405: "this endpoint does not do that"}
 
@@ -47,7 +54,7 @@ def make_app(
     app.state.recent = recent or RecentLines(logging.Formatter())
     app.state.exposition = Exposition(sidecar)
     app.state.bundling = asyncio.Lock()
-    for module in (probes, status, tables, role, log, observe):
+    for module in (probes, status, tables, messages, role, log, observe):
         app.include_router(module.router)
     if sidecar.settings.openapi:
         _serve_openapi(app)
@@ -133,10 +140,12 @@ class Shield:
             if message["type"] == "http.response.start":
                 has_begun = True
                 present = {name for name, _ in message["headers"]}
-                extra = ((name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
+                extra = ((name.lower().encode(), value.encode()) for name, value in headers.items())
                 message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in present)]
             await send(message)
 
+        is_console = scope["path"].startswith("/console")
+        headers = SECURITY_HEADERS | (CONSOLE_HEADERS if is_console else {})
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         try:
             if not length.isdigit() or int(length) > BODY_BYTES_MAX:

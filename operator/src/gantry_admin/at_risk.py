@@ -42,12 +42,19 @@ class AtRisk:
 
 
 def acked_offset(status: Status, told: int | None, acks_needed: int) -> int | None:
-    """How far enough slaves have the log: what the broker says, else what the page says of its slaves."""
-    if told is not None and told >= 0:
-        return told
+    """How far enough slaves have the log: what the broker says, else what the page says of its slaves.
+
+    The broker is asked once a second and the page is younger. What it calls confirmed and enough slaves have received
+    is acknowledged, whatever counts as an acknowledgement.
+    """
     received = sorted((slave.received for slave in status.slaves if slave.received is not None), reverse=True)
     needed = max(acks_needed, 1)
-    return received[needed - 1] if len(received) >= needed else None
+    seen = received[needed - 1] if len(received) >= needed else None
+    if told is None or told < 0:
+        return seen
+    if seen is None or acks_needed < 1 or status.confirmed is None:
+        return told
+    return max(told, min(seen, status.confirmed))
 
 
 def at_risk(status: Status, acked: int | None, history: WrittenHistory, now_ns: int) -> tuple[AtRisk, ...]:

@@ -49,20 +49,24 @@ class BrokerClient:
         async with self._turn:
             return await self._at(address)
 
-    async def _at(self, address: str) -> Admin:
+    async def settings(self) -> ClientSettings:
+        """What any client of ours needs to be heard by this broker. Raises ``AccessFileError``."""
         path = self._paths.credentials
         credentials = None if path is None else await asyncio.to_thread(read_credentials, path)
-        if self._admin is not None and self._made_of == (address, credentials):
-            return self._admin
-        await self.close()
-        settings = ClientSettings(
+        return ClientSettings(
             request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=CONNECT_TIMEOUT_MS, credentials=credentials,
             tls=client_tls(self._paths.tls),
         )  # fmt: skip
+
+    async def _at(self, address: str) -> Admin:
+        settings = await self.settings()
+        if self._admin is not None and self._made_of == (address, settings.credentials):
+            return self._admin
+        await self.close()
         # No name server is ever asked: the questions are to one broker whose address is known.
         admin = Admin(address, client_settings=settings)
         await admin.start()
-        self._admin, self._made_of = admin, (address, credentials)
+        self._admin, self._made_of = admin, (address, settings.credentials)
         return admin
 
     async def close(self) -> None:

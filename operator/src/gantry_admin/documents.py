@@ -9,13 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gantry_admin.document import Document as Document
+from gantry_admin.rate_documents import RatesDocument
+
 Offset = Annotated[int, Field(ge=0, description="In the whole log, in bytes.")]
-
-
-class Document(BaseModel):
-    """Root of all answers. A peer of a younger version may say more; that is ignored."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class ProblemDocument(BaseModel):
@@ -182,6 +179,7 @@ class StatusDocument(Document):
         description="What it said last of its role; see `said_fresh` for how old that is."
     )
     said_fresh: Answered
+    rates: RatesDocument | None = Field(default=None, description="Null from a sidecar that does not know them.")
     sidecar: dict[str, str]
 
 

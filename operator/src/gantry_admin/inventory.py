@@ -20,11 +20,12 @@ from gantry_admin.errors import Problem
 from gantry_admin.ranges import Span
 from gantry_admin.store_files import StoreFiles
 from gantry_client import Admin
+from gantry_client.dead_letters import READER_PREFIX
 from gantry_client.documents import ConsumerOffsetTable, GroupTable
 from gantry_wire.commands.admin import TopicConfig, TopicConfigTable
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
-from gantry_wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_TOPICS, reply_topic
+from gantry_wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_TOPICS, dead_letter_topic, reply_topic
 
 TOPICS_MAX: Final = 500
 """So many topics are asked for; more are counted and left out."""
@@ -60,6 +61,8 @@ class Inventory:
     topics_left_out: int
     runtime: Mapping[str, str] = field(default_factory=dict)
     """The broker's own counters by RocketMQ's names; nothing when it was not asked."""
+    sent_again: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """Group -> queue of its dead letters -> what lies before it was sent again."""
 
 
 def make_inventory(
@@ -79,7 +82,19 @@ def make_inventory(
         groups=tuple(sorted(own | consumed.keys())),
         consumed=consumed,
         topics_left_out=left_out,
+        sent_again=sent_again_in(offsets),
     )
+
+
+def sent_again_in(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Mapping[int, int]]:
+    """How far the readers of dead letters are, by the groups whose letters they read."""
+    found: dict[str, Mapping[int, int]] = {}
+    for key, by_queue in offsets.items():
+        topic, _, reader = key.partition("@")
+        group = reader.removeprefix(READER_PREFIX)
+        if group != reader and topic == dead_letter_topic(group):
+            found[group] = by_queue
+    return found
 
 
 def chosen_topics(topics: Mapping[str, TopicConfig], names_of_servers: set[str]) -> tuple[list[str], int]:

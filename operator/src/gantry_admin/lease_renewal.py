@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, final
@@ -28,7 +29,7 @@ from typing import Final, final
 from gantry_admin.errors import Problem
 from gantry_admin.lease_keeper import KeptLease, LeaseKeeper, LeaseMoved, LeaseUnavailable, why_not_asked, why_not_named
 from gantry_status.moment import Now, now
-from gantry_status.orders import HaStatus, Lease
+from gantry_status.orders import HaRole, HaStatus, Lease
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,15 @@ class LeaseWord:
     duration_ms: int | None = None
 
 
+def lost_its_key(before: HaStatus | None, word: HaStatus | None) -> bool:
+    """Whether a master that was renewed for has another reign now, or was started again: keys are a reign's own."""
+    if before is None or word is None or word.role is not HaRole.MASTER:
+        return False
+    return (before.role, before.epoch, before.identity) != (word.role, word.epoch, word.identity) or (
+        not word.may_acknowledge
+    )
+
+
 @final
 class LeaseRenewal:
     """Owned by the event loop."""
@@ -81,8 +91,12 @@ class LeaseRenewal:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            wait_s = await self.step()
-            await asyncio.sleep(wait_s)
+            word, wait_s = self._word(), await self.step()
+            began_s = time.monotonic()
+            while (rest_s := began_s + wait_s - time.monotonic()) > 0:
+                await asyncio.sleep(min(rest_s, IDLE_S))
+                if time.monotonic() - began_s >= RETRY_S and lost_its_key(word, self._word()):
+                    break
 
     async def step(self) -> float:
         """Renew if it is right to, and say in how many seconds to come back."""

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from gantry_admin.lease_renewal import LeaseRenewal
 from gantry_admin.metrics_rocketmq import rocketmq_metrics
 from gantry_admin.sidecar import Sidecar
+from gantry_spec.ledger import Fault, Ledger
 from gantry_status import Phase, Role, Status
 
 INVENTORY_OLD_S: Final = 15.0
@@ -63,6 +64,8 @@ class BrokerCollector(Collector):
             yield from stock(reading.status)
             yield from self._risks()
             yield from self._slaves(reading.status)
+            if reading.status.role is Role.MASTER:
+                yield from ledger_metrics(sidecar.ledgers.last(reading.origin.broker_name))
             yield from rocketmq_metrics(sidecar, sidecar.tables.latest(INVENTORY_OLD_S))
         if sidecar.lease is not None:
             yield from lease_metrics(sidecar.lease, sidecar.watch.now_ns())
@@ -109,6 +112,12 @@ class BrokerCollector(Collector):
         refused.add_metric([], limits.refused)
         yield sent
         yield refused
+        ends_at = None if self._sidecar.certificates is None else self._sidecar.certificates.expires_at
+        yield gauge(
+            "gantry_sidecar_certificate_ends_timestamp_seconds",
+            "When the sidecar's own certificate ends.",
+            ends_at,
+        )
         yield gauge("gantry_sidecar_log_readers", "Ranges that are being read now.", limits.readers)
         yield gauge("gantry_sidecar_event_streams", "Event streams that are open now.", self._sidecar.streams)
 
@@ -146,6 +155,15 @@ def stock(status: Status) -> Iterator[Metric]:
     yield gauge("gantry_queues", "Queues that have messages.", status.queues)
     yield labelled("gantry_recovery_bytes", "Of the log, while it is checked.", "state",
                    (("total", status.recovery_total_bytes), ("done", status.recovery_done_bytes)))  # fmt: skip
+
+
+def ledger_metrics(ledger: Ledger | None) -> Iterator[Metric]:
+    """What its shard would lose; told by the sidecar of its master, so that sums count every shard once."""
+    risks = [] if ledger is None or not ledger.is_fresh else [(fault.value, ledger.risk(fault)) for fault in Fault]
+    yield labelled("gantry_ledger_at_risk_bytes", "Acknowledged, and taken by one fault.", "fault",
+                   ((fault, risk.bytes) for fault, risk in risks))  # fmt: skip
+    yield labelled("gantry_ledger_at_risk_seconds", "Age of the oldest of these bytes, at most.", "fault",
+                   ((fault, None if risk.age_ms is None else risk.age_ms / 1000) for fault, risk in risks))  # fmt: skip
 
 
 def lease_metrics(renewal: LeaseRenewal, now_ns: int) -> Iterator[Metric]:

@@ -85,8 +85,28 @@ class Peers:
         old = self.words[url]
         self.words[url] = PeerWord(url=url, status=old.status, at_monotonic_s=old.at_monotonic_s, fault=fault[:300])
 
+    def of_shard(self, broker_name: str) -> str | None:
+        """Whom to ask about a shard: its master's sidecar if that answers, else any that does."""
+        found = [
+            (word.status.role == "master", word.url) for word in self.words.values()
+            if word.fault is None and word.status is not None and word.status.broker_name == broker_name
+        ]  # fmt: skip
+        return max(found)[1] if found else None
+
+    async def ask(self, url: str, path: str, bytes_max: int) -> tuple[int, bytes]:
+        """What a peer answers to somebody's question: status and body. Raises OSError, ValueError or EOFError."""
+        assert url in self.words, "only peers are asked, and nobody who asks can name another"
+        context = await self._certificates.fresh()
+        return await self._fetch(urlsplit(url), path, context, bytes_max)
+
     async def _get(self, url: SplitResult, path: str, context: ssl.SSLContext) -> bytes:
         """The body of a 200. Raises OSError or ValueError for anything else."""
+        status, body = await self._fetch(url, path, context, ANSWER_BYTES_MAX)
+        if status != 200:
+            raise ValueError(f"it answered {status}")
+        return body
+
+    async def _fetch(self, url: SplitResult, path: str, context: ssl.SSLContext, bytes_max: int) -> tuple[int, bytes]:
         is_tls = url.scheme == "https"
         host = url.hostname or ""
         port = url.port or (443 if is_tls else 80)
@@ -98,14 +118,14 @@ class Peers:
             writer.write(f"GET {url.path.rstrip('/')}{path} HTTP/1.0\r\nHost: {name}:{port}\r\n{token}\r\n".encode())
             head = await reader.readuntil(b"\r\n\r\n")
             words = head.split(b" ", 2)
-            if len(words) < 2 or words[1] != b"200":
+            if len(words) < 2 or not words[1].isdigit() or len(words[1]) != 3:
                 raise ValueError(f"it answered {head.splitlines()[0][:100].decode('ascii', 'replace')}")
             body = bytearray()
             while piece := await reader.read(1 << 16):
                 body += piece
-                if len(body) > ANSWER_BYTES_MAX:
-                    raise ValueError(f"its answer is longer than {ANSWER_BYTES_MAX} bytes")
-            return bytes(body)
+                if len(body) > bytes_max:
+                    raise ValueError(f"its answer is longer than {bytes_max} bytes")
+            return int(words[1]), bytes(body)
         finally:
             writer.transport.abort()
             with suppress(OSError):

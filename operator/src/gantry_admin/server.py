@@ -18,7 +18,7 @@ from typing import Final
 import uvicorn
 
 from gantry_admin.app import make_app
-from gantry_admin.certificates import listener_certificates, open_door, recording_protocol
+from gantry_admin.certificates import open_door, recording_protocol
 from gantry_admin.errors import SettingsError
 from gantry_admin.log_listener import LogListener
 from gantry_admin.recent_lines import RecentLines
@@ -62,15 +62,14 @@ async def serve(settings: SidecarSettings, recent: RecentLines | None = None) ->
         main_socket.close()
         raise
     sidecar.fast_port = log_socket.getsockname()[1]
-    certificates = listener_certificates(settings.access)
     try:
-        tls = await open_door(certificates)
+        tls = await open_door(sidecar.certificates)
         await _serve(sidecar, tls, recent, main_socket, log_socket)
     finally:
         main_socket.close()
         log_socket.close()
-        if certificates is not None:
-            await certificates.close()
+        if sidecar.certificates is not None:
+            await sidecar.certificates.close()
         log.info("stopped")
 
 

@@ -109,6 +109,10 @@ class ShardLedgers:
     def __repr__(self) -> str:
         return f"<ShardLedgers {', '.join(self._last)}>"
 
+    def last(self, name: str) -> Ledger | None:
+        """As it was looked at last."""
+        return self._last.get(name)
+
     def look(self, name: str, masters: Iterable[MemberDocument], now_ms: int) -> LedgerDocument | None:
         """The ledger of this shard now; None unless exactly one broker says that it is the master."""
         found = [member for member in masters if member.status is not None]

@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, final
 
 from gantry_admin.at_risk import AtRisk, acked_offset, at_risk
+from gantry_admin.certificates import listener_certificates
 from gantry_admin.describe import (
     buffer_document,
     disk_document,
@@ -31,6 +32,8 @@ from gantry_admin.lease_renewal import ORDER_TIMEOUT_S, LeaseRenewal
 from gantry_admin.limits import LogLimits
 from gantry_admin.link import BrokerLink
 from gantry_admin.peers import Peers
+from gantry_admin.rates import Rates
+from gantry_admin.resending import Resending
 from gantry_admin.settings import LeaseSettings, SidecarSettings
 from gantry_admin.shard_ledgers import ShardLedgers
 from gantry_admin.store_files import StoreFiles
@@ -68,9 +71,13 @@ class Sidecar:
         self.files: Final = StoreFiles(settings.broker.store)
         self.limits: Final = LogLimits(settings.log)
         self.tables: Final = Tables(self)
+        self.rates: Final = Rates(self)
+        self.resending: Final = Resending(self)
         self.lease: Final = self._lease_renewal(settings.lease)
         """None where no Lease is renewed."""
         self.ledgers: Final = ShardLedgers(settings.health.lag_bytes_max)
+        self.certificates: Final = listener_certificates(settings.access)
+        """Of both listeners; None without TLS. Whoever serves starts and closes them."""
         self.fast_port: int | None = None
         """Where ranges leave by sendfile, once that listens."""
         self.waiters = 0
@@ -93,6 +100,7 @@ class Sidecar:
         self._begin(self.link.run(), "link")
         self._begin(self.guard.keep_fresh(), "guard")
         self._begin(self.peers.run(), "peers")
+        self._begin(self.rates.run(), "rates")
         self._begin(self._keep_ledgers(), "ledgers")
         if self.lease is not None:
             self._begin(self.lease.run(), "lease")
@@ -222,6 +230,7 @@ class Sidecar:
             lease=None if self.lease is None else lease_document(self.lease.shown, now_ns),
             said=None if word.status is None else role_document(word.status),
             said_fresh=Answered(age_ms=word.age_ms(now_ns), fault=word.fault or None),
+            rates=self.rates.shown(),
             sidecar={"version": version()},
         )
 

@@ -21,7 +21,7 @@ from gantry_admin.broker_client import BrokerClient
 from gantry_admin.errors import Problem
 from gantry_admin.inventory import Inventory, from_broker, from_disk, server_topics
 from gantry_admin.log_span import log_span
-from gantry_client import Admin
+from gantry_client import Admin, ClientSettings
 from gantry_client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ YOUNG_S: Final = 2.0
 OLD_S: Final = 10.0
 PATIENCE_S: Final = 0.06
 """How long somebody waits for the broker; with the same again for the disk it stays under a tenth of a second."""
+REFUSED_S: Final = 15.0
+"""Before a broker that does not tell its settings is asked again by itself: nobody has asked for them."""
 PATIENCE_DISK_S: Final = 0.03
 
 
@@ -117,10 +119,14 @@ class Tables:
     async def broker_settings(self) -> dict[str, str]:
         """The broker's effective settings, as it says. Raises ``Problem`` 503."""
         try:
-            admin, address = await self._connected()
+            admin, address = await self.connected()
             return await admin.brokers.config(address)
         except (ClientError, AccessFileError) as error:
             raise Problem(503, str(error)[:300]) from error
+
+    async def client_settings(self) -> ClientSettings:
+        """How a client of ours speaks to the broker. Raises ``AccessFileError``."""
+        return await self._client.settings()
 
     def flush_mode(self) -> Literal["sync", "async"] | None:
         """Whether sends wait for the broker's disk; asked in the background, once for each of its starts."""
@@ -137,7 +143,7 @@ class Tables:
         try:
             found = (await self.broker_settings()).get("flushDiskType")
         except Problem:
-            await asyncio.sleep(YOUNG_S)  # before it is asked again
+            await asyncio.sleep(REFUSED_S)
             return
         self._flush_mode = "sync" if found == "SYNC_FLUSH" else "async" if found == "ASYNC_FLUSH" else None
         self._flush_mode_of = None if reading is None else reading.origin.boot_id
@@ -149,14 +155,14 @@ class Tables:
 
     async def _ask(self) -> None:
         try:
-            admin, address = await self._connected()
+            admin, address = await self.connected()
             inventory = await from_broker(admin, address, self._servers())
         except (ClientError, AccessFileError, Problem) as error:
             self._fault = str(error)[:300]
         else:
             self._told, self._fault = Shown(inventory, "broker", time.monotonic(), None), ""
 
-    async def _connected(self) -> tuple[Admin, str]:
+    async def connected(self) -> tuple[Admin, str]:
         """A client, and where the broker is. Raises ``Problem`` while nobody knows."""
         broker, word = self._sidecar.settings.broker, self._sidecar.link.word.status
         address = broker.address or (word.address if word is not None else "")

@@ -1,6 +1,6 @@
 """Settings that change while the broker runs: which ones, how, and that they are still so after the next start.
 
-    defaults < broker.conf < changed at run time (config/liveSettings.json) < command line of this start
+    defaults < broker.conf < changed at run time (config/liveSettings.json) < liveSettingsPath < this command line
 
 RocketMQ takes any key but a few and writes them into its broker.conf; that has been a published vulnerability, for one
 of the keys was a path. Here the keys that may change are listed, and everything else is refused by name. A request
@@ -8,7 +8,8 @@ changes all of its keys or none; values go through the parsers and the contradic
 on the disk before it holds. What is listed decides about requests to come, and can be turned back: nothing of it is a
 promise to somebody who was already answered, an address, a path, or a matter of who may do what.
 
-An empty value takes a change back: the key is again what broker.conf says.
+An empty value takes a change back: the key is again what broker.conf says. A key that the file of liveSettingsPath has
+(``server/settings_file``) is changed there and nowhere else.
 """
 
 import asyncio
@@ -89,6 +90,7 @@ class LiveSettings:
         self._now_ms: Final = now_ms
         self._insisted: Final = set(insisted)
         self._kept: dict[str, str] = {}
+        self._mounted: dict[str, str] = {}
         self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -97,7 +99,8 @@ class LiveSettings:
     @property
     def changed(self) -> dict[str, str]:
         """What was changed at run time and holds now."""
-        return {key: value for key, value in sorted(self._kept.items()) if key not in self._insisted}
+        others = self._insisted | self._mounted.keys()
+        return {key: value for key, value in sorted(self._kept.items()) if key not in others}
 
     def load(self) -> BrokerSettings:
         """The settings with what was changed in earlier runs. Waits for the disk. Raises ``ConfigCorrupt``."""
@@ -115,18 +118,35 @@ class LiveSettings:
             log.info("settings were changed at run time", extra=self.changed)
         return self.now
 
+    def mount(self, entries: Mapping[str, str]) -> None:
+        """Let a file decide about these keys, and about no others any more.
+
+        Raises ``NotChangeable`` or ``SettingsError``; then what was before goes on.
+        """
+        check_changeable(entries)
+        kept = {key: value for key, value in self._kept.items() if key not in self._insisted}
+        mounted = {key: value for key, value in entries.items() if key not in self._insisted}
+        settings = self._with({**kept, **mounted})
+        before, now = self.now.effective(), settings.effective()
+        self._mounted, self.now = dict(entries), settings
+        moves = {key: f"{before[key]} -> {now[key]}" for key in sorted(now) if before[key] != now[key]}
+        if moves:
+            log.info("settings are changed by a file", extra=moves)
+            self.on_change(settings)
+
     async def update(self, entries: Mapping[str, str]) -> None:
         """Change settings, durably, all of ``entries`` or none; an empty value takes a change back.
 
         Raises ``NotChangeable``, ``SettingsError`` that names key and value, or what writing raises.
         """
         check_changeable(entries)
+        self._refuse_mounted(entries)
         if not entries:
             return
         async with self._lock:
             kept = {key: value for key, value in {**self._kept, **entries}.items() if value}
             insisted = self._insisted - entries.keys()
-            settings = self._with({key: value for key, value in kept.items() if key not in insisted})
+            settings = self._with({k: v for k, v in {**kept, **self._mounted}.items() if k not in insisted})
             version = DataVersion(counter=self.version.counter + 1, timestamp=self._now_ms())
             document = LiveDocument(settings=kept, data_version=version)
             await asyncio.to_thread(self._file.save, msgspec.to_builtins(document, str_keys=True))
@@ -136,6 +156,13 @@ class LiveSettings:
             moves = {key: f"{before[key]} -> {now[key]}" for key in sorted(entries) if before[key] != now[key]}
             log.info("settings are changed at run time", extra=moves)
             self.on_change(settings)
+
+    def _refuse_mounted(self, entries: Mapping[str, str]) -> None:
+        decided = sorted(entries.keys() & self._mounted.keys())
+        if decided:
+            raise NotChangeable(
+                f"liveSettingsPath names a file that decides about {', '.join(decided)}: change it there"
+            )
 
     def _with(self, changes: Mapping[str, str]) -> BrokerSettings:
         """The settings of the start with these changes. Raises SettingsError."""

@@ -18,13 +18,16 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from gantry_broker.server.flow_control import Refusal
 from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection
 from gantry_wire import ResponseCode
 from gantry_wire.frame import FRAME_HEAD
+
+WAIT_BUCKETS: Final = 32
+"""Bucket `n` counts waits of `[2**(n-1), 2**n)` us, the last one everything longer."""
 
 
 class Stage(NamedTuple):
@@ -82,6 +85,9 @@ class ParkedReplies:
         self.late_count = 0
         """How many sends were answered that they were not promised."""
 
+        self.waits = [0] * WAIT_BUCKETS
+        """How many sends were acknowledged after which time in here."""
+
         self._loop = loop
         self._stages = sorted(stages, key=lambda stage: stage.timeout_ms)
         self._rooms: list[deque[Parked]] = [deque() for _ in self._stages]
@@ -123,12 +129,13 @@ class ParkedReplies:
 
     def release(self) -> None:
         """Answer everybody whose promise is kept now."""
-        promised = self.promised()
+        promised, now, waits = self.promised(), self._loop.time(), self.waits
         batches: dict[Connection, list[bytes]] = {}
         for room in reversed(self._rooms):
             while room and room[0].end <= promised:
                 parked = room.popleft()
                 self.count -= parked.sends
+                waits[min(int((now - parked.at) * 1e6).bit_length(), WAIT_BUCKETS - 1)] += parked.sends
                 batches.setdefault(parked.connection, []).append(parked.replies)
         for connection, replies in batches.items():
             connection.send(b"".join(replies))

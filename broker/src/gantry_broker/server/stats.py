@@ -25,6 +25,8 @@ class BrokerStats:
         self.get_found = 0
         self.get_missed = 0
         self.get_bytes = 0
+        self.ack_waits: list[int] = []
+        """How many sends waited how long for their acknowledgement; see `ParkedReplies.waits`."""
         self._last_wrote = -1
         self._samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=SAMPLES_MAX)
 

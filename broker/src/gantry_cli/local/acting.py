@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, final
 
+from gantry_cli.errors import CliError
 from gantry_cli.local.lease_file import LeaseFile
 from gantry_cli.local.member import LocalMember
 from gantry_spec import actions as act
@@ -17,7 +18,7 @@ from gantry_spec.decide.decision import line_of
 from gantry_spec.gate import may
 from gantry_spec.ledger import Ledger, ledger_of
 from gantry_spec.manifest import Spec
-from gantry_spec.observed import ObservedShard
+from gantry_spec.observed import ObservedShard, Role
 from gantry_status.order_client import OrderClient
 from gantry_status.orders import (
     AskPromise,
@@ -33,6 +34,7 @@ from gantry_status.orders import (
 )
 
 ORDER_TIMEOUT_S: Final = 10.0
+DRAIN_TIMEOUT_MS: Final = 10_000
 
 
 class Body(Protocol):
@@ -55,6 +57,8 @@ class Body(Protocol):
 
     def clear_wish(self, wish: str) -> None: ...
 
+    def holds_nothing(self, shard: int) -> bool: ...
+
 
 @final
 class Hands:
@@ -69,7 +73,19 @@ class Hands:
         for action in actions:
             if isinstance(action, act.LeaseAction):
                 self._told(action, self._write(action))
-        await asyncio.gather(*(self._one(action) for action in actions if not isinstance(action, act.LeaseAction)))
+        others = [action for action in actions if not isinstance(action, act.LeaseAction)]
+        await asyncio.gather(*(self._one(action) for action in self._masters_first(others)))
+
+    def _masters_first(self, actions: Sequence[act.Action]) -> list[act.Action]:
+        """A shard that goes loses its master first, which needs its slaves to hand over what may have come."""
+        goes = [one for one in actions if isinstance(one, act.Remove) and one.holds_nothing]
+        masters = [one for one in goes if self._is_master(one)]
+        return [one for one in actions if one not in goes or one in masters or not masters]
+
+    def _is_master(self, action: act.MemberAction) -> bool:
+        member = self._body.member(action.shard, action.member)
+        report = None if member is None or not member.broker.is_running else member.report
+        return report is not None and report.role is Role.MASTER
 
     def _write(self, action: act.LeaseAction) -> str:
         """Why the Lease is not replaced; empty if it is."""
@@ -86,7 +102,7 @@ class Hands:
             if not verdict.is_allowed:
                 raise OrderRefused(verdict.because)
             await self._doing(action)
-        except (OrderError, OSError) as error:
+        except (OrderError, OSError, CliError) as error:
             refusal = str(error)
         self._told(action, refusal)
 
@@ -119,14 +135,25 @@ class Hands:
             case act.Restart(boot_id=boot_id):
                 if member.broker.boot_id == boot_id:
                     await member.broker.restart()
-            case act.Remove(boot_id=boot_id):
+            case act.Remove(boot_id=boot_id, holds_nothing=holds_nothing):
                 if member.broker.boot_id == boot_id:
+                    if holds_nothing and self._is_master(action):
+                        await self._close(action.shard, member)
                     await self._body.remove(member)
             case act.ReplaceDisk(disk_id=disk_id):
                 if member.is_disk_lost and member.record.identity == disk_id:
                     await member.broker.stop()
                     member.record.identity, member.report = "", None
                     member.broker.start()
+
+    async def _close(self, shard: int, member: LocalMember) -> None:
+        """Take no more sends on a shard that goes. Raises ``OrderRefused`` when one came since it was found empty."""
+        async with OrderClient(member.control, answer_timeout_s=ORDER_TIMEOUT_S, is_one_connection=True) as client:
+            status = await client.call(Drain(timeout_ms=DRAIN_TIMEOUT_MS))
+            await member.look()
+            if not self._body.holds_nothing(shard):
+                await client.call(Promote(epoch=status.epoch, electable=list(status.electable)))
+                raise OrderRefused("a message has come since nothing was found on it")
 
     # -- orders --------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.local.editing import immovable, read_manifest
 from gantry_cli.local.looking import require_alive, require_look
-from gantry_cli.local.plan import refuse_unrunnable
 from gantry_cli.local.state import GroupState
 from gantry_cli.options import data_option
 from gantry_spec.manifest import changes
@@ -40,7 +39,6 @@ def apply(manifest: Path, data: Path, dry_run: bool) -> None:
         problems = [*map(str, changes(old, new)), *immovable(old, new)]
         if problems:
             raise CliError("; ".join(problems))
-    refuse_unrunnable(new.spec)
     if dry_run:
         click.echo("it can be handed over")
         return

@@ -16,6 +16,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -98,3 +99,5 @@ def memory_mount(path: Path = TMPFS, info: Path = Path("/proc/meminfo")) -> Moun
 def remove(folder: Path) -> None:
     """Give the memory back; a folder that is not there is no error."""
     shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.parent.rmdir()  # the group's own, once it is empty

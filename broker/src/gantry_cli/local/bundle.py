@@ -21,6 +21,7 @@ from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_cli.options import data_option
+from gantry_cli.progress import waiting
 from gantry_cli.text import bytes_text
 
 LOG_BYTES_MAX: Final = 1 << 20
@@ -51,7 +52,7 @@ def bundle(data: Path, target: Path | None) -> None:
         raise Absent(f"there is no group in {data}", "name its folder with --data")
     path = target or Path(f"gantry-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     try:
-        with tarfile.open(path, "w:gz") as archive:
+        with tarfile.open(path, "w:gz") as archive, waiting("packing"):
             for name, content in _contents(state, record):
                 _add(archive, name, content)
     except OSError as error:
@@ -72,18 +73,19 @@ def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, byt
         if member.sidecar_pid is None:
             continue
         try:
-            yield f"sidecars/{member.name}.tar.gz", _packed(f"{member.sidecar_url}/v1/bundle")
+            yield f"sidecars/{member.name}.tar.gz", _packed(f"{member.sidecar_url}/v1/bundle", state.token())
         except OSError as error:
             missing.append(f"sidecar of {member.name}: {error}")
     if missing:
         yield "missing.txt", "\n".join([*missing, ""]).encode()
 
 
-def _packed(url: str) -> bytes:
+def _packed(url: str, token: str) -> bytes:
     """What a sidecar packs. One that has just been started again is asked once more. Raises OSError."""
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     for rest in reversed(range(TRIES)):
         try:
-            with urllib.request.urlopen(url, timeout=SIDECAR_TIMEOUT_S) as answer:
+            with urllib.request.urlopen(request, timeout=SIDECAR_TIMEOUT_S) as answer:
                 data: bytes = answer.read()
                 return data
         except OSError:

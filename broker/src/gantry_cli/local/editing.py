@@ -12,7 +12,7 @@ from typing import Final, final
 import msgspec
 
 from gantry_cli.errors import CliError
-from gantry_cli.local.plan import refuse_unrunnable, settings_of
+from gantry_cli.local.plan import settings_of
 from gantry_cli.local.supervisor import Supervisor
 from gantry_spec.manifest import BrokerGroup, ManifestError, changes, read_group
 
@@ -64,22 +64,23 @@ class Edits:
             problems = changes(self._group, group) + immovable(self._group, group)
             if problems:
                 raise CliError("; ".join(map(str, problems)))
-            refuse_unrunnable(group.spec)
         except CliError as error:
             supervisor.tell(f"the manifest that was handed over is left alone: {error}")
             return
         self._group = group
-        root = supervisor.settings.buffers_root
-        supervisor.settings = settings_of(group, supervisor.record, root, has_sidecars=self._has_sidecars)
+        old, has_sidecars = supervisor.settings, self._has_sidecars
+        supervisor.settings = settings_of(
+            group, supervisor.record, old.buffers_root, old.access, has_sidecars=has_sidecars
+        )
         supervisor.tell("a new manifest was handed over")
         supervisor.wake()
 
 
 def immovable(old: BrokerGroup, new: BrokerGroup) -> list[str]:
     """What a running local group cannot change, and a start can."""
-    fields = ("name_servers", "write_buffer")
+    fields = {"name_servers": "nameServers", "write_buffer": "writeBuffer", "access": "access"}
     return [
-        f"spec.{name}: it changes with the next start: gantry down, then gantry up -f FILE"
-        for name in fields
+        f"spec.{written}: it changes with the next start: gantry down, then gantry up -f FILE"
+        for name, written in fields.items()
         if msgspec.structs.asdict(old.spec)[name] != msgspec.structs.asdict(new.spec)[name]
     ]

@@ -16,6 +16,7 @@ from typing import Final, final
 import msgspec
 
 from gantry_cli.local import buffers
+from gantry_cli.local.access import Access
 from gantry_cli.local.child import Child
 from gantry_cli.local.state import GroupState, MemberRecord
 from gantry_cli.local.whole_file import write_whole
@@ -39,6 +40,7 @@ class Settings:
     host: str
     name_servers: tuple[str, ...]
     buffers_root: Path | None
+    access: Access
     sidecars: tuple[str, ...]
     """URLs of all, so that each finds the others."""
 
@@ -121,6 +123,7 @@ class LocalMember:
             name_servers=settings.name_servers,
             store=record.store,
             buffers="" if folder is None else str(folder),
+            access=settings.access.broker_keys,
         )
         Path(record.store).mkdir(parents=True, exist_ok=True)
         conf = self._state.conf(record.name)
@@ -131,10 +134,11 @@ class LocalMember:
     def _sidecar_arguments(self) -> Sequence[str]:
         record, store = self.record, Path(self.record.store)
         self._sidecar_peers = self._peers()
-        listen, ranges = (f"{self._settings().host}:{record.sidecar_port + offset}" for offset in (0, 1))
+        listen, ranges = (f"127.0.0.1:{record.sidecar_port + offset}" for offset in (0, 1))
         words = ["--page", str(store / "status"), "--control", self.control, "--store", str(store)]
         words += ["--broker-log", record.log, "--listen", listen, "--log-listen", ranges]
-        words += ["--token-file", str(self._state.token_file), "--open-reads", "--openapi"]
+        words += ["--token-file", str(self._state.token_file), "--openapi"]
+        words += self._settings().access.sidecar_words
         return words + [word for url in self._sidecar_peers for word in ("--peer", url)]
 
     def _peers(self) -> tuple[str, ...]:

@@ -6,20 +6,20 @@ no half of a group.
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from gantry_cli.errors import CliError
 from gantry_cli.local import buffers
+from gantry_cli.local.access import Access
 from gantry_cli.local.buffers import Choice
 from gantry_cli.local.member import Settings
 from gantry_cli.local.names import member_name
 from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord
-from gantry_cli.ports import free_broker_port
 from gantry_cli.text import join_address
 from gantry_spec.manifest import BrokerGroup, Spec, read_group
 from gantry_spec.manifest.parts import Medium
@@ -34,7 +34,10 @@ spec:
   failover: {after: 3s}
 """
 WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: 10911, SIDECAR: 8080}
-SECRETS: Final = "a local group has no Secrets"
+ANY: Final = range(20_000, 31_000)
+"""Where any port is looked for: below those that the kernel gives to connections."""
+SIDECAR_HOST: Final = "127.0.0.1"
+"""Whatever brokers listen on: sidecars show much to whoever is on this machine, and nothing to others."""
 
 
 @final
@@ -50,13 +53,6 @@ class Wanted:
 def default_group() -> BrokerGroup:
     """Without a manifest."""
     return read_group(DEFAULT_MANIFEST)
-
-
-def refuse_unrunnable(spec: Spec) -> None:
-    """Raise CliError for what a local group cannot keep: to run without it would be less than was asked for."""
-    for field, value in (("aclSecret", spec.access.acl_secret), ("tlsSecret", spec.access.tls_secret)):
-        if value:
-            raise CliError(f"spec.access.{field}: {SECRETS}", "leave it out here; see docs/local-groups.md")
 
 
 def notes_of(spec: Spec, choice: Choice) -> list[str]:
@@ -83,7 +79,7 @@ class Planner:
     def _base(self, kind: Kind) -> int:
         chosen = dict(self._typed.ports).get(kind)
         if chosen == 0:
-            return free_broker_port(self._typed.host)
+            return random.choice(ANY)
         return WELL_KNOWN[kind] if chosen is None else chosen
 
     def _is_kept(self, kind: Kind) -> bool:
@@ -118,7 +114,7 @@ class Planner:
         self.record.console_url = f"{self.record.members[0].sidecar_url}/console/"
 
     def _port(self, kind: Kind, name: str, *, is_first: bool) -> int:
-        if is_first:
+        if is_first and dict(self._typed.ports).get(kind) != 0:
             return self._ports.first(kind, self._bases[kind], name)
         return self._ports.next(kind, self._bases[kind])
 
@@ -143,7 +139,7 @@ class Planner:
             port=port,
             ha_port=port + 1,
             sidecar_port=sidecar,
-            sidecar_url=f"http://{join_address(self._typed.host, sidecar)}",
+            sidecar_url=f"http://{SIDECAR_HOST}:{sidecar}",
             store=str(self._state.store(shard, number)),
             log=str(self._state.log(name)),
             sidecar_log=str(self._state.log(f"sidecar-{name}")),
@@ -162,7 +158,16 @@ def choose_buffers(state: GroupState, spec: Spec, record: GroupRecord) -> Choice
     return buffers.choose(spec, buffers.size_of(spec) * len(record.members), huge, memory)
 
 
-def settings_of(group: BrokerGroup, record: GroupRecord, root: Path | None, *, has_sidecars: bool) -> Settings:
+def require_room(spec: Spec, root: Path | None) -> None:
+    """Whether the buffers of one more member fit where the others are. Raises CliError."""
+    if root is not None:
+        mounts = [one for one in (*buffers.huge_mounts(), buffers.memory_mount()) if one.path == root]
+        buffers.choose(spec, buffers.size_of(spec), (), min(mounts, key=lambda one: one.free_bytes))
+
+
+def settings_of(
+    group: BrokerGroup, record: GroupRecord, root: Path | None, access: Access, *, has_sidecars: bool
+) -> Settings:
     """What members are started with."""
     return Settings(
         group=group.metadata.name,
@@ -170,6 +175,7 @@ def settings_of(group: BrokerGroup, record: GroupRecord, root: Path | None, *, h
         host=record.host,
         name_servers=tuple(record.addresses),
         buffers_root=root,
+        access=access,
         sidecars=tuple(one.sidecar_url for one in record.members) if has_sidecars else (),
     )
 

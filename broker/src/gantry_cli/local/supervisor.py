@@ -11,6 +11,7 @@ masters, and the members in STATE. All times are those of the machine's boot-tim
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,28 +19,31 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, final
 
-from gantry_cli.errors import CliError
 from gantry_cli.local.acting import Hands
 from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
+from gantry_cli.local.emptying import Emptying
 from gantry_cli.local.last_words import LastWords
 from gantry_cli.local.lease_file import LeaseFile
 from gantry_cli.local.look import Event
 from gantry_cli.local.member import LocalMember, Settings
 from gantry_cli.local.renewing import renew
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
+from gantry_cli.local.wishes import Wishes
 from gantry_spec import actions as act
 from gantry_spec.decide import Decision, decide
 from gantry_spec.ledger import Ledger
-from gantry_spec.manifest import ManifestError, Spec
-from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, Wanted, wanted, without
+from gantry_spec.manifest import Spec
+from gantry_spec.manifest.annotations import Wanted
+from gantry_spec.manifest.parts import Retain
 from gantry_spec.observed import Observed, ObservedShard, Role, Wish
 
 LOOK_INTERVAL_S: Final = 1.0
 BUSY_INTERVAL_S: Final = 0.1
 """While something was just done, or is about to be."""
 LEASE_DURATION_MS: Final = 6_000
-EVENTS_MAX: Final = 500
+EVENTS_MAX: Final = 200
+SAME_AGAIN_MS: Final = 5_000
 EVERYBODY: Final = 0
 """No member's number: whoever of a shard answers."""
 
@@ -66,13 +70,14 @@ class Supervisor:
         self._has_sidecars: Final = has_sidecars
         self._told: Final = tell
         self._words: Final = LastWords(state)
+        self._wishes: Final = Wishes(state, self.tell)
+        self.emptying: Final = Emptying(record.name, ";".join(record.addresses), settings.access, self.tell)
         self._leases: Final[dict[int, LeaseFile]] = {}
         self._wake: Final = asyncio.Event()
         self._acting: Final[dict[tuple[int, int], asyncio.Task[None]]] = {}
         self._group: asyncio.TaskGroup | None = None
         self._hands: Final = Hands(self, self.tell)
         self._ledgers: Mapping[int, Ledger] = {}
-        self._is_stopping = False
 
     def __repr__(self) -> str:
         return f"<Supervisor {self.record.name} looks={self.looks} members={len(self.members)}>"
@@ -126,20 +131,23 @@ class Supervisor:
         self.members.pop((member.record.shard, member.record.number), None)
         self.record.members.remove(member.record)
         member.free_buffers()
+        if self.spec.storage.retain is Retain.NEVER:
+            await asyncio.to_thread(shutil.rmtree, member.record.store, ignore_errors=True)
+            shard = member.record.shard
+            if not any(one.shard == shard for one in self.record.members):
+                self._leases.pop(shard, None)
+                self.state.lease(shard).unlink(missing_ok=True)
 
     def clear_wish(self, wish: str) -> None:
         """Take an obeyed order off the annotations."""
-        annotations = self.state.read_annotations()
-        rest = without(annotations.get(PROMOTE, ""), wish)
-        annotations |= {PROMOTE: rest}
-        if not rest:
-            annotations.pop(PROMOTE)
-            annotations.pop(ACCEPT_LOSS, None)
-        self.state.write_annotations(annotations)
+        self._wishes.clear(wish)
 
     def tell(self, text: str) -> None:
-        """Something has happened."""
-        self.events.append(Event(time.time_ns() // 1_000_000, text))
+        """Something has happened. What is tried again and again is told now and then."""
+        now = time.time_ns() // 1_000_000
+        if any(one.text == text and now - one.at_ms < SAME_AGAIN_MS for one in self.events):
+            return
+        self.events.append(Event(now, text))
         self._told(text)
 
     def wake(self) -> None:
@@ -160,7 +168,7 @@ class Supervisor:
             group.create_task(self._look_forever(), name="look and decide")
 
     async def _look_forever(self) -> None:
-        while not self._is_stopping:
+        while True:
             self._wake.clear()
             is_busy = await self._once()
             with suppress(TimeoutError):
@@ -234,7 +242,7 @@ class Supervisor:
     def shard_now(self, shard: int, asked: Wanted | None = None) -> ObservedShard:
         """One shard as it was seen last."""
         asked_ms = now_ms()
-        asked = self.asked() if asked is None else asked
+        asked = self._wishes.read() if asked is None else asked
         order = next((one for one in asked.orders if one.shard == shard), None)
         return ObservedShard(
             number=shard,
@@ -242,19 +250,26 @@ class Supervisor:
             members=tuple(self.members[key].seen(asked_ms) for key in sorted(self.members) if key[0] == shard),
             last_word=self._words.of(shard),
             wish=None if order is None else Wish(id=order.id, to=order.to, loss_accepted=order.loss_accepted),
+            holds_nothing=self.holds_nothing(shard) if shard >= self.spec.shards else None,
             replace_disks=tuple(number for one, number in asked.given_up if one == shard),
         )
 
-    def asked(self) -> Wanted:
-        """What people have asked for. Orders that nobody can read are told, and asked for nothing."""
-        try:
-            return wanted(self.state.read_annotations())
-        except (ManifestError, CliError) as error:
-            self.tell(f"nobody obeys: {error}")
-            return Wanted()
+    def masters(self) -> dict[int, tuple[str, int]]:
+        """Where the masters of shards are, as they say themselves, and where their logs end."""
+        found = {}
+        for (shard, _), member in self.members.items():
+            report = member.report
+            if member.is_answering and report is not None and report.role is Role.MASTER and report.wrote is not None:
+                found[shard] = (f"{self.record.host}:{member.record.port}", report.wrote)
+        return found
+
+    def holds_nothing(self, shard: int) -> bool:
+        """Whether nothing was left on a shard, and nothing has come since."""
+        master = self.masters().get(shard)
+        return self.emptying.is_empty(shard, None if master is None else master[1])
 
     def _look(self) -> Observed:
-        asked = self.asked()
+        asked = self._wishes.read()
         numbers = sorted({*range(self.spec.shards), *(shard for shard, _ in self.members)})
         return Observed(
             shards=tuple(self.shard_now(number, asked) for number in numbers),
@@ -267,7 +282,6 @@ class Supervisor:
 
     async def stop(self) -> list[str]:
         """Stop all members, masters first, so that slaves get the rest; the names of those that had to be killed."""
-        self._is_stopping = True
         masters: list[Child] = []
         others: list[Child] = []
         sidecars: list[Child] = []

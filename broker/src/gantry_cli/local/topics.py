@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, final
 
-from gantry_cli.account import client_settings
+from gantry_cli.local.access import Access
 from gantry_client import Admin, ClientError, NoRoute
 from gantry_spec.broker_conf import broker_name, cluster_name
 from gantry_spec.manifest import Spec
@@ -21,8 +21,9 @@ from gantry_wire.commands.admin import SubscriptionGroupConfig
 class Upkeep:
     """Of one group."""
 
-    def __init__(self, group: str, name_servers: str) -> None:
+    def __init__(self, group: str, name_servers: str, access: Access) -> None:
         self._group: Final = group
+        self._access: Final = access
         self._cluster: Final = cluster_name(group)
         self._name_servers: Final = name_servers
         self._done: tuple[object, ...] = ()
@@ -36,9 +37,9 @@ class Upkeep:
             return []
         told: list[str] = []
         try:
-            async with Admin(self._name_servers, client_settings=client_settings()) as admin:
-                masters = {one.name for one in await admin.brokers.masters(self._cluster)}
-                if not {broker_name(self._group, shard) for shard in shards} <= masters:
+            async with Admin(self._name_servers, client_settings=self._access.client_settings()) as admin:
+                masters = {broker_name(self._group, shard) for shard in shards}
+                if not masters <= {one.name for one in await admin.brokers.masters(self._cluster)}:
                     return []
                 for topic in spec.topics:
                     told += await self._topic(admin, topic, masters)

@@ -13,24 +13,27 @@ from typing import Final, final
 
 from gantry_cli.errors import CliError, explain
 from gantry_cli.faces import Face
+from gantry_cli.local.access import access_of, make_replication_secret
 from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
 from gantry_cli.local.editing import Edits, read_manifest
 from gantry_cli.local.orphans import wait_for_end
 from gantry_cli.local.plan import (
     DEFAULT_MANIFEST,
+    SIDECAR_HOST,
     Planner,
     Wanted,
     choose_buffers,
     default_group,
     notes_of,
-    refuse_unrunnable,
+    require_room,
     settings_of,
 )
 from gantry_cli.local.publishing import Publisher
-from gantry_cli.local.state import GroupState, NameServerRecord
+from gantry_cli.local.state import GroupState, MemberRecord, NameServerRecord
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.topics import Upkeep
+from gantry_cli.local.whole_file import write_whole
 from gantry_cli.own_name import own_name
 from gantry_cli.round_trip import RoundTrip, round_trip
 from gantry_cli.running import claim, stop_signal, until
@@ -82,7 +85,7 @@ def _manifest(options: GroupOptions) -> BrokerGroup:
     problems = [] if known is None else changes(known, group)
     if problems:
         raise CliError("; ".join(map(str, problems)), f"{options.data} holds the group {known and known.metadata.name}")
-    refuse_unrunnable(group.spec)
+    access_of(group.spec, state)
     state.make_folders()
     if known is None or options.manifest is not None:
         state.write_manifest(text)
@@ -106,26 +109,38 @@ class GroupRun:
         choice = choose_buffers(self.state, group.spec, self.record)
         has_sidecars = importlib.util.find_spec("fastapi") is not None
         self.record.notes = notes_of(group.spec, choice) + ([] if has_sidecars else [WITHOUT_ADMIN])
+        self.record.console_url = self.record.console_url if has_sidecars else ""
         self.record.started_at_ms, self.record.pid = time.time_ns() // 1_000_000, os.getpid()
-        settings = settings_of(group, self.record, choice.root, has_sidecars=has_sidecars)
+        self._access: Final = access_of(group.spec, self.state)
+        make_replication_secret(self._access)
+        settings = settings_of(group, self.record, choice.root, self._access, has_sidecars=has_sidecars)
         self._token: Final = self.state.token()
         self.supervisor: Final = Supervisor(self.state, self.record, settings, self._tell, has_sidecars=has_sidecars)
-        self.supervisor.make_record = planner.member
+        self._planner: Final = planner
+        self.supervisor.make_record = self._make_record
         self._has_sidecars: Final = has_sidecars
         self._name_servers: Final = [self._name_server(one) for one in self.record.name_servers]
         self._publisher: Final = Publisher(self.supervisor, self._name_servers)
         self._edits: Final = Edits(self.supervisor, group, has_sidecars=has_sidecars)
-        self._upkeep: Final = Upkeep(group.metadata.name, ";".join(self.record.addresses))
+        self._upkeep: Final = Upkeep(group.metadata.name, ";".join(self.record.addresses), self._access)
         self.supervisor.on_look = self._looked
         self._is_ready = asyncio.Event()
         self._is_quiet = True
+
+    def _make_record(self, shard: int, number: int) -> MemberRecord:
+        """Of a member that has come by an edit. Raises CliError when there is no room for it."""
+        settings = self.supervisor.settings
+        require_room(settings.spec, settings.buffers_root)
+        return self._planner.member(shard, number)
 
     def _tell(self, text: str) -> None:
         if not self._is_quiet:
             self._face.report(text)
 
     def _name_server(self, record: NameServerRecord) -> Child:
-        arguments = ("--listen", record.address, "--data", record.data)
+        conf = self.state.conf(record.name)
+        write_whole(conf, self._access.name_server_conf.encode(), mode=0o644, is_durable=False)
+        arguments = ("--listen", record.address, "--data", record.data, "-c", str(conf))
         return Child(
             record.name, "gantry_nameserver", lambda: arguments, Path(record.log), now_ms, self._tell, lambda: None
         )
@@ -168,7 +183,7 @@ class GroupRun:
             await asyncio.sleep(READY_POLL_S)
         name_server = ";".join(self.record.addresses)
         try:
-            trip = await round_trip(name_server)
+            trip = await round_trip(name_server, self._access.client_settings())
         except ClientError as error:
             raise explain(error, name_server) from error
         await self._wait_for_sidecars(deadline)
@@ -180,7 +195,7 @@ class GroupRun:
         """So that every address that is printed answers. One that cannot start is told of, and costs no group."""
         for member in self.supervisor.members.values():
             sidecar = member.sidecar
-            while sidecar is not None and not await is_listening(self.record.host, member.record.sidecar_port):
+            while sidecar is not None and not await is_listening(SIDECAR_HOST, member.record.sidecar_port):
                 if sidecar.starts >= STARTS_MAX or time.monotonic() > deadline:
                     self._face.report(f"{sidecar.name} does not answer: {sidecar.failure or f'see {sidecar.log}'}")
                     break
@@ -216,7 +231,9 @@ class GroupRun:
         """The clients of this group are ordinary ones, so they wait for its masters as others do."""
         while True:
             await asyncio.sleep(UPKEEP_S)
-            mastered = tuple(one.shard for one in self.supervisor.decision.ledgers if one.is_fresh)
+            wanted, masters = self.supervisor.spec.shards, self.supervisor.masters()
+            await self.supervisor.emptying.keep(wanted, masters)
+            mastered = tuple(shard for shard in sorted(masters) if shard < wanted)
             for line in await self._upkeep.keep(self.supervisor.spec, mastered):
                 self.supervisor.tell(line)
 

@@ -16,11 +16,11 @@ import click
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.pod.addresses import Addresses
-from gantry_cli.pod.member import member_of_pod, merged_conf
+from gantry_cli.pod.member import member_of_pod, with_own
+from gantry_cli.pod.pulse import Pulse
 from gantry_cli.pod.supervisor import Charge, PodSupervisor
 
 ALIVE_PORT: Final = 10913
-LIVE_CONF: Final = "live.conf"
 PEERS: Final = "peers"
 PASS_ON: Final = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -52,12 +52,12 @@ def pod() -> None:
         ("gantry pod broker --alive 0", "without a port that says that it works"),
     ),
 )
-@click.option("--group", "configuration", type=folder, default=Path("/etc/gantry/group"), show_default=True,
-              help="Folder with live.conf.")  # fmt: skip
 @click.option("--run", "run_folder", type=folder, default=Path("/run/gantry"), show_default=True,
-              help="Folder for what the pod remembers.")  # fmt: skip
+              help="Folder for what the pod remembers, and with the broker's status page.")  # fmt: skip
+@click.option("--still", type=click.IntRange(0, 3600), default=60, show_default=True, metavar="SECONDS",
+              help="Kill a broker that has published nothing for so long; 0 for never.")  # fmt: skip
 @alive_option
-def broker(configuration: Path, run_folder: Path, alive: int) -> None:
+def broker(run_folder: Path, still: int, alive: int) -> None:
     """Run the broker of this pod.
 
     POD_NAME says which member it is, GANTRY_BROKER_CONF what the pod was made with. It is registered as a slave under
@@ -76,10 +76,11 @@ def broker(configuration: Path, run_folder: Path, alive: int) -> None:
             "brokerMasterIP": addresses.of(member.role_service),
         }
         path = run_folder / "broker.conf"
-        path.write_text(merged_conf(cold, _text(configuration / LIVE_CONF), own))
+        path.write_text(with_own(cold, own))
         return ["gantry_broker", "-c", str(path)]
 
-    _keep(Charge(name="broker", command=command, alive=_alive(alive)))
+    pulse = Pulse(run_folder / "status", still)
+    _keep(Charge(name="broker", command=command, is_still=pulse.is_still, alive=_alive(alive)))
 
 
 @pod.command(

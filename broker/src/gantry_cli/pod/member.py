@@ -34,16 +34,9 @@ def member_of_pod(pod: str) -> PodMember | None:
     return PodMember(number, pod, match["shard"])
 
 
-def merged_conf(cold: str, live: str, own: dict[str, str]) -> str:
-    """One broker.conf of what the pod was made with, what may change while it runs, and what only it knows.
-
-    What it knows itself wins, then what it was made with: a key stands there once.
-    """
-    lines = {key: value for text in (live, cold) for key, value in _pairs(text)}
-    return "".join(f"{key}={value}\n" for key, value in (lines | own).items())
-
-
-def _pairs(text: str) -> list[tuple[str, str]]:
-    stripped = (line.strip() for line in text.splitlines())
+def with_own(conf: str, own: dict[str, str]) -> str:
+    """What the pod was made with, and what only it knows, which wins: a key stands there once."""
+    stripped = (line.strip() for line in conf.splitlines())
     parts = (line.partition("=") for line in stripped if line and line[0] not in "#!")
-    return [(key.strip(), value.strip()) for key, _, value in parts]
+    lines = {key.strip(): value.strip() for key, _, value in parts}
+    return "".join(f"{key}={value}\n" for key, value in (lines | own).items())

@@ -2,6 +2,7 @@
 
     SIGTERM, SIGINT   the server is asked to end, however long it takes; its exit code is ours (killed by N: 128 + N)
     the server dies   it is started again, as ``restarts`` says
+    it stands still   it is killed, and so starts again; while it is asked to end nobody hurries it
     a change          what it was started with is no longer so: it is asked to end, and started again at once
     a connection      to the alive port is taken and closed: whoever asks learns that this loop turns
 
@@ -48,6 +49,9 @@ class Charge:
 
     is_changed: Callable[[], bool] = unchanged
     """Whether these words would be others by now."""
+
+    is_still: Callable[[], bool] = unchanged
+    """Whether it lives and will do nothing any more. Asked often."""
 
     alive: tuple[str, int] | None = None
     """Where to say that we are alive."""
@@ -108,6 +112,9 @@ class PodSupervisor:
                 self._start()
         elif self._is_ending or self._charge.is_changed():
             self._ask_to_end(self._process)
+        elif self._charge.is_still():
+            self._say(f"the {self._charge.name} lives and stands still: it is killed")
+            self._process.kill()
         return None
 
     def _start(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import StreamingResponse
@@ -20,6 +20,16 @@ from gantry_admin.routes.common import TheSidecar, needs, refusals
 
 WAITERS_MAX: Final = 64
 STREAMS_MAX: Final = 32
+EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string", "enum": ["change", "status"]},
+        "data": {"type": "string", "description": "A JSON object."},
+    },
+    "required": ["event", "data"],
+}
+"""Each of the events, as those who read event streams have it."""
 
 router = APIRouter(tags=["status"], dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403))
 
@@ -50,7 +60,7 @@ async def wait(
 @router.get(
     "/v1/events",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **refusals(422, 429)},
+    responses={200: {"content": {"text/event-stream": {"schema": EVENT}}}, **refusals(422, 429)},
 )
 async def event_stream(
     sidecar: TheSidecar,

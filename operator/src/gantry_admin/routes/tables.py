@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 
 from gantry_admin.documents import (
     GroupDocument,
@@ -16,19 +16,24 @@ from gantry_admin.documents import (
 )
 from gantry_admin.guard import Scope
 from gantry_admin.inventory import Inventory
+from gantry_admin.relay import Shard, elsewhere
 from gantry_admin.routes.common import TheSidecar, needs, refusals
 from gantry_wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 
 ROWS_MAX = 1_000
 
-router = APIRouter(tags=["topics and groups"], dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403, 422, 503))
+router = APIRouter(
+    tags=["topics and groups"], dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403, 404, 422, 502, 503, 504)
+)
 
 Limit = Annotated[int, Query(ge=1, le=ROWS_MAX, description="So many rows at most; the others are counted.")]
 
 
 @router.get("/v1/topics")
-async def topics(sidecar: TheSidecar, limit: Limit = ROWS_MAX) -> TopicsDocument:
+async def topics(request: Request, sidecar: TheSidecar, limit: Limit = ROWS_MAX, shard: Shard = None) -> TopicsDocument:
     """Every topic that applications made, and retry and dead letter topics, with the ends of their queues."""
+    if (told := await elsewhere(request, sidecar, shard, TopicsDocument)) is not None:
+        return told
     shown = await sidecar.tables.get()
     rows = [topic_row(shown.inventory, name) for name in shown.inventory.topics]
     left_out = shown.inventory.topics_left_out + max(len(rows) - limit, 0)
@@ -38,8 +43,10 @@ async def topics(sidecar: TheSidecar, limit: Limit = ROWS_MAX) -> TopicsDocument
 
 
 @router.get("/v1/groups")
-async def groups(sidecar: TheSidecar, limit: Limit = ROWS_MAX) -> GroupsDocument:
+async def groups(request: Request, sidecar: TheSidecar, limit: Limit = ROWS_MAX, shard: Shard = None) -> GroupsDocument:
     """Every consumer group, and how far it is behind in each queue of this broker."""
+    if (told := await elsewhere(request, sidecar, shard, GroupsDocument)) is not None:
+        return told
     shown = await sidecar.tables.get()
     rows = [group_row(shown.inventory, name) for name in shown.inventory.groups]
     return GroupsDocument(

@@ -146,7 +146,11 @@ def _conf(group: BrokerGroup, shard: int) -> dict[str, str]:
     )
     grace_ms = int(spec.template.termination_grace_period)
     stop_ms = max(1_000, min(60_000, grace_ms - GRACE_LEFT_MS))
-    conf = {"shutdownTimeout": str(stop_ms), "externalAddressPath": f"{CONFIGURATION}/outside"}
+    conf = {
+        "shutdownTimeout": str(stop_ms),
+        "externalAddressPath": f"{CONFIGURATION}/outside",
+        "liveSettingsPath": f"{CONFIGURATION}/live.conf",
+    }
     conf |= broker_conf(spec, place)
     return {key: value for key, value in conf.items() if key not in _OWN_KEYS}
 

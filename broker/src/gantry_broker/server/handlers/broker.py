@@ -100,6 +100,8 @@ class BrokerHandlers:
             "putMessageSizeTotal": stats.put_bytes,
             "putMessageAverageSize": stats.put_bytes / stats.put_count if stats.put_count else 0.0,
             "putMessageEntireTimeMax": 0,
+            "getMessageSizeTotal": stats.get_bytes,
+            "ackWaitsMicros": ",".join(map(str, stats.ack_waits)),
             "putMessageDistributeTime": "",
             "commitLogMinOffset": store.min_physical,
             "commitLogMaxOffset": store.wrote,

@@ -13,17 +13,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from gantry_cli.errors import CliError
-from gantry_client import (
-    FetchStatus,
-    InvalidMessage,
-    MessageQueue,
-    Producer,
-    PullConsumer,
-    ReceivedMessage,
-    UnreadableBody,
-)
+from gantry_client.errors import InvalidMessage, ResendStopped, UnreadableBody
+from gantry_client.fetching import FetchStatus
+from gantry_client.messages import ReceivedMessage
+from gantry_client.producer import Producer
+from gantry_client.pull_consumer import PullConsumer
 from gantry_wire import properties as names
+from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.names import dead_letter_topic, group_fault, is_retry_or_dead_letter, topic_fault
 
 READER_PREFIX: Final = "CID_RMQ_SYS_RESEND_"
@@ -45,6 +41,8 @@ class Resend:
     is_from_start: bool = False
     """Also those that were sent again already."""
     is_dry: bool = False
+    messages_max: int | None = None
+    """Stop after so many that were looked at; the next run goes on there."""
 
     @property
     def topic(self) -> str:
@@ -65,6 +63,13 @@ class Tally:
     """Ids of messages that cannot be unpacked, or sent as they are; they are passed over."""
     without_origin: list[str] = field(default_factory=list)
     """Ids of messages that do not say where they came from; they are passed over, too."""
+    left: int = 0
+    """Dead letters that were there at the start and were not looked at, since `messages_max` were."""
+
+    @property
+    def looked_at(self) -> int:
+        """All of them."""
+        return self.sent.total() + len(self.unreadable) + len(self.without_origin)
 
 
 @final
@@ -82,9 +87,22 @@ class DeadLetters:
         self._said = said
 
     async def run(self) -> Tally:
-        """Send again what there is now. Raises ClientError and CliError; what was sent until then is committed."""
+        """Send again what there is now. Raises ClientError; what was sent until then is committed."""
         for queue in await self._queues():
             await self._run_queue(queue)
+        return self.tally
+
+    async def run_one(self, broker_name: str, queue_id: int, offset: int) -> Tally:
+        """Send one of them again, whatever was sent already; progress stays where it is. An empty tally: none is there.
+
+        Raises ClientError.
+        """
+        for queue in await self._queues():
+            if (queue.broker_name, queue.queue_id) == (broker_name, queue_id):
+                result = await self._reader.fetch(queue, offset, messages_max=1)
+                for message in result.messages:
+                    if message.queue_offset == offset:
+                        await self._send(message)
         return self.tally
 
     async def _queues(self) -> Sequence[MessageQueue]:
@@ -93,6 +111,10 @@ class DeadLetters:
     async def _run_queue(self, queue: MessageQueue) -> None:
         begin, end = await self._range(queue)
         done, committed = begin, begin
+        if self._wish.messages_max is not None:
+            stop = min(end, begin + max(self._wish.messages_max - self.tally.looked_at, 0))
+            self.tally.left += end - stop
+            end = stop
         try:
             async for message in self._messages(queue, begin, end):
                 await self._send(message)
@@ -127,7 +149,7 @@ class DeadLetters:
             if result.next_offset <= offset:
                 if result.status is FetchStatus.NO_NEW:
                     return  # not confirmed yet: the next call finds it
-                raise CliError(f"the dead letters of {self._wish.group} were deleted while they were read")
+                raise ResendStopped(f"the dead letters of {self._wish.group} were deleted while they were read")
             offset = result.next_offset
 
     async def _send(self, message: ReceivedMessage) -> None:
@@ -145,9 +167,8 @@ class DeadLetters:
                 self.tally.unreadable.append(message.message_id)
                 return
             if not receipt.is_acknowledged:
-                raise CliError(
-                    f"message {message.message_id} was stored in {topic}, but not acknowledged ({receipt.status.name})",
-                    "look at `gantry status`; the same command goes on, and sends this message once more",
+                raise ResendStopped(
+                    f"message {message.message_id} was stored in {topic}, but not acknowledged ({receipt.status.name})"
                 )
         self.tally.sent[topic] += 1
         self._said(message, topic)

@@ -1,0 +1,297 @@
+"""The hands and eyes of a local group's supervisor: what is compared before an order, and what waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gantry_broker.control.server import ControlServer
+from gantry_broker.testing.fake_group import FakeGroup, FakeMember
+from gantry_cli.errors import CliError
+from gantry_cli.local import emptying
+from gantry_cli.local.access import Access
+from gantry_cli.local.acting import check_promotion
+from gantry_cli.local.kill import _down_ms
+from gantry_cli.local.lease_file import LeaseFile
+from gantry_cli.local.look import Event, Look, MemberView
+from gantry_cli.local.promote import _leave
+from gantry_cli.local.screen import render
+from gantry_cli.local.state import GroupState
+from gantry_cli.round_trip import CHECK_TOPIC
+from gantry_cli.tables import console
+from gantry_client import QueueOffsets
+from gantry_spec import actions as act
+from gantry_spec.ledger import Fault, Ledger, Risk
+from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE
+from gantry_status.order_client import OrderClient
+from gantry_status.orders import AskStatus, BrokerUnreachable, HaRole, HaStatus, OrderRefused, OrderUnanswered
+
+NAMED = act.Promote(shard=0, member=2, epoch=2000, electable=(1,), last_epoch=1000, end=500)
+
+
+def status(**other: object) -> HaStatus:
+    values: dict[str, object] = {"role": HaRole.SLAVE, "epoch": 1000, "last_epoch": 1000, "wrote": 500}
+    return msgspec.convert(values | other, HaStatus)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"wrote": 501}, {"last_epoch": 1001, "wrote": 3}, {"epoch": 2000, "wrote": 0}],
+    ids=["as-named", "longer", "newer-epoch", "promoted-already"],
+)
+def test_who_still_is_what_was_named_is_promoted(changes: dict[str, object]) -> None:
+    """As long a log or a longer one; and an order that was obeyed already does no harm."""
+    check_promotion(NAMED, status(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"wrote": 499}, {"wrote": -1}, {"last_epoch": 999, "wrote": 9999}], ids=["shorter", "unknown", "older"]
+)
+def test_who_has_lost_something_since_is_not(changes: dict[str, object]) -> None:
+    """A power cut between the decision and the order: what was counted on is gone, and the order is not given."""
+    with pytest.raises(OrderRefused, match="its log ended at 500 of epoch 1000"):
+        check_promotion(NAMED, status(**changes))
+
+
+def test_who_was_to_go_on_as_the_master_must_still_be_it() -> None:
+    """A new epoch of the same master is for that process, not for one that came after it."""
+    order = msgspec.structs.replace(NAMED, continues=1000)
+
+    check_promotion(order, status(role=HaRole.MASTER))
+    with pytest.raises(OrderRefused, match="to go on as the master"):
+        check_promotion(order, status(role=HaRole.UNASSIGNED))
+
+
+# ------- one connection, one process
+
+
+@pytest.fixture
+def member() -> FakeMember:
+    group = FakeGroup([1, 2], acks_needed=1)
+    group.begin(1)
+    return group.members[2]
+
+
+@pytest.fixture
+async def serve(tmp_path: Path, member: FakeMember) -> AsyncIterator[Callable[[], ControlServer]]:
+    made: list[ControlServer] = []
+
+    def make() -> ControlServer:
+        made.append(ControlServer(str(tmp_path / "control.sock"), member))
+        return made[-1]
+
+    yield make
+    for server in made:
+        await server.close()
+
+
+@pytest.mark.parametrize("is_one", [True, False], ids=["one-connection", "twin"])
+async def test_a_second_order_never_reaches_another_process(serve: Callable[[], ControlServer], is_one: bool) -> None:
+    """What was asked first was said by the process that is ordered then; the twin talks to whoever came after it."""
+    server = serve()
+    await server.start()
+    async with OrderClient(server.path, is_one_connection=is_one) as client:
+        await client.call(AskStatus())
+        await server.close()
+        after = serve()
+        await after.start()
+
+        if is_one:
+            with pytest.raises((OrderUnanswered, BrokerUnreachable)):
+                await client.call(AskStatus())
+            with pytest.raises((OrderUnanswered, BrokerUnreachable)):
+                await client.call(AskStatus())
+        else:
+            assert (await client.call(AskStatus())).broker_id == 2
+
+
+# ------- orders of people
+
+
+def test_an_order_replaces_the_one_before_for_its_shard_only(tmp_path: Path) -> None:
+    """One order for each shard stands; what follows @ makes each another one."""
+    state = GroupState(tmp_path)
+    _leave(state, 0, "0=2@1", "0")
+    _leave(state, 1, "1@2", "0")
+    _leave(state, 0, "0@3", "0")
+
+    assert state.read_annotations() == {PROMOTE: "1@2,0@3", ACCEPT_LOSS: "0"}
+
+
+def test_an_accepted_loss_is_not_lent_to_another_order(tmp_path: Path) -> None:
+    """The annotation holds for all orders that stand: so a second one must accept the same, or wait."""
+    state = GroupState(tmp_path)
+    _leave(state, 0, "0@1", "0")
+
+    with pytest.raises(CliError, match="an order for shard 0 stands, which accepts 0"):
+        _leave(state, 1, "1@2", "any")
+    with pytest.raises(CliError, match="is no size"):
+        _leave(state, 0, "0@3", "much")
+
+    assert state.read_annotations() == {PROMOTE: "0@1", ACCEPT_LOSS: "0"}
+
+
+@pytest.mark.parametrize(
+    ("after", "down_ms"), [("1s", 10_000), ("5s", 15_000), ("60s", 125_000)], ids=["least", "default", "patient"]
+)
+def test_a_killed_broker_stays_down_for_longer_than_a_failover_takes(tmp_path: Path, after: str, down_ms: int) -> None:
+    """By the manifest of the group; a time that somebody chose is taken as it is."""
+    head = "apiVersion: gantry.dev/v1alpha1\nkind: BrokerGroup\nmetadata: {name: crew}\n"
+    state = GroupState(tmp_path)
+    state.write_manifest(f"{head}spec: {{failover: {{after: {after}}}}}".encode())
+
+    assert _down_ms(state, None) == down_ms and _down_ms(state, 7) == 7
+
+
+# ------- what is shown
+
+
+def look(**other: object) -> Look:
+    view = MemberView(
+        name="master-0", shard=0, number=1, process="running", pid=7, starts=2, address="127.0.0.1:1", sidecar_url="",
+        role="MASTER", epoch=1000, seen_ago_ms=9_000, wrote=2048, is_draining=True,
+    )  # fmt: skip
+    ledger = Ledger(shard=0, observed_ms=0, is_fresh=True, master=1, risks={Fault.MACHINE: Risk(bytes=0)})
+    values: dict[str, object] = {
+        "at_ms": 0, "group": "crew", "pid": 7, "started_at_ms": 0, "name_servers": ["ns:1"], "members": [view],
+        "conditions": (), "ledgers": (ledger,), "decision": ("shard 0: waits: for rain",), "outlook": (),
+        "events": [Event(0, "it began")],
+    }  # fmt: skip
+    return Look(**(values | other))  # type: ignore[arg-type]
+
+
+def shown(one: Look, *, with_events: bool = False) -> str:
+    out = console()
+    with out.capture() as capture:
+        for part in render(one, with_events=with_events):
+            out.print(part)
+    return capture.get()
+
+
+def test_a_screen_says_what_is_wrong_and_what_is_not_known() -> None:
+    """Old looks, silent members, drains and restarts are said; a risk that nobody knows is not zero."""
+    text = shown(look())
+
+    assert "the supervisor has not looked for" in text and "silent for 9s" in text
+    assert "drained" in text and "started 2 times" in text and "2.0 KiB" in text
+    assert "machine 0 B" in text and "disk unknown" in text
+    assert "shard 0: waits: for rain" in text and "it began" not in text
+    assert "it began" in shown(look(), with_events=True)
+
+
+def test_a_shard_without_a_master_is_said() -> None:
+    """No ledger that is fresh: nobody answers there."""
+    assert "shard 0: no master that answers" in shown(look(ledgers=(Ledger(shard=0, observed_ms=0),)))
+
+
+def test_a_look_can_be_written_and_read_by_another_process() -> None:
+    """As it stands in decision.json."""
+    assert msgspec.json.decode(msgspec.json.encode(look()), type=Look) == look()
+
+
+async def test_a_lease_that_was_taken_is_renewed_for_nobody(tmp_path: Path) -> None:
+    """Between the taking of an epoch and the naming of its master no master is told that the Lease is his."""
+    from gantry_cli.local.renewing import renew
+    from gantry_spec.lease import LeaseRecord, Reign
+
+    asked: list[tuple[int, int]] = []
+    lease = LeaseFile(tmp_path / "lease", lambda: 0)
+    reign = Reign(epoch=1000, master=1, identity="a")
+
+    lease.write(None, LeaseRecord(epoch=1000, reigns=(reign,)))
+    await renew([(0, lease)], lambda shard, number: asked.append((shard, number)))
+    lease.write("1", LeaseRecord(epoch=2000, reigns=(reign,)))
+    await renew([(0, lease)], lambda shard, number: asked.append((shard, number)))
+    await asyncio.sleep(0)
+
+    assert asked == [(0, 1)], "of the settled epoch only"
+
+
+# ------- shards that go
+
+
+class FakeBrokers:
+    """What is on a shard, as its master says."""
+
+    def __init__(self) -> None:
+        self.messages = 1
+        self.forbidden: list[str] = []
+        self.allowed: list[str] = []
+
+    async def forbid_writes(self, name: str) -> None:
+        self.forbidden.append(name)
+
+    async def allow_writes(self, name: str) -> None:
+        self.allowed.append(name)
+
+    async def topic_table(self, address: str) -> dict[str, object]:
+        return {"orders": None, CHECK_TOPIC: None}
+
+    async def queue_table(self, address: str, topic: str) -> dict[int, QueueOffsets]:
+        assert topic != CHECK_TOPIC, "our own proof of life keeps no shard"
+        return {0: QueueOffsets(min_offset=5, max_offset=5 + self.messages), 1: QueueOffsets()}
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> FakeBrokers:
+    found = FakeBrokers()
+
+    class FakeAdmin:
+        brokers = found
+
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        async def __aenter__(self) -> FakeAdmin:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(emptying, "Admin", FakeAdmin)
+    return found
+
+
+async def test_a_shard_goes_when_nothing_is_left_and_nobody_can_come(brokers: FakeBrokers) -> None:
+    """Producers are turned away first; until old routes are forgotten, and while one message is left, it stays."""
+    now_s = [0.0]
+    shards = emptying.Emptying("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
+
+    async def look(wrote: int) -> bool:
+        now_s[0] += emptying.AGAIN_S
+        await shards.keep(1, {0: ("a:1", 10), 1: ("b:1", wrote)})
+        return shards.is_empty(1, wrote)
+
+    brokers.messages = 0
+    early = await look(100)
+    now_s[0] += emptying.ROUTES_OLD_S
+    brokers.messages = 1
+    full = await look(100)
+    brokers.messages = 0
+    empty = await look(100)
+
+    assert (early, full, empty) == (False, False, True)
+    assert set(brokers.forbidden) == {"crew-1"}, "never one that is wanted"
+    assert not shards.is_empty(1, 101), "something has come since"
+    assert shards.is_empty(1, None), "without a master nothing comes"
+    assert not shards.is_empty(0, 10)
+
+
+async def test_a_shard_that_is_wanted_again_is_shown_again(brokers: FakeBrokers) -> None:
+    """An edit that is taken back: producers come again, and nothing is believed of what was seen before."""
+    now_s = [0.0]
+    shards = emptying.Emptying("crew", "ns:1", Access(), lambda _: None, lambda: now_s[0])
+    brokers.messages = 0
+    for _ in range(10):
+        now_s[0] += emptying.AGAIN_S
+        await shards.keep(1, {1: ("b:1", 7)})
+    was_empty = shards.is_empty(1, 7)
+
+    now_s[0] += emptying.AGAIN_S
+    await shards.keep(2, {1: ("b:1", 7)})
+
+    assert was_empty and not shards.is_empty(1, 7) and brokers.allowed == ["crew-1"]

@@ -1,0 +1,138 @@
+"""The files of a local group: whole or as they were, compared before they are replaced, and never half believed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from local_group_kit import planned
+
+from gantry_cli.errors import CliError
+from gantry_cli.local.child import boot_id_of
+from gantry_cli.local.lease_file import LeaseFile
+from gantry_cli.local.orphans import wait_for_end
+from gantry_cli.local.state import GroupRecord, GroupState, Held
+from gantry_cli.local.whole_file import write_whole
+from gantry_spec.lease import Goal, LeaseRecord
+from gantry_spec.manifest.annotations import wanted
+from gantry_spec.observed import LastWord
+
+MIB = 1 << 20
+
+
+def lease_record(epoch: int) -> LeaseRecord:
+    return LeaseRecord(epoch=epoch, goal=Goal(why="a test"))
+
+
+def test_a_lease_is_replaced_only_by_who_has_seen_it(tmp_path: Path) -> None:
+    """Compare and swap: a second write for the same version changes nothing; another process finds the first."""
+    lease = LeaseFile(tmp_path / "lease-0.json", lambda: 7)
+
+    assert lease.observed.record is None and lease.observed.seen_ms == 7
+    assert lease.write(None, lease_record(1000))
+    assert not lease.write(None, lease_record(2000)), "somebody was faster"
+    assert lease.write("1", lease_record(3000))
+
+    found = LeaseFile(tmp_path / "lease-0.json", lambda: 9).observed
+    assert found.record is not None and (found.record.epoch, found.record.version, found.seen_ms) == (3000, "2", 9)
+
+
+def test_a_loss_that_was_accepted_is_written_down(tmp_path: Path) -> None:
+    """An order's size in the Lease, as ``gantry promote --accept-loss`` leaves it."""
+    [order] = wanted({"gantry.dev/promote": "0", "gantry.dev/accept-loss": "64Mi"}).orders
+    goal = Goal(why="it was ordered", wish=order.id, loss_accepted=order.loss_accepted)
+
+    LeaseFile(tmp_path / "l", lambda: 0).write(None, LeaseRecord(epoch=1000, goal=goal))
+
+    found = LeaseFile(tmp_path / "l", lambda: 0).observed.record
+    assert found is not None and found.goal is not None and found.goal.loss_accepted == 64 * MIB
+
+
+@pytest.mark.parametrize("name", ["group.json", "lease-0.json", "annotations.json", "manifest.yaml", "words.json"])
+@pytest.mark.parametrize("content", [b"", b'{"epoch"', b"\xff\xfe", b"[1]"], ids=["empty", "torn", "binary", "other"])
+def test_a_damaged_file_is_a_line_with_a_remedy(tmp_path: Path, name: str, content: bytes) -> None:
+    """Nothing is guessed from half a file: it is named, and what to do about it."""
+    state = GroupState(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    readers: dict[str, Callable[[], object]] = {
+        "group.json": state.read_group,
+        "lease-0.json": lambda: LeaseFile(state.lease(0), lambda: 0),
+        "annotations.json": state.read_annotations,
+        "manifest.yaml": state.read_manifest,
+        "words.json": lambda: state.read_words("boot"),
+    }
+
+    with pytest.raises(CliError) as caught:
+        readers[name]()
+
+    text = caught.value.format_message()
+    assert str(tmp_path / name) in text and " -- " in text and "\n" not in text
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    """A write that is cut off leaves what was there before."""
+    path = tmp_path / "file"
+    write_whole(path, b"before")
+    os.mkdir(tmp_path / ".file.new")  # the next one cannot even begin
+
+    with pytest.raises(OSError):
+        write_whole(path, b"after")
+
+    assert path.read_bytes() == b"before"
+
+
+def test_the_secret_is_made_once_and_only_we_can_read_it(tmp_path: Path) -> None:
+    """The same token in every run, in a file of ours alone; a damaged one is no token."""
+    state = GroupState(tmp_path)
+    token = state.token()
+
+    assert len(token) >= 32 and state.token() == token
+    assert state.token_file.stat().st_mode & 0o777 == 0o600
+    state.token_file.write_text("nothing")
+    with pytest.raises(CliError, match="damaged"):
+        state.token()
+
+
+def test_last_words_of_another_boot_are_not_believed(tmp_path: Path) -> None:
+    """Their times are of another clock."""
+    state = GroupState(tmp_path)
+    state.write_words("monday", {0: LastWord(epoch=1000, asked_ms=5, wrote=7)})
+
+    assert state.read_words("monday")[0].wrote == 7
+    assert state.read_words("tuesday") == {}
+
+
+def test_a_member_is_held_until_its_time_is_over(tmp_path: Path) -> None:
+    """Only this one, only so long; a damaged file holds nobody."""
+    state = GroupState(tmp_path)
+    state.write_held([Held(name="master-0", until_ms=100)])
+
+    assert state.is_held("master-0", 99) and not state.is_held("master-0", 100) and not state.is_held("slave-0-1", 1)
+    state.held_file.write_bytes(b"{")
+    assert not state.is_held("master-0", 1)
+
+
+def test_a_process_is_known_by_more_than_its_number(tmp_path: Path) -> None:
+    """A number that belongs to somebody else by now is no orphan of ours, and nobody waits for it."""
+    record = planned(tmp_path, "{}")
+    mine = boot_id_of(os.getpid())
+    record.members[0].pid, record.members[0].boot_id = os.getpid(), f"{mine}0"
+
+    told: list[str] = []
+    wait_for_end(record, told.append)
+
+    assert mine.startswith(f"{os.getpid()}-") and told == [] and boot_id_of(2**22 + 1) == ""
+
+
+def test_group_json_holds_no_secret(tmp_path: Path) -> None:
+    """The console's address is in it without its token."""
+    state = GroupState(tmp_path)
+    token = state.token()
+    state.write_group(planned(tmp_path, "{}"))
+
+    text = state.group_file.read_text()
+    assert token not in text and "/console/" in text
+    assert msgspec.json.decode(text.encode(), type=GroupRecord).name == "crew"

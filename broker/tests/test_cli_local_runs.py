@@ -1,0 +1,122 @@
+"""`gantry up -f` with real processes, a group for each test: bounds of loss, a clean stop, accounts, certificates."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import trustme
+from local_group_kit import FREE_PORTS, TIMEOUT_S, Group, Load, gantry
+
+from gantry_broker.testing.accounts import ACCOUNTS
+from gantry_broker.testing.certificates import Party
+
+
+def test_an_asynchronous_group_moves_within_its_bound_only(tmp_path: Path) -> None:
+    """The last second's messages may be lost: nobody takes over until a person accepts so much; then somebody does."""
+    group = Group(tmp_path / "state", replication="{mode: Async}", failover="{after: 3s, maxDataLossBytes: 0}")
+    group.up(*FREE_PORTS)
+    try:
+        with Load(group, "bounds") as load:
+            group.until(load.more(100))
+            [outlook] = group.explain()
+            group.do("kill", "master-0", "--down", "40s")
+        group.until(lambda: any("maxDataLossBytes allows 0 bytes" in line for line in group.look().decision))
+        still = group.masters()
+        said = group.do("promote", "0", "--accept-loss", "64Mi")
+        group.until(lambda: group.masters().get(0, ("", 0))[0] == "slave-0-1")
+        lease = json.loads((group.folder / "lease-0.json").read_text())
+        kept = set(group.read("bounds"))
+    finally:
+        group.down()
+
+    assert still == {}
+    assert outlook["winner"] == 2
+    assert "slave-0-1 is the master in epoch" in said
+    announced = lease["reigns"][-1]["loss"]
+    gone = [body for body in load.acknowledged if body not in kept]
+    assert 0 <= announced <= 64 << 20
+    assert len(gone) * 200 <= announced, "never more than was said"
+
+
+def test_ctrl_c_is_clean_a_second_run_finds_its_data_and_a_busy_port_is_named(tmp_path: Path) -> None:
+    """SIGINT: everything ends with code 0 and without a mark of an unclean stop. Then the ports are remembered, and
+    one that another program has by now is named before anything starts."""
+    group = Group(tmp_path / "state")
+    words = [sys.executable, "-m", "gantry_cli", "up", "--data", str(group.folder), "-f", str(group.manifest)]
+    process = subprocess.Popen([*words, *FREE_PORTS], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    head = ""
+    while not head.endswith("watch a slave take over\n"):
+        line = process.stdout.readline()
+        assert line, head
+        head += line
+    group.send("runs", "first")
+
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=TIMEOUT_S)[0]
+    ports = {one.name: one.port for one in group.record.members}
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", ports["slave-0-1"]))
+        busy.listen()
+        refused = gantry("up", "--data", str(group.folder), code=1)
+    group.up()
+    try:
+        found = group.read("runs")
+    finally:
+        group.down()
+
+    assert process.returncode == 0 and rest.endswith("stopping\nstopped\n"), rest
+    assert not list(group.folder.glob("stores/*/abort"))
+    assert f"port {ports['slave-0-1']} (broker of slave-0-1) is in use by another program" in refused
+    assert "--broker-port" in refused and len(refused.splitlines()) == 1
+    assert found == ["first"]
+
+
+def test_a_group_with_secrets_keeps_strangers_out(tmp_path: Path) -> None:
+    """Accounts and certificates as the manifest names them: who shows neither gets nothing, of brokers and sidecars."""
+    group = Group(tmp_path / "state", access="{aclSecret: keys, tlsSecret: certificates}")
+    refused = gantry("up", "--data", str(group.folder), "-f", str(group.manifest), *FREE_PORTS, code=1)
+    party = Party(tmp_path / "party", trustme.CA())
+    for name, text in (
+        ("keys/plain_acl.yml", ACCOUNTS),
+        ("keys/credentials", "accessKey: admin-key\nsecretKey: admin-secret\n"),
+        ("certificates/tls.crt", party.chain.read_text()),
+        ("certificates/tls.key", party.key.read_text()),
+        ("certificates/ca.crt", party.authority.read_text()),
+    ):
+        path = group.folder / "secrets" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    group.up(*FREE_PORTS)
+    try:
+        secrets, server = group.folder / "secrets", ("-n", group.name_server)
+        account = ("--credentials", str(secrets / "keys/credentials"))
+        authority = ("--tls-ca", str(secrets / "certificates/ca.crt"))
+        in_plain_text = gantry(*account, "produce", *server, "hello", "a", code=1)
+        without_account = gantry("produce", *authority, *server, "hello", "a", code=1)
+        known = gantry(*account, "produce", *authority, *server, "hello", "a")
+        with pytest.raises(urllib.error.HTTPError) as denied:
+            urllib.request.urlopen(f"{group.record.members[0].sidecar_url}/v1/topics", timeout=10)
+        group.do("bundle", "--to", str(tmp_path / "b.tar.gz"))
+    finally:
+        group.down()
+
+    denied.value.close()
+    assert "spec.access.aclSecret: there is no" in refused
+    assert "no name server answers" in in_plain_text
+    assert "16 NO_PERMISSION" in without_account
+    assert "SEND_OK" in known and denied.value.code == 401
+    with tarfile.open(tmp_path / "b.tar.gz") as archive:
+        packed = [archive.extractfile(one) for one in archive.getmembers()]
+        assert not [file.name for file in packed if file is not None and b"admin-secret" in file.read()]
+        assert not [name for name in archive.getnames() if "missing" in name or "secret" in name]

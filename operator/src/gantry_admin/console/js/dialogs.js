@@ -1,0 +1,81 @@
+// One dialog at a time, drawn from a function so that it follows what changes. The browser's own <dialog> keeps the
+// focus inside, closes at Escape and gives the focus back.
+
+import { h, render } from "./dom.js";
+import { button } from "./parts.js";
+import { changed } from "./store.js";
+
+let current = null; // {kind, view, resolve}
+const element = document.createElement("dialog");
+element.addEventListener("close", () => {
+  const ended = current;
+  current = null;
+  render(element);
+  ended?.resolve(null);
+});
+element.addEventListener("click", (event) => event.target === element && close());
+
+/** Show what `view` says: `{title, body, actions}`. Resolves with the value given to `close`, null for Escape. */
+export function show(kind, view) {
+  if (current !== null) close();
+  return new Promise((resolve) => {
+    current = { kind, view, resolve };
+    if (!element.isConnected) document.body.append(element);
+    draw();
+    element.showModal();
+  });
+}
+
+/** Close it with a value. */
+export function close(value) {
+  const ended = current;
+  current = null;
+  if (element.open) element.close();
+  render(element);
+  ended?.resolve(value instanceof Event ? null : value ?? null);
+}
+
+export const isOpen = () => current !== null;
+
+/** Draw again what is open. */
+export function draw() {
+  if (current === null) return;
+  const shown = current.view();
+  if (shown === null) {
+    close();
+    return;
+  }
+  element.setAttribute("aria-labelledby", "dialog-title");
+  element.className = `dialog ${current.kind}`;
+  render(element, h("div", { class: "dialog-box" },
+    h("h2", { id: "dialog-title" }, shown.title), h("div", { class: "dialog-body" }, shown.body),
+    h("div", { class: "dialog-actions" }, shown.actions)));
+}
+
+/** Ask before something is done. Resolves with whether it was confirmed. */
+export const confirm = (title, body, verb) =>
+  show("confirm", () => ({
+    title, body,
+    actions: [button("Cancel", () => close(false), { autofocus: true }), button(verb, () => close(true), { class: "primary" })],
+  }));
+
+/** Ask for a token. Resolves with it, or null. */
+export function askToken(why) {
+  let typed = "";
+  const submit = (event) => {
+    event.preventDefault();
+    close(typed.trim());
+    changed();
+  };
+  return show("token", () => ({
+    title: "A token",
+    body: [
+      h("p", null, why),
+      h("form", { onsubmit: submit, id: "token-form" },
+        h("label", { class: "field" }, h("span", null, "Token"),
+          h("input", { type: "password", name: "token", autocomplete: "off", autofocus: true, oninput: (event) => (typed = event.target.value) })),
+        h("p", { class: "faint" }, "It is kept for this tab and shown to this sidecar only. Local groups keep theirs in .gantry/token.")),
+    ],
+    actions: [button("Cancel", () => close(null)), button("Use it", submit, { class: "primary" })],
+  }));
+}

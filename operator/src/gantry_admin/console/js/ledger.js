@@ -1,0 +1,189 @@
+// The durability ledger of one shard as a live picture.
+//
+//     wrote      ===================================================O
+//     committed  ==============================================O/////      what is behind the head is at risk;
+//     flushed    ======================O/////////////////////////////      the hatching says how much, and the
+//     acked      ================================================O///      grid moves as the log grows
+//
+// All lanes share one axis, whose right end is `wrote` and whose width follows the largest gap. Between two looks the
+// heads move evenly; whoever has asked for less motion sees them jump. The exact figures beside the lanes are those of
+// the last look, and never made up.
+
+import { h } from "./dom.js";
+import { bytes, count, duration } from "./format.js";
+import { LEVELS, LOSSES } from "./model.js";
+import { icon } from "./parts.js";
+
+const WINDOW_MIN = 64 * 1024;
+const TICKS = 6;
+const HEAD = 0.965;
+const FRAME_MS = 30;
+const stillness = matchMedia("(prefers-reduced-motion: reduce)");
+
+/** The lanes, from the top: the levels, then every slave. */
+function lanesOf(status) {
+  const levels = LEVELS.map(({ name, means }) => ({ key: name, name, means, tone: name, value: status[name] }));
+  const slaves = status.slaves.map((slave) => ({
+    key: `slave-${slave.slave_id}`, name: `slave ${slave.slave_id}`, tone: "acked", isSlave: true,
+    value: slave.received, second: slave.flushed,
+    means: slave.silent_ms === null ? "what it has received" : `has received; heard ${duration(slave.silent_ms / 1000)} ago`,
+  }));
+  return [...levels, ...slaves];
+}
+
+/** The picture. `isNow` says whether these are figures of a broker that moves. */
+export function ledger(status, isNow) {
+  const lanes = lanesOf(status);
+  const update = (element) => motionOf(element).feed(lanes, isNow);
+  return h("div", { class: `ledger${isNow ? "" : " stale"}`, key: "ledger", born: update, kept: update },
+    h("div", { class: "ledger-grid", "aria-hidden": "true", key: "grid" },
+      Array.from({ length: TICKS }, (_, index) => h("div", { class: "tick", key: index }, h("span", { opaque: true })))),
+    lanes.map((lane) => laneOf(lane, status.wrote)),
+    h("div", { class: "ledger-foot", key: "foot" },
+      h("span", { class: "ledger-window", opaque: true, "aria-hidden": "true" }),
+      isNow ? null : h("span", null, "the last word of a broker that does not move")));
+}
+
+function laneOf(lane, wrote) {
+  const behind = lane.value === null || wrote === null ? null : wrote - lane.value;
+  const said = behind === null ? "not known" : behind <= 0 ? "level" : `−${bytes(behind)}`;
+  return h("div", { class: `lane ${lane.tone}${lane.isSlave ? " slave" : ""}${lane.value === null ? " unknown" : ""}`, key: lane.key, "data-lane": lane.key },
+    h("div", { class: "lane-name", title: lane.means }, h("i", { class: "swatch" }), h("span", null, lane.name)),
+    h("div", { class: "rail", "aria-hidden": "true" }, h("div", { class: "bar" }), h("div", { class: "gap" }),
+      lane.second === undefined || lane.second === null ? null : h("div", { class: "second", title: "flushed there" }),
+      h("div", { class: "head" })),
+    h("div", { class: "lane-value" },
+      h("span", { class: "number exact", "data-offset": lane.key, "data-value": lane.value ?? "" }, count(lane.value)),
+      lane.key === "wrote" ? h("span", { class: "behind" }, "head") : h("span", { class: `behind${behind > 0 ? " some" : ""}` }, said)));
+}
+
+/** What each kind of break would take. */
+export function risks(status) {
+  return h("div", { class: "risks", key: "risks" }, status.at_risk.map((risk) => {
+    const { title, what } = LOSSES[risk.loss];
+    const isAll = isOnlyCopy(risk, status);
+    const tone = isAll ? "warn" : risk.bytes === null ? "unknown" : risk.bytes === 0 ? "good" : risk.loss === "process" ? "bad" : "warn";
+    return h("div", { class: `risk ${tone}`, key: risk.loss, "data-risk": risk.loss },
+      h("div", { class: "risk-name" }, icon(risk.loss), h("span", null, title)),
+      h("div", { class: "risk-bytes number" }, isAll ? "everything" : risk.bytes === null ? "not known" : bytes(risk.bytes)),
+      h("div", { class: "risk-words" }, wordsOf(risk, status), h("span", { class: "faint" }, what)));
+  }));
+}
+
+/** Without a slave, all of the log is on this broker alone. */
+const isOnlyCopy = (risk, status) => risk.loss === "master" && risk.bytes === null && status.role === "master" && status.slaves.length === 0;
+
+function wordsOf(risk, status) {
+  if (isOnlyCopy(risk, status)) return h("span", null, "no slave holds a copy");
+  if (risk.bytes === null) return h("span", null, "no figures");
+  if (risk.bytes > 0) return h("span", null, risk.seconds === null ? "of unknown age" : `up to ${duration(risk.seconds)} old`);
+  if (risk.loss === "process" && status.buffer?.is_crash_safe) return h("span", null, status.buffer.buffers_total ? "the write buffer outlives it" : "the page cache outlives it");
+  return h("span", null, "nothing would be lost");
+}
+
+const motions = new WeakMap();
+
+function motionOf(element) {
+  if (!motions.has(element)) motions.set(element, new Motion(element));
+  return motions.get(element);
+}
+
+/** Moves the lanes of one picture between two looks. */
+class Motion {
+  constructor(element) {
+    this.element = element;
+    this.lanes = [];
+    this.shown = new Map();
+    this.fedMs = 0;
+    this.tookMs = 500;
+    this.window = WINDOW_MIN * 4;
+    this.isRunning = false;
+    this.drawnMs = 0;
+  }
+
+  feed(lanes, isNow) {
+    const isNew = lanes.some((lane, index) => lane.value !== this.lanes[index]?.value || lane.second !== this.lanes[index]?.second);
+    if (!isNew && lanes.length === this.lanes.length) return;
+    const nowMs = performance.now();
+    for (const lane of lanes) {
+      this.aim(lane.key, lane.value, isNow, nowMs);
+      if (lane.second !== undefined) this.aim(`${lane.key}/second`, lane.second, isNow, nowMs);
+    }
+    this.tookMs = Math.min(Math.max(nowMs - this.fedMs, 200), 1200);
+    this.fedMs = nowMs;
+    this.lanes = lanes;
+    if (!this.isRunning) {
+      this.isRunning = true;
+      requestAnimationFrame((atMs) => this.frame(atMs));
+    }
+  }
+
+  aim(key, value, isNow, nowMs) {
+    const now = this.at(key, nowMs);
+    const isFar = now === null || value === null || value < now - 1 || !isNow || stillness.matches || this.fedMs === 0;
+    this.shown.set(key, { from: isFar ? value : now, to: value });
+  }
+
+  /** Where a head is to be drawn at this moment. */
+  at(key, nowMs) {
+    const course = this.shown.get(key);
+    if (course === undefined || course.to === null) return null;
+    const part = Math.min((nowMs - this.fedMs) / this.tookMs, 1);
+    return course.from + (course.to - course.from) * part;
+  }
+
+  frame(nowMs) {
+    if (!this.element.isConnected) {
+      this.isRunning = false;
+      return;
+    }
+    if (nowMs - this.drawnMs >= FRAME_MS) {
+      this.drawnMs = nowMs;
+      if (!this.draw(nowMs)) {
+        this.isRunning = false;
+        return;
+      }
+    }
+    requestAnimationFrame((atMs) => this.frame(atMs));
+  }
+
+  /** One frame; whether there will be another one. */
+  draw(nowMs) {
+    const head = this.at("wrote", nowMs);
+    if (head === null) return false;
+    const places = this.lanes.map((lane) => [lane, this.at(lane.key, nowMs)]);
+    const gap = Math.max(...places.map(([, place]) => (place === null ? 0 : head - place)));
+    const isSettled = this.zoom(gap);
+    const x = (offset) => Math.min(Math.max(HEAD - ((head - offset) / this.window) * HEAD, 0.004), 0.998);
+    for (const [lane, place] of places) {
+      const row = this.element.querySelector(`[data-lane="${lane.key}"]`);
+      row?.style.setProperty("--x", place === null ? "0" : x(place).toFixed(5));
+      const second = lane.second === undefined ? null : this.at(`${lane.key}/second`, nowMs);
+      if (second !== null) row?.style.setProperty("--y", x(second).toFixed(5));
+    }
+    this.ticks(head);
+    return !isSettled || nowMs < this.fedMs + this.tookMs;
+  }
+
+  /** The width follows the largest gap, by powers of two and gently. */
+  zoom(gap) {
+    const wanted = Math.max(2 ** Math.ceil(Math.log2(Math.max(gap * 1.25, 1))), WINDOW_MIN);
+    const isNear = Math.abs(Math.log2(this.window / wanted)) < 0.01;
+    this.window = isNear || stillness.matches ? wanted : 2 ** (Math.log2(this.window) * 0.88 + Math.log2(wanted) * 0.12);
+    return isNear || stillness.matches;
+  }
+
+  ticks(head) {
+    const step = 2 ** Math.floor(Math.log2(this.window / 3));
+    const newest = Math.floor(head / step) * step;
+    const label = this.element.querySelector(".ledger-window");
+    if (label !== null) label.textContent = `${bytes(2 ** Math.round(Math.log2(this.window)))} wide, a line every ${bytes(step)}`;
+    for (const [index, tick] of this.element.querySelectorAll(".tick").entries()) {
+      const offset = newest - index * step;
+      const place = HEAD - ((head - offset) / this.window) * HEAD;
+      const isShown = place > 0.02 && offset >= 0;
+      tick.style.setProperty("--x", place.toFixed(5));
+      tick.classList.toggle("hidden", !isShown);
+    }
+  }
+}

@@ -1,0 +1,125 @@
+// The frame around the views: the bar on top, navigation, the banner when the sidecar is gone, keys, and what a screen
+// reader is told when something changes.
+
+import { setToken, token, tokenFromAddress } from "./api.js";
+import { askToken, draw as drawDialog, isOpen, show, close } from "./dialogs.js";
+import { h, render } from "./dom.js";
+import { duration, moment } from "./format.js";
+import { lettersView } from "./letters.js";
+import { messagesView } from "./messages.js";
+import { headline, shardsOf } from "./model.js";
+import { overview } from "./overview.js";
+import { button, dot, icon } from "./parts.js";
+import { go, here, VIEWS } from "./router.js";
+import { changed, hurry, onChange, state, wantTables, watch } from "./store.js";
+import { groupsView, topicsView } from "./topics.js";
+
+const BODIES = { overview, topics: topicsView, groups: groupsView, messages: messagesView, letters: lettersView };
+const KEYS = [
+  ["1 – 5", "go to a view"], ["/", "filter, or the first field"], ["t", "dark or light"], ["k", "give a token"],
+  ["?", "this help"], ["Esc", "close, or stop reading a chart"], ["← →", "read a chart that has the focus"],
+];
+
+const app = document.getElementById("app");
+
+function draw() {
+  const view = here();
+  const { group } = state;
+  const shards = group === null ? [] : shardsOf(group);
+  wantTables(view.name !== "overview");
+  document.title = `${view.title} · ${clusterOf(group) ?? "Gantry console"}`;
+  render(app,
+    bar(group, shards),
+    h("nav", { class: "nav", "aria-label": "Views", key: "nav" }, VIEWS.map((one) =>
+      h("a", { key: one.name, href: `#/${one.name}`, "aria-current": one.name === view.name ? "page" : null, "aria-label": nameOf(one) }, one.title, lettersCount(one.name)))),
+    banner(),
+    h("main", { id: "main", tabindex: -1, key: `main-${view.name}`, class: state.connection === "lost" ? "stale" : "" }, BODIES[view.name]()),
+    h("footer", { class: "foot", key: "foot" }, h("span", null, footWords(group)), h("span", { class: "grow" }), h("span", { class: "faint" }, "press ? for keys")));
+  drawDialog();
+}
+
+const deadLetters = () => (state.groups?.groups ?? []).reduce((sum, group) => sum + group.dead_letters, 0);
+
+const nameOf = (view) => (view.name === "letters" && deadLetters() > 0 ? `${view.title}, ${deadLetters()}` : view.title);
+
+function lettersCount(name) {
+  const number = name === "letters" ? deadLetters() : 0;
+  return number > 0 ? h("span", { class: "nav-count" }, number > 999 ? "999+" : number) : null;
+}
+
+const clusterOf = (group) => group?.members.map((member) => member.status?.said?.cluster).find((name) => name) ?? null;
+
+function footWords(group) {
+  const version = group?.members.find((member) => member.is_self)?.status?.sidecar.version;
+  return version === undefined ? "Gantry" : `Gantry ${version}`;
+}
+
+function bar(group, shards) {
+  const said = group === null ? { tone: "idle", text: "Asking how things are" } : headline(group, shards);
+  const shown = state.connection === "lost" ? { tone: "bad", text: "The sidecar does not answer" } : state.connection === "refused" ? { tone: "warn", text: "A token is needed" } : said;
+  return h("header", { class: "top", key: "top" },
+    h("a", { class: "brand", href: "#/overview" }, h("svg", { class: "mark", viewBox: "0 0 32 32", width: 26, height: 26, "aria-hidden": "true" },
+      h("rect", { class: "mark-back", width: 32, height: 32, rx: 7 }), h("path", { class: "mark-frame", d: "M5 10h22M8 10v14M24 10v14M13 10v5" }), h("rect", { class: "mark-load", x: 10, y: 15, width: 6, height: 6, rx: 1.4 })),
+      h("b", null, "Gantry"), h("span", { class: "cluster" }, clusterOf(group) ?? "")),
+    h("p", { class: `verdict ${shown.tone}`, role: "status", "aria-live": "polite" }, dot(shown.tone, shown.tone === "good"), h("span", null, shown.text)),
+    h("span", { class: "grow" }),
+    h("span", { class: `pulse ${state.connection}`, title: pulseTitle(), "data-connection": state.connection }, dot({ live: "good", polling: "warn", lost: "bad", refused: "warn" }[state.connection] ?? "idle", state.connection === "live"), state.connection),
+    tool("key", token() ? "Token: change or forget it (k)" : "Give a token (k)", giveToken, token() ? "has" : ""),
+    tool(window.gantryTheme.now() === "dark" ? "sun" : "moon", "Dark or light (t)", turn),
+    tool("help", "Keys (?)", help));
+}
+
+const pulseTitle = () =>
+  ({ live: "Offsets of this broker come as they move", polling: "No stream of events; asked every second", lost: "Nobody answers", refused: "The sidecar wants a token" })[state.connection] ?? "";
+
+const tool = (name, label, onclick, more = "") => h("button", { type: "button", class: `tool ${more}`, "aria-label": label, title: label, onclick, key: label.split(" ")[0] }, icon(name));
+
+function banner() {
+  if (state.connection === "lost") {
+    const since = duration((Date.now() - state.sinceMs) / 1000);
+    return h("div", { class: "banner bad", role: "alert", key: "banner" }, h("b", null, "This page's sidecar does not answer"), h("span", null, `since ${moment(state.sinceMs)} (${since}). What is below is what it said last. It is asked again every second.`));
+  }
+  if (state.connection === "refused") {
+    return h("div", { class: "banner warn", role: "alert", key: "banner" }, h("b", null, "The sidecar wants a token"), h("span", null, state.fault ?? ""), button("Give a token", giveToken, { class: "primary" }));
+  }
+  return null;
+}
+
+async function giveToken() {
+  const given = await askToken(token() ? "Another one, or nothing to forget the present one." : "Whoever shows one may read messages, or change things, as it says.");
+  if (given === null) return;
+  setToken(given);
+  hurry();
+  changed();
+}
+
+function turn() {
+  window.gantryTheme.toggle();
+  changed();
+}
+
+const help = () =>
+  show("help", () => ({
+    title: "Keys",
+    body: h("dl", { class: "keys" }, KEYS.map(([key, what]) => h("div", { key }, h("dt", null, h("kbd", null, key)), h("dd", null, what)))),
+    actions: [button("Close", close, { autofocus: true })],
+  }));
+
+addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest?.("input:not([type=radio]):not([type=checkbox]), select, textarea") !== null;
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey || isOpen()) return;
+  const view = VIEWS.find((one) => one.key === event.key);
+  const act = { "?": help, t: turn, k: giveToken, "/": toField }[event.key] ?? (view ? () => go(view.name) : null);
+  if (act === null) return;
+  event.preventDefault();
+  act();
+});
+
+const toField = () => document.querySelector("main [data-search], main input.mono, main select")?.focus();
+
+app.replaceChildren();
+tokenFromAddress();
+onChange(draw);
+draw();
+watch();
+setInterval(() => state.connection === "lost" && changed(), 1000);

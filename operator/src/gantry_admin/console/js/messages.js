@@ -1,0 +1,147 @@
+// Messages, one by one: the newest of a queue, from an offset on, by id, by key. And how one message is shown, here and
+// among dead letters: every word of it is text, whatever it looks like.
+
+import { get, path } from "./api.js";
+import { h } from "./dom.js";
+import { withToken } from "./access.js";
+import { bytes, count, exactly, hexDump, moment, plain, plural } from "./format.js";
+import { badge, empty, facts, icon, note } from "./parts.js";
+import { go, here } from "./router.js";
+import { changed, state, within } from "./store.js";
+import { shards } from "./topics.js";
+
+const WAYS = [["newest", "Newest"], ["offset", "From offset"], ["id", "By id"], ["key", "By key"]];
+const COUNT = 20;
+const BODY_BYTES = 4096;
+
+const form = { how: "newest", topic: "", queue: "0", offset: "0", id: "", key: "" };
+const found = { asked: null, messages: null, words: "", fault: null, isBusy: false };
+const open = new Set();
+let given = null;
+
+/** The view. What it was given in the address is asked for at once. */
+export function messagesView() {
+  const now = here().given.toString();
+  if (now !== given) {
+    given = now;
+    for (const [name, value] of here().given) if (name in form) form[name] = value;
+    if (now !== "") queueMicrotask(ask);
+  }
+  return h("div", { class: "stack" },
+    h("section", { class: "panel", "aria-labelledby": "title", key: "form" },
+      h("header", { class: "panel-head" }, h("h1", { id: "title" }, "Messages"), h("span", { class: "grow" }), shards()), asking()),
+    h("section", { class: "panel results", "aria-label": "Found", "aria-busy": String(found.isBusy), key: "found" }, results()));
+}
+
+function asking() {
+  const submit = (event) => {
+    event.preventDefault();
+    const fields = { newest: ["topic", "queue"], offset: ["topic", "queue", "offset"], id: ["id", "topic"], key: ["topic", "key"] }[form.how];
+    const query = Object.fromEntries(fields.filter((name) => form[name] !== "").map((name) => [name, form[name]]));
+    const before = location.hash;
+    go("messages", { how: form.how, ...query });
+    if (location.hash === before) ask();
+  };
+  const names = state.topics?.topics.map((topic) => topic.name) ?? [];
+  return h("form", { class: "ask", onsubmit: submit },
+    h("div", { class: "segments", role: "radiogroup", "aria-label": "How to look" }, WAYS.map(([name, title]) =>
+      h("label", { class: "segment", key: name }, h("input", { type: "radio", name: "how", value: name, checked: form.how === name, onchange: () => { form.how = name; changed(); } }), h("span", null, title)))),
+    h("div", { class: "fields" },
+      field("topic", form.how === "id" ? "Topic, unless it is a broker's id" : "Topic", { list: "topic-names", class: "wide" }),
+      form.how === "newest" || form.how === "offset" ? field("queue", "Queue", { inputmode: "numeric", class: "narrow" }) : null,
+      form.how === "offset" ? field("offset", "Offset", { inputmode: "numeric" }) : null,
+      form.how === "id" ? field("id", "Message id", { class: "wide" }) : null,
+      form.how === "key" ? field("key", "Key", { class: "wide" }) : null,
+      h("button", { type: "submit", class: "button primary", key: "submit" }, icon("search"), "Look")),
+    h("datalist", { id: "topic-names" }, names.map((name) => h("option", { value: name, key: name }))));
+}
+
+const field = (name, title, props) =>
+  h("label", { class: `field ${props.class ?? ""}`, key: name }, h("span", null, title),
+    h("input", { ...props, class: "mono", name, value: form[name], autocomplete: "off", spellcheck: "false", oninput: (event) => (form[name] = event.target.value) }));
+
+function question() {
+  const body = `body_bytes=${BODY_BYTES}`;
+  if (form.how === "newest") return `${path("queues", form.topic, form.queue, "messages")}?count=${COUNT}&${body}`;
+  if (form.how === "offset") return `${path("queues", form.topic, form.queue, "messages")}?count=${COUNT}&from=${encodeURIComponent(form.offset)}&${body}`;
+  const query = new URLSearchParams(form.how === "id" ? { id: form.id } : { key: form.key });
+  if (form.topic !== "") query.set("topic", form.topic);
+  return `/v1/messages?${query}&${body}`;
+}
+
+async function ask() {
+  const asked = question();
+  Object.assign(found, { isBusy: true, fault: null, asked });
+  changed();
+  try {
+    const document = await withToken(() => get(within(asked)), "Reading messages here needs a token.");
+    if (found.asked !== asked) return;
+    const isQueue = document.end !== undefined;
+    open.clear();
+    found.messages = form.how === "newest" ? document.messages.toReversed() : document.messages;
+    if (found.messages.length === 1) open.add(keyOf(found.messages[0]));
+    found.words = isQueue
+      ? `${document.topic}, queue ${document.queue_id}, holds ${count(document.begin)} – ${count(document.end)}${document.left_out ? `; ${plural(document.left_out, "message")} left out, being too long together` : ""}`
+      : `from the ${document.source === "disk" ? "log's files" : "broker's index"}`;
+  } catch (error) {
+    Object.assign(found, { messages: null, fault: error.message });
+  }
+  found.isBusy = false;
+  changed();
+}
+
+function results() {
+  if (found.fault !== null) return h("div", { role: "alert" }, note("bad", found.fault));
+  if (found.messages === null) return empty(found.isBusy ? "Looking…" : "Nothing was asked for", "Choose a topic and a queue, or an id. Reading changes nothing: no group's offset moves.");
+  return [
+    h("header", { class: "panel-head", key: "head" }, h("h2", { role: "status" }, plural(found.messages.length, "message")), h("span", { class: "faint" }, found.words)),
+    found.messages.length === 0 ? empty("Nothing there", "No message is where you looked.") : h("ol", { class: "messages", key: "list" }, found.messages.map((one) => messageItem(one, open))),
+  ];
+}
+
+export const keyOf = (message) => `${message.topic}/${message.queue_id}/${message.queue_offset}/${message.physical_offset}`;
+
+/** One message: a line, and all of it when it is open. `actions` are what can be done with it. */
+export function messageItem(message, openOnes, actions = null) {
+  const key = keyOf(message);
+  const isOpen = openOnes.has(key);
+  const toggle = () => { isOpen ? openOnes.delete(key) : openOnes.add(key); changed(); };
+  return h("li", { class: `message${isOpen ? " open" : ""}`, key, "data-message": message.message_id },
+    h("div", { class: "message-line" },
+      h("button", { type: "button", class: "message-open", "aria-expanded": String(isOpen), onclick: toggle },
+        h("svg", { class: "icon turn", viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" }, h("path", { d: "M6 3.500 10.500 8 6 12.500" })),
+        h("span", { class: "number message-offset" }, count(message.queue_offset)),
+        h("span", { class: "number faint" }, moment(message.stored_wall_ms)),
+        h("span", { class: "message-gist" }, gist(message))),
+      message.tags ? badge("plain", plain(message.tags)) : null,
+      actions),
+    isOpen ? whole(message) : null);
+}
+
+function gist(message) {
+  if (message.body_bytes === 0) return "empty body";
+  if (message.body.form === "hex") return `${bytes(message.body_bytes)} of binary`;
+  return plain(message.body.shown.slice(0, 160).replaceAll(/\s+/g, " "));
+}
+
+function whole(message) {
+  const { body } = message;
+  return h("div", { class: "message-whole" },
+    facts([
+      ["id", h("span", { class: "mono" }, plain(message.message_id))],
+      message.offset_message_id === message.message_id ? null : ["broker's id", h("span", { class: "mono" }, message.offset_message_id)],
+      ["topic", h("span", { class: "mono" }, `${plain(message.topic)} · queue ${message.queue_id} · offset ${count(message.queue_offset)}`)],
+      ["keys", message.keys.length === 0 ? "none" : plain(message.keys.join(", "))],
+      ["sent", `${exactly(message.born_wall_ms)} from ${message.born_host}`],
+      ["stored", `${exactly(message.stored_wall_ms)} at ${count(message.physical_offset)}, ${bytes(message.bytes)}`],
+      message.reconsume_times > 0 ? ["failed", plural(message.reconsume_times, "time")] : null,
+    ]),
+    h("h4", null, "Properties"),
+    h("dl", { class: "properties" }, Object.entries(message.properties).map(([name, value]) =>
+      h("div", { key: name }, h("dt", null, plain(name)), h("dd", null, plain(value))))),
+    h("h4", null, `Body, ${bytes(message.body_bytes)}${body.is_compressed ? ", unpacked" : ""}`),
+    body.fault === null ? null : note("warn", body.fault),
+    h("pre", { class: "body", tabindex: 0, role: "region", "aria-label": "Body" }, body.form === "hex" ? hexDump(body.shown) : plain(body.shown)),
+    body.is_cut ? h("p", { class: "faint" }, `The first ${bytes(BODY_BYTES)} are shown.`) : null);
+}
+

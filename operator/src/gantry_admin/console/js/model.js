@@ -1,0 +1,146 @@
+// What the group's documents mean: who is the master, who is well, and what somebody should know first. Pure.
+//
+// Nothing here votes: two masters are shown as two, and a broker that nobody hears from is not called well because it
+// was so a minute ago.
+
+import { bytes, duration, moment, plural } from "./format.js";
+
+export const LEVELS = [
+  { name: "wrote", means: "in the write buffer or the mapped file" },
+  { name: "committed", means: "in the page cache of the log file" },
+  { name: "flushed", means: "on the master's disk" },
+  { name: "acked", means: "on enough slaves" },
+  { name: "confirmed", means: "consumers may see it" },
+];
+
+export const LOSSES = {
+  process: { title: "If the process dies", what: "kill −9, out of memory" },
+  machine: { title: "If the machine dies", what: "power cut, kernel crash" },
+  master: { title: "If the master is lost", what: "its disk or node is gone" },
+};
+
+/** The shards with their members as they are to be shown; `leader` is the one master of the newest epoch. */
+export function shardsOf(group) {
+  const byUrl = new Map(group.members.map((member) => [member.url, inOrder(member)]));
+  return group.shards.map((shard) => {
+    const members = shard.members.map((url) => byUrl.get(url)).filter((member) => member !== undefined);
+    const masters = shard.masters.map((url) => byUrl.get(url)).filter((member) => member !== undefined);
+    const leader = masters.length === 1 ? masters[0] : null;
+    return {
+      name: shard.broker_name,
+      epoch: shard.epoch,
+      leader,
+      lastLeader: leader ?? lastMaster(members),
+      isSplit: masters.length > 1,
+      members: members.toSorted((a, b) => rank(a, shard) - rank(b, shard) || order(a) - order(b)),
+    };
+  });
+}
+
+/** The same, its slaves by number. */
+const inOrder = (member) =>
+  member.status === null ? member : { ...member, status: { ...member.status, slaves: member.status.slaves.toSorted((a, b) => a.slave_id - b.slave_id) } };
+
+/** Members whose broker nobody has heard of yet. */
+export const strangersOf = (group) => group.members.filter((member) => !member.status?.broker_name);
+
+const rank = (member, shard) => (shard.masters.includes(member.url) ? 0 : 1);
+const order = (member) => member.status?.said?.broker_id ?? 99;
+
+/** Whose last word is the newest, where there is no master now. */
+function lastMaster(members) {
+  const were = members.filter((member) => member.status?.role === "master");
+  return were.toSorted((a, b) => (b.status.epoch ?? 0) - (a.status.epoch ?? 0))[0] ?? null;
+}
+
+/** "broker-a · 1". */
+export function titleOf(member) {
+  const id = member.status?.said?.broker_id;
+  const name = member.status?.broker_name ?? "unknown broker";
+  return id === null || id === undefined ? name : `${name} · ${id}`;
+}
+
+/** How one member is: a tone, one word, and the reason with its time. */
+export function healthOf(member, nowMs = Date.now()) {
+  const { status } = member;
+  if (!member.is_reachable) return silent(member, nowMs);
+  if (status === null) return { tone: "idle", word: "not asked yet", reason: member.fault ?? "" };
+  const { motion, ready } = status;
+  if (motion.state === "absent") return { tone: "idle", word: "absent", reason: motion.reason };
+  const since = motion.last_heartbeat_wall_ms;
+  const ago = since === null ? "" : ` since ${moment(since)} (${duration((motion.since_ms ?? 0) / 1000)})`;
+  if (motion.state === "gone") return { tone: "bad", word: "gone", reason: `killed or crashed${ago}` };
+  if (motion.state === "standing still") return { tone: "bad", word: "stands still", reason: `publishes nothing${ago}` };
+  if (motion.state === "ended") return { tone: "idle", word: "ended", reason: `stopped cleanly${ago}` };
+  if (status.phase === "recovering") return { tone: "warn", word: "recovers", reason: recovery(status) };
+  if (!ready.ready) return { tone: "warn", word: "not ready", reason: ready.reason };
+  if (status.said?.is_draining) return { tone: "warn", word: "drains", reason: "takes no more sends" };
+  return { tone: "good", word: "ready", reason: ready.reason };
+}
+
+function silent(member, nowMs) {
+  if (member.age_ms === null) return { tone: "idle", word: "sidecar silent", reason: `never heard of: ${member.fault ?? "unknown"}` };
+  const heard = `heard last ${duration(member.age_ms / 1000)} ago, at ${moment(nowMs - member.age_ms)}`;
+  return { tone: "bad", word: "sidecar gone", reason: `${heard}: ${member.fault ?? ""}` };
+}
+
+function recovery(status) {
+  const [done, total] = [status.recovery_done_bytes, status.recovery_total_bytes];
+  return total ? `${bytes(done)} of ${bytes(total)} are looked through` : "reads its log";
+}
+
+/** Whether replication to this slave runs: it moves, and somebody who is the master counts it or is followed by it. */
+export function followingOf(member, leader) {
+  const { status } = member;
+  const said = status?.said;
+  const follows = said?.master ?? null;
+  const isMoving = member.is_reachable && status?.motion.state === "moving";
+  if (leader === null) return { isRunning: false, follows, behind: null };
+  const seen = leader.status.slaves.find((slave) => slave.slave_id === said?.broker_id);
+  const end = leader.status.wrote;
+  const own = status?.wrote ?? null;
+  const behind = seen?.behind_bytes ?? (end === null || own === null ? null : Math.max(end - own, 0));
+  return { isRunning: isMoving && seen !== undefined, follows, behind, seen: seen ?? null };
+}
+
+/** How a shard is, in a tone and two words. */
+export function healthOfShard(shard) {
+  if (shard.isSplit) return { tone: "bad", word: "two masters" };
+  if (shard.leader === null) return { tone: "bad", word: "no master" };
+  const master = healthOf(shard.leader);
+  if (master.tone !== "good") return { tone: master.tone, word: `master ${master.word}` };
+  return shard.members.every((member) => healthOf(member).tone === "good") ? { tone: "good", word: "all well" } : { tone: "warn", word: "degraded" };
+}
+
+/** What is wrong, the worst first: `{tone, text, why}`. Nothing when all is well. */
+export function problemsOf(group, shards) {
+  const found = [];
+  for (const shard of shards) {
+    if (shard.isSplit) found.push({ tone: "bad", text: `${shard.name} has ${shard.members.length} members and more than one master` });
+    else if (shard.leader === null) found.push({ tone: "bad", text: `${shard.name} has no master` });
+    for (const member of shard.members) {
+      const health = healthOf(member);
+      if (health.tone !== "good") found.push({ tone: health.tone, text: `${titleOf(member)}: ${health.word}`, why: health.reason });
+    }
+    if (shard.leader?.status.is_refusing_sends) found.push({ tone: "warn", text: `${shard.name} refuses sends for now` });
+  }
+  for (const member of strangersOf(group)) {
+    const { word, reason } = healthOf(member);
+    found.push({ tone: "warn", text: `${hostOf(member)}: ${word}`, why: reason });
+  }
+  const worth = { bad: 0, warn: 1, idle: 2 };
+  return found.toSorted((a, b) => worth[a.tone] - worth[b.tone]);
+}
+
+/** One line for somebody who has one second. */
+export function headline(group, shards) {
+  const problems = problemsOf(group, shards);
+  if (problems.length > 0) {
+    const more = problems.length > 1 ? ` and ${plural(problems.length - 1, "more thing")}` : "";
+    return { tone: problems[0].tone, text: `${problems[0].text}${more}` };
+  }
+  const brokers = shards.reduce((sum, shard) => sum + shard.members.length, 0);
+  return { tone: "good", text: `All is well: ${plural(shards.length, "shard")}, ${plural(brokers, "broker")}` };
+}
+
+export const hostOf = (member) => (member.is_self ? "this sidecar" : member.url.replace(/^https?:\/\//, ""));

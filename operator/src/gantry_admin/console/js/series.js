@@ -1,0 +1,46 @@
+// Short histories, kept in the page: five minutes of what the group did a second, one point for each look.
+//
+// A figure that nobody knows leaves a gap. Messages come in at masters only; they go out at every broker.
+
+export const SPAN_MS = 300_000;
+const POINTS_MAX = 600;
+
+export const series = { putIn: [], getOut: [], bytesIn: [], bytesOut: [], ackMedian: [], ackHigh: [], answer: [] };
+
+/** One look at the group. */
+export function note(group, atMs) {
+  const rates = group.members
+    .filter((member) => member.is_reachable && member.status?.rates && member.status.motion.state === "moving")
+    .map((member) => ({ ...member.status.rates, role: member.status.role }));
+  const masters = rates.filter((rate) => rate.role === "master");
+  add("putIn", atMs, sum(masters, "put_per_second"));
+  add("getOut", atMs, sum(rates, "get_per_second"));
+  add("bytesIn", atMs, sum(masters, "put_bytes_per_second"));
+  add("bytesOut", atMs, sum(rates, "get_bytes_per_second"));
+  const waits = masters.map((rate) => rate.ack_wait).filter((wait) => wait !== null);
+  add("ackMedian", atMs, highest(waits.map((wait) => wait.median_ms)));
+  add("ackHigh", atMs, highest(waits.map((wait) => wait.p99_ms)));
+  add("answer", atMs, highest(rates.map((rate) => rate.answer_ms)));
+}
+
+function sum(rates, name) {
+  const known = rates.map((rate) => rate[name]).filter((value) => value !== null);
+  return known.length === 0 ? null : known.reduce((total, value) => total + value, 0);
+}
+
+function highest(values) {
+  const known = values.filter((value) => value !== null);
+  return known.length === 0 ? null : Math.max(...known);
+}
+
+function add(name, atMs, value) {
+  const points = series[name];
+  points.push({ atMs, value });
+  while (points.length > POINTS_MAX || (points.length > 0 && points[0].atMs < atMs - SPAN_MS)) points.shift();
+}
+
+/** The newest figure, if it is not old. */
+export function newest(name) {
+  const last = series[name].at(-1);
+  return last === undefined || Date.now() - last.atMs > 5000 ? null : last.value;
+}

@@ -1,0 +1,114 @@
+"""A real Chromium, headless, for the console's tests: pages that complain about every mistake that they make."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
+SIZES: Final = {"wide": (1280, 900), "narrow": (390, 844)}
+PATIENCE_MS: Final = 30_000
+"""A machine that is busy with other things shows a page slowly."""
+
+Scheme = Literal["dark", "light"]
+Motion = Literal["reduce", "no-preference"]
+
+
+def command() -> str:
+    """The browser of this machine. The tests that need it carry `needs_browser`."""
+    return next(path for name in NAMES if (path := shutil.which(name)) is not None)
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """One browser process; root may not use its sandbox, and nothing foreign is shown in it."""
+    options = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=command(), args=options)
+        try:
+            yield started
+        finally:
+            started.close()
+
+
+class Mistakes(list[str]):
+    """What a page has said went wrong in itself."""
+
+
+@contextmanager
+def page_at(
+    started: Browser,
+    url: str,
+    *,
+    size: str = "wide",
+    scheme: Scheme = "dark",
+    motion: Motion = "no-preference",
+    expects_mistakes: bool = False,
+) -> Iterator[Page]:
+    """A page of its own, with nothing remembered. An error or a refusal of its own policy in it fails the test."""
+    expect.set_options(timeout=PATIENCE_MS)
+    width, height = SIZES[size]
+    context = started.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion=motion
+    )
+    context.set_default_timeout(PATIENCE_MS)
+    page, mistakes = context.new_page(), Mistakes()
+    page.on("pageerror", lambda error: mistakes.append(str(error)))
+    page.on("console", lambda said: mistakes.append(said.text) if "Content Security" in said.text else None)
+    page.goto(url)
+    page.wait_for_selector("#main")
+    try:
+        yield page
+    finally:
+        context.close()
+    if not expects_mistakes:
+        assert mistakes == []
+
+
+OVERFLOW: Final = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+CONTRASTS: Final = """
+() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (text) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = text;
+    canvas.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+    return [r, g, b, a / 255];
+  };
+  const over = (top, below) => [0, 1, 2].map((at) => top[at] * top[3] + below[at] * (1 - top[3])).concat(1);
+  const ground = (element) => {
+    const layers = [];
+    for (let at = element; at !== null; at = at.parentElement) {
+      const colour = rgba(getComputedStyle(at).backgroundColor);
+      if (colour[3] > 0) layers.push(colour);
+      if (colour[3] === 1) break;
+    }
+    return layers.reduceRight((below, top) => over(top, below), [255, 255, 255, 1]);
+  };
+  const light = ([r, g, b]) => {
+    const linear = (one) => (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+    const [x, y, z] = [r, g, b].map((one) => linear(one / 255));
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    const text = walker.currentNode.nodeValue.trim();
+    if (text === "" || element.closest("script, noscript, :disabled") || !element.checkVisibility()) continue;
+    const below = ground(element);
+    const above = over(rgba(getComputedStyle(element).color), below);
+    const [high, low] = [light(above), light(below)].sort((a, b) => b - a);
+    found.push([Math.round(((high + 0.05) / (low + 0.05)) * 100) / 100, element.className, text.slice(0, 40)]);
+  }
+  return found;
+}
+"""
+"""(contrast, class, text) of every text that is visible."""

@@ -1,0 +1,249 @@
+"""Messages and dead letters over HTTP: what is read, from where, how much of it, and who may have it sent again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from admin_scene import READ_TOKEN, ROOT, TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
+from console_scene import Group, body_of, bury, console_group
+
+from gantry_admin.rate_documents import AckWaitDocument
+from gantry_admin.rates import Counters, counters_of, rates_between, upper_end_ms
+from gantry_admin.showing import as_text, body_document
+from gantry_wire.message import COMPRESSION_ZLIB, FLAG_COMPRESSED, StoredMessage
+
+LETTERS = 5
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """One broker with its sidecar, and a group that has given up messages."""
+    with console_group(
+        tmp_path_factory.mktemp("console-api"), members=1, conf={"brokerRole": "ASYNC_MASTER"}
+    ) as started:
+        bury(started.name_server, "billing", [body_of(number) for number in range(LETTERS)])
+        wait_for(lambda: letters(started.sidecars[0])["queues"] != [], "they can be read")
+        yield started
+
+
+def letters(sidecar: SidecarChild) -> dict[str, list[dict[str, object]]]:
+    found: dict[str, list[dict[str, object]]] = sidecar.get("/v1/dead-letters/billing", token=TOKEN).json()
+    return found
+
+
+def test_the_newest_messages_of_a_queue_are_shown_also_when_the_broker_is_gone(tmp_path: Path) -> None:
+    """Peeking reads files: the newest by default, from an offset on if asked; 410, 416 and 404 as the log has them."""
+    with broker_beside(tmp_path) as broker, sidecar_beside(tmp_path, "--open-reads") as sidecar:
+        sidecar.wait_ready()
+        broker.send(7, body=b"seven of them")
+        path = "/v1/queues/TopicTest/0/messages"
+        wait_for(lambda: sidecar.get(path).json().get("end") == 7, "they are confirmed")
+        broker.child.end()
+        wait_for(lambda: sidecar.get("/livez").json()["broker"]["state"] == "gone", "it is gone")
+
+        newest = sidecar.get(f"{path}?count=3").json()
+        first = sidecar.get(f"{path}?from=0&count=1&body_bytes=5").json()
+        [message] = first["messages"]
+        by_id = sidecar.get(f"/v1/messages?id={message['offset_message_id']}").json()
+
+        assert [one["queue_offset"] for one in newest["messages"]] == [4, 5, 6]
+        assert message["body"] == {
+            "form": "text",
+            "shown": "seven",
+            "is_cut": True,
+            "is_compressed": False,
+            "fault": None,
+        }
+        assert (by_id["source"], by_id["messages"][0]["body"]["shown"]) == ("disk", "seven of them")
+        assert sidecar.get(f"{path}?from=7").status_code == 416
+        assert sidecar.get("/v1/queues/TopicTest/9/messages").status_code == 404
+        assert sidecar.get("/v1/messages?topic=TopicTest&key=k").status_code == 503, "only the broker knows keys"
+        assert sidecar.get("/v1/messages?id=nonsense").status_code == 404
+        assert sidecar.get("/v1/messages").status_code == 400
+
+
+def test_a_message_is_found_by_its_key_and_by_both_of_its_ids(group: Group) -> None:
+    """The sender's id and keys in the broker's index, the broker's id in the files; of another broker: not here."""
+    sidecar = group.sidecars[0]
+    by_key = sidecar.get("/v1/messages?topic=billing-input&key=dead", token=TOKEN).json()["messages"]
+    one = by_key[0]
+    by_id = sidecar.get(f"/v1/messages?topic=billing-input&id={one['message_id']}", token=TOKEN).json()["messages"]
+    broker_id = one["offset_message_id"]
+    elsewhere = f"0A000001{broker_id[8:]}"
+
+    assert len(by_key) == LETTERS
+    assert [found["physical_offset"] for found in by_id] == [one["physical_offset"]]
+    assert sidecar.get(f"/v1/messages?id={broker_id}", token=TOKEN).json()["messages"] == [one]
+    assert sidecar.get(f"/v1/messages?id={elsewhere}", token=TOKEN).status_code == 404
+
+
+def test_dead_letters_are_counted_out_in_bounded_orders(group: Group) -> None:
+    """Each order takes so many at most and says what is left; what was sent is not sent again by the next one."""
+    sidecar = group.sidecars[0]
+    path = "/v1/dead-letters/billing/resend"
+    first = sidecar.post(path, {"messages_max": 2}, token=TOKEN).json()
+    wait_for(lambda: letters(sidecar)["queues"][0]["sent_again_end"] == 2, "it is remembered on the broker")
+    second = sidecar.post(path, {}, token=TOKEN).json()
+    third = sidecar.post(path, {}, token=TOKEN).json()
+    single = sidecar.post("/v1/dead-letters/billing/0/4/resend", {}, token=TOKEN).json()
+
+    assert (first["sent"], first["left"]) == ({"billing-input": 2}, LETTERS - 2)
+    assert (second["sent"], second["left"]) == ({"billing-input": LETTERS - 2}, 0)
+    assert (third["sent"], third["left"]) == ({}, 0)
+    assert single["sent"] == {"billing-input": 1}, "one of them is sent also for the second time"
+    assert sidecar.post("/v1/dead-letters/billing/0/99/resend", {}, token=TOKEN).status_code == 404
+    assert sidecar.post(path, {"messages_max": 501}, token=TOKEN).status_code == 422
+    assert sidecar.post("/v1/dead-letters/nobody/resend", {}, token=TOKEN).status_code == 404
+    assert '"what": "resend"' in sidecar.child.log or "resend" in sidecar.child.log, "orders leave a line"
+
+
+def test_who_may_not_change_sends_nothing_again_and_who_may_not_read_sees_nothing(tmp_path: Path) -> None:
+    """Re-sending needs the token of orders, reading one that may read; without any: 401, and a line for the order."""
+    with broker_beside(tmp_path / "store"), sidecar_beside(
+        tmp_path / "store", *token_files(tmp_path / "tokens")
+    ) as sidecar:  # fmt: skip
+        order = "/v1/dead-letters/billing/resend"
+        assert sidecar.post(order, {}).status_code == 401
+        assert sidecar.post(order, {}, token=READ_TOKEN).status_code == 403
+        for path in ("/v1/queues/TopicTest/0/messages", "/v1/messages?id=x", "/v1/dead-letters/billing"):
+            assert sidecar.get(path).status_code == 401, path
+            assert sidecar.get(path, token=READ_TOKEN).status_code in (200, 404), path
+        assert sidecar.child.log.count("resend") >= 2
+
+
+def test_without_a_name_server_nothing_is_sent_again_and_that_is_said(tmp_path: Path) -> None:
+    """409: nobody would know where the topics are."""
+    with broker_beside(tmp_path / "store"), sidecar_beside(
+        tmp_path / "store", *token_files(tmp_path / "tokens")
+    ) as sidecar:  # fmt: skip
+        wait_for(lambda: sidecar.get("/readyz").status_code == 200, "it is ready")
+        refused = sidecar.post("/v1/dead-letters/billing/resend", {}, token=TOKEN)
+
+    assert (refused.status_code, "name server" in refused.json()["reason"]) == (409, True)
+
+
+@pytest.mark.parametrize(
+    ("data", "is_cut", "text"),
+    [
+        (b"plain", False, "plain"),
+        ("zwölf".encode()[:3], True, "zw"),
+        ("zwölf".encode()[:3], False, None),
+        (b"with a \x00", False, None),
+        (b"\x1b[31mred", False, None),
+        ("C1 \u0085".encode(), False, None),
+        (b"tabs\tand\r\nlines", False, "tabs\tand\r\nlines"),
+        (b"", False, ""),
+    ],
+    ids=["text", "cut inside a character", "broken", "zero", "escape", "C1", "lines", "empty"],
+)
+def test_text_is_what_people_would_call_so(data: bytes, is_cut: bool, text: str | None) -> None:
+    """UTF-8 without control characters; anything else is shown as hex."""
+    assert as_text(data, is_cut) == text
+
+
+def test_a_packed_body_is_unpacked_no_further_than_it_is_shown() -> None:
+    """A bomb costs what is shown of it; a damaged body is shown as it is, with the reason."""
+    bomb = StoredMessage(
+        topic="t", queue_id=0, body=zlib.compress(b"a" * 50_000_000, 9), sys_flag=FLAG_COMPRESSED | COMPRESSION_ZLIB
+    )
+    shown = body_document(bomb, 100)
+    damaged = body_document(
+        StoredMessage(topic="t", queue_id=0, body=b"no zlib", sys_flag=FLAG_COMPRESSED | COMPRESSION_ZLIB), 100
+    )
+
+    assert (shown.shown, shown.is_cut, shown.is_compressed) == ("a" * 100, True, True)
+    assert (damaged.shown, damaged.is_compressed) == ("no zlib", False)
+    assert damaged.fault is not None
+
+
+def counters(at_s: float, puts: int, waits: tuple[int, ...]) -> Counters:
+    return Counters(at_s, "b", puts, puts * 100, puts, puts * 50, waits)
+
+
+def test_rates_are_measured_between_looks_or_not_there() -> None:
+    """One look is no rate. Two are; percentiles are upper ends of buckets, and sends that did not wait waited 0 ms."""
+    older, newer = counters(10.0, 1_000, (0, 0, 0, 0)), counters(13.0, 1_300, (0, 0, 30, 3))
+    alone = rates_between([older], 0, 1.0, None)
+    both = rates_between([older, newer], 0, 1.0, None)
+
+    assert (alone.put_per_second, alone.ack_wait) == (None, None)
+    assert (both.put_per_second, both.put_bytes_per_second, both.get_bytes_per_second) == (100.0, 10_000.0, 5_000.0)
+    assert both.ack_wait == AckWaitDocument(
+        sends=300, at_once=267, median_ms=0.0, p99_ms=0.004, buckets=[267, 0, 30, 3]
+    )
+    assert upper_end_ms([], 0.5) is None
+    assert upper_end_ms([0, 0, 0, 7], 0.5) == 0.008
+
+
+def test_a_broker_without_our_counters_is_not_judged() -> None:
+    """Java's tables lack the waits and the bytes that went out; without the others there is nothing to say."""
+    table = {"putMessageTimesTotal": "5", "putMessageSizeTotal": "50", "msgGetTotalTodayNow": "3"}
+
+    assert counters_of(table, 1.0) == Counters(1.0, "", 5, 50, 3, None, ())
+    assert counters_of({}, 1.0) is None
+    assert counters_of(table | {"putMessageTimesTotal": "many"}, 1.0) is None
+
+
+def test_the_console_is_served_with_its_files_and_nothing_else(group: Group) -> None:
+    """The page, its modules and styles, each with the right type and never from an old cache; no path leads out."""
+    sidecar = group.sidecars[0]
+    kinds = {
+        "": "text/html",
+        "js/main.js": "text/javascript",
+        "css/tokens.css": "text/css",
+        "icon.svg": "image/svg+xml",
+    }
+    for name, kind in kinds.items():
+        answer = sidecar.get(f"/console/{name}")
+        assert answer.headers["content-type"].startswith(kind), name
+        assert answer.headers["cache-control"] == "no-cache"
+    page = sidecar.get("/console/").text
+
+    assert "<style" not in page and " style=" not in page and "onclick" not in page and "https://" not in page
+    assert sidecar.get("/console/..%2fapp.py").status_code == 404
+    assert sidecar.get("/").headers["location"] == "/console/"
+
+
+def test_the_wheel_has_every_file_of_the_console(tmp_path: Path) -> None:
+    """What is installed serves the same page as the clone: each file beside the code is in the wheel."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
+        cwd=ROOT, check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    [wheel] = tmp_path.glob("*.whl")
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    source = ROOT / "operator/src"
+    files = {str(path.relative_to(source)) for path in (source / "gantry_admin/console").rglob("*") if path.is_file()}
+
+    assert len(files) > 20
+    assert files - packed == set()
+
+
+def test_one_sidecar_speaks_for_the_shards_of_its_peers_and_of_nobody_else(tmp_path: Path) -> None:
+    """`?shard=` asks a peer and takes only what is the right document; nobody can name an address; a dead peer: 404."""
+    with (
+        broker_beside(tmp_path / "a", brokerName="a") as first,
+        broker_beside(tmp_path / "b", brokerName="b") as second,
+        sidecar_beside(tmp_path / "b", "--open-reads") as peer,
+        sidecar_beside(tmp_path / "a", "--open-reads", "--peer", peer.url) as sidecar,
+    ):
+        first.send(2)
+        second.send(3)
+        wait_for(lambda: sidecar.get("/v1/topics?shard=b").status_code == 200, "the peer is known")
+        path = "/v1/queues/TopicTest/0/messages?count=9"
+        wait_for(lambda: len(sidecar.get(f"{path}&shard=b").json()["messages"]) == 3, "its messages are read")
+
+        assert len(sidecar.get(path).json()["messages"]) == len(sidecar.get(f"{path}&shard=a").json()["messages"]) == 2
+        assert sidecar.get("/v1/groups?shard=b").status_code == 200
+        assert sidecar.get("/v1/queues/TopicTest/7/messages?shard=b").status_code == 404
+        assert sidecar.get("/v1/topics?shard=nowhere").status_code == 404
+        assert sidecar.get(f"/v1/topics?shard={peer.url}").status_code == 422
+        peer.child.end()
+        assert sidecar.get("/v1/topics?shard=b").status_code in (404, 502)
+        wait_for(lambda: sidecar.get("/v1/topics?shard=b").status_code == 404, "the peer is given up")

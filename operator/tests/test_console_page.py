@@ -1,0 +1,299 @@
+"""The console in a real browser: who is who, offsets that move, messages that stay text, keys instead of a mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from admin_scene import TOKEN, wait_for
+from console_browser import CONTRASTS, OVERFLOW, Scheme, browser, page_at
+from console_scene import Group, Load, body_of, bury, console_group, fullest, queue_ends, sent_again
+from playwright.sync_api import Browser, Page, expect
+
+from gantry_client import Message
+from gantry_client.sync import Producer
+
+pytestmark = pytest.mark.needs_browser
+
+UNKNOWN = "\N{EN DASH}"
+LEVELS = ("wrote", "committed", "flushed", "acked", "confirmed")
+VIEWS = ("overview", "topics", "groups", "messages", "letters")
+HOSTILE = (
+    '<img src=x onerror="window.broken=1"><script>window.broken=2</script><svg onload="window.broken=3">'
+    "</pre></li>{{7*7}}\u202egnp.exe\u2066\u200b"
+)
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """A master and a slave with their sidecars, some messages and some dead letters."""
+    with console_group(tmp_path_factory.mktemp("console")) as started:
+        bury(started.name_server, "billing", [body_of(number) for number in range(3)])
+        yield started
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as started:
+        yield started
+
+
+def shown_offsets(page: Page) -> dict[str, int | None]:
+    """What the ledger says, as numbers."""
+    found: dict[str, int | None] = page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('[data-offset]')].map((one) =>"
+        " [one.dataset.offset, one.dataset.value === '' ? null : Number(one.dataset.value)]))"
+    )
+    return found
+
+
+def test_the_topology_is_what_the_group_says(group: Group, chromium: Browser) -> None:
+    """Every broker has a card: its role, its epoch, that it is ready, whom it follows; and all is well."""
+    epoch = group.status()["epoch"]
+    with page_at(chromium, group.console) as page:
+        cards = page.locator("[data-member]")
+        expect(cards).to_have_count(2)
+        master, slave = page.locator('[data-role="master"]'), page.locator('[data-role="slave"]')
+        expect(master).to_have_attribute("data-state", "ready")
+        expect(slave).to_have_attribute("data-state", "ready")
+        expect(master).to_contain_text(group.brokers[0].address)
+        expect(slave).to_contain_text(f"follows {group.status()['said']['ha_address']}")  # type: ignore[index]
+        expect(page.locator("[data-epoch]")).to_have_attribute("data-epoch", str(epoch))
+        expect(page.get_by_role("status").first).to_contain_text("All is well: 1 shard, 2 brokers")
+        page.get_by_role("button", name="Details of orders-0 · 2").click()
+        expect(page.get_by_role("dialog")).to_contain_text(str(group.status(2)["store_uuid"]))
+
+
+def test_the_token_leaves_the_address_and_is_kept_for_the_tab(group: Group, chromium: Browser) -> None:
+    """The fragment is gone after the first look; a reload still shows the token; another tab has none."""
+    with page_at(chromium, group.console) as page:
+        assert TOKEN not in page.url
+        page.reload()
+        expect(page.get_by_role("button", name="Token: change or forget it")).to_be_visible()
+    with page_at(chromium, group.console.partition("#")[0]) as page:
+        expect(page.get_by_role("button", name="Give a token")).to_be_visible()
+
+
+def test_the_ledger_moves_under_load_and_agrees_with_the_status(group: Group, chromium: Browser) -> None:
+    """Offsets in the page rise while messages come, lie between two looks at `/v1/status`, and end where it ends."""
+    with page_at(chromium, group.console) as page:
+        expect(page.locator("[data-connection]")).to_have_attribute("data-connection", "live")
+        with Load(group.name_server, per_second=200):
+            seen: list[int] = []
+            for _ in range(4):
+                before = group.status()["wrote"]
+                wait_for(lambda before=before: (shown_offsets(page)["wrote"] or 0) > before, "the page gets there")  # type: ignore[misc]
+                offsets = shown_offsets(page)
+                assert offsets["wrote"] is not None
+                assert before < offsets["wrote"] <= group.status()["wrote"]  # type: ignore[operator]
+                seen.append(offsets["wrote"])
+            moved = page.evaluate("document.querySelector('[data-lane=flushed]').style.getPropertyValue('--x')")
+            wait_for(
+                lambda: page.inner_text('[data-series="Messages/in"]') not in (UNKNOWN, "0/s"), "the rate is there"
+            )
+            wait_for(lambda: "ms" in page.inner_text('[data-series="Wait for acknowledgement/99%"]'), "waits are there")
+        assert seen == sorted(set(seen)), "it rises"
+        assert 0.0 < float(moved) <= 1.0
+
+        def is_level() -> bool:
+            status, offsets = group.status(), shown_offsets(page)
+            slave = status["slaves"][0]  # type: ignore[index]
+            return [offsets[name] for name in LEVELS] == [status[name] for name in LEVELS] and (
+                offsets[f"slave-{slave['slave_id']}"] == slave["received"] == status["wrote"]
+            )
+
+        wait_for(is_level, "page and status say the same, exactly")
+        for loss in ("process", "machine", "master"):
+            expect(page.locator(f'[data-risk="{loss}"] .risk-bytes')).to_have_text("0 B")
+
+
+def test_nothing_jumps_while_numbers_change(group: Group, chromium: Browser) -> None:
+    """Under load, after the first picture: the browser counts next to no layout shift."""
+    with page_at(chromium, group.console) as page, Load(group.name_server, per_second=100):
+        expect(page.locator("[data-offset]")).to_have_count(6)
+        wait_for(lambda: page.inner_text('[data-series="Messages/in"]') != UNKNOWN, "everything is drawn")
+        page.evaluate(
+            "window.shift = 0; new PerformanceObserver((list) => {"
+            " for (const one of list.getEntries()) shift += one.value; }).observe({type: 'layout-shift'})"
+        )
+        first = shown_offsets(page)["wrote"]
+        wait_for(lambda: (shown_offsets(page)["wrote"] or 0) > (first or 0) + 200_000, "a lot has moved")
+        shift = page.evaluate("window.shift")
+
+    assert shift < 0.02
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+@pytest.mark.parametrize("size", ["wide", "narrow"])
+def test_every_view_fits_and_can_be_read(
+    group: Group, chromium: Browser, tmp_path: Path, size: str, scheme: Scheme
+) -> None:
+    """1280 and 390 px, dark and light: nothing is wider than the page, and every text has a contrast of 4.5."""
+    with page_at(chromium, group.console, size=size, scheme=scheme, motion="reduce") as page:
+        expect(page.locator("[data-offset]")).to_have_count(6)
+        for view in VIEWS:
+            page.evaluate("(view) => { location.hash = view; }", f"/{view}")
+            if view == "messages":
+                page.evaluate("location.hash = '/messages?how=newest&topic=billing-input&queue=0'")
+            expect(page.locator("main h1")).to_be_attached()
+            wait_for(lambda: "asked for." not in page.inner_text("main"), "the tables are there")
+            if view in ("topics", "groups"):
+                page.locator("main .opener").first.click()
+            contrasts = page.evaluate(CONTRASTS)
+            assert page.evaluate(OVERFLOW) <= 0, f"{view} is too wide"
+            assert len(contrasts) > 10
+            assert [one for one in contrasts if one[0] < 4.5] == [], view
+            picture = page.screenshot(path=tmp_path / f"{view}-{size}-{scheme}.png", full_page=True)
+            assert len(picture) > 10_000
+
+
+def test_the_theme_is_chosen_once_and_remembered(group: Group, chromium: Browser) -> None:
+    """The system's scheme counts until somebody chooses; the choice outlives a reload."""
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    with page_at(chromium, group.console, scheme="light") as page:
+        light = page.evaluate(ground)
+        page.get_by_role("button", name="Dark or light").click()
+        dark = page.evaluate(ground)
+        page.reload()
+        page.wait_for_selector("#main")
+
+        assert (page.evaluate(ground), dark != light) == (dark, True)
+
+
+def test_less_motion_is_respected(group: Group, chromium: Browser) -> None:
+    """Whoever asks for less motion sees no animation at all; the twin, who does not, sees some."""
+    running = "document.getAnimations().length"
+    with page_at(chromium, group.console, motion="reduce") as page:
+        expect(page.locator('[data-role="slave"]')).to_have_attribute("data-state", "ready")
+        assert page.evaluate(running) == 0
+    with page_at(chromium, group.console) as page:
+        expect(page.locator('[data-role="slave"]')).to_have_attribute("data-state", "ready")
+        wait_for(lambda: page.evaluate(running) > 0, "something moves")
+
+
+def test_a_message_is_never_markup(group: Group, chromium: Browser) -> None:
+    """Body, tag, key and properties that look like a page are shown as they are; what hides text is shown as a code."""
+    with Producer(group.name_server, "hostile") as producer:
+        producer.send(
+            Message(
+                "hostile", HOSTILE.encode(), tags="<b>tag</b>", keys=["<i>key</i>"], properties={"<u>n</u>": HOSTILE}
+            )
+        )
+        producer.send(Message("hostile", bytes(range(256))))
+    with page_at(chromium, f"{group.console.partition('#')[0]}#/messages?how=key&topic=hostile&key=<i>key</i>") as page:
+        page.wait_for_selector(".message-whole")
+        text = page.inner_text(".body")
+        whole = page.inner_text(".message-whole")
+
+        assert '<img src=x onerror="window.broken=1"><script>' in text
+        assert "⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+200B⟩" in text
+        assert "<u>n</u>" in whole and "<i>key</i>" in whole
+        assert page.locator("main :is(img, script, u, b b, i:not(.swatch))").count() == 0
+        assert page.evaluate("window.broken") is None
+        page.evaluate("location.hash = '/messages?how=newest&topic=hostile&queue=9'")
+        expect(page.get_by_role("alert")).to_contain_text("no such queue")
+
+
+def test_the_browser_would_refuse_markup_all_the_same(group: Group, chromium: Browser) -> None:
+    """The guard behind it: the page's policy forbids text to become markup, and scripts that are not files of ours."""
+    answer = httpx.get(f"{group.sidecars[0].url}/console/")
+    policy = answer.headers["content-security-policy"]
+    with page_at(chromium, group.console, expects_mistakes=True) as page:
+        refusal = page.evaluate(
+            "() => { try { document.body.innerHTML = '<b>x</b>'; return 'taken'; } catch (e) { return e.name; } }"
+        )
+
+    assert refusal == "TypeError"
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in httpx.get(f"{group.sidecars[0].url}/v1/status").headers["content-security-policy"]
+
+
+def test_dead_letters_are_sent_again_one_and_all(group: Group, chromium: Browser) -> None:
+    """After a question, and for a token that may: one arrives in its topic again, with its id; then all of them."""
+    wait_for(lambda: queue_ends(group, "billing-input") == 3, "the topic is known")
+    url = group.console.partition("#")[0]
+    with page_at(chromium, f"{url}#/letters?group=billing") as page:
+        expect(page.locator("[data-message]")).to_have_count(3)
+        first = page.locator("[data-message]").last
+        wanted = first.get_attribute("data-message")
+        page.get_by_role("button", name="Send dead letter 0 again").click()
+        expect(page.get_by_role("dialog")).to_contain_text("billing-input")
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        page.get_by_role("button", name="Send dead letter 0 again").click()
+        page.get_by_role("dialog").get_by_role("button", name="Send it again").click()
+        page.get_by_role("textbox", name="Token").fill(TOKEN)
+        page.get_by_role("button", name="Use it").click()
+        expect(page.locator(".outcome")).to_contain_text("Sent again: 1 to billing-input")
+        found = group.sidecars[0].get(f"/v1/messages?topic=billing-input&id={wanted}", token=TOKEN).json()["messages"]
+        assert len(found) == 2, "the first time, and again; and not for the order that was cancelled"
+
+        page.get_by_role("button", name="Send 3 again").click()
+        page.get_by_role("dialog").get_by_role("button", name="Send 3 again").click()
+        expect(page.locator(".outcome")).to_contain_text("Sent again: 3 to billing-input.")
+        wait_for(lambda: queue_ends(group, "billing-input") == 7, "they have arrived")
+        wait_for(lambda: sent_again(group, "billing") == 3, "it is remembered")
+        page.reload()
+        expect(page.locator(".message .badge", has_text="sent again")).to_have_count(3)
+
+
+def test_topics_and_groups_lead_to_their_messages(group: Group, chromium: Browser) -> None:
+    """A topic opens to its queues, a queue to its newest messages, and a message to all of it."""
+    with page_at(chromium, group.console) as page:
+        page.get_by_role("link", name="Topics").click()
+        page.get_by_role("button", name="billing-input").click()
+        page.get_by_role("button", name=f"Newest messages of billing-input, queue {fullest(group)}").click()
+        page.locator(".message-open").first.click()
+        expect(page.locator(".body")).to_contain_text('"currency": "EUR"')
+        page.get_by_role("link", name="Groups").click()
+        expect(page.locator('[data-group="billing"]')).to_be_visible()
+
+
+def test_the_keyboard_is_enough(group: Group, chromium: Browser) -> None:
+    """Tab goes skip link, brand, tools, views, content, and is seen; keys go to views; `?` helps, Escape gives back."""
+    focused = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.textContent"
+    with page_at(chromium, group.console) as page:
+        expect(page.locator("[data-offset]")).to_have_count(6)
+        order = []
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            order.append(page.evaluate(focused))
+            outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline != "none", f"{order[-1]} has the focus and does not look like it"
+        assert order[0] == "Skip to content"
+        assert [name.partition(",")[0] for name in order[5:10]] == [
+            "Overview", "Topics", "Groups", "Messages", "Dead letters",
+        ]  # fmt: skip
+        assert order[10] == "Details of orders-0 · 1"
+
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("dialog")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        assert page.evaluate(focused) == order[11] or "Details" in page.evaluate(focused)
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_contain_text("go to a view")
+        page.keyboard.press("Escape")
+        page.keyboard.press("2")
+        expect(page.locator("main h1")).to_have_text("Topics")
+        page.keyboard.press("/")
+        page.keyboard.type("billing")
+        expect(page.locator("[data-topic]")).to_have_count(1)
+        page.keyboard.press("Tab")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(page.locator(".opener")).to_have_attribute("aria-expanded", "true")
+
+
+def test_what_changes_is_told_to_screen_readers(group: Group, chromium: Browser) -> None:
+    """The headline is a polite live region, tables can be reached and have names, decoration is hidden."""
+    with page_at(chromium, group.console) as page:
+        assert page.locator(".verdict[role=status][aria-live=polite]").count() == 1
+        page.get_by_role("link", name="Topics").click()
+        box = page.locator(".table-box")
+        expect(box).to_have_attribute("tabindex", "0")
+        expect(box).to_have_attribute("aria-label", "Topics table")
+        assert page.locator("svg:not([aria-hidden])").count() == 0

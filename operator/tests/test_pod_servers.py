@@ -1,0 +1,137 @@
+"""`gantry pod sidecar` and `gantry pod nameserver` as real processes, as the rendered containers start them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.testing.ports import free_ports
+
+TOKEN = "a-token-that-is-long-enough"
+
+
+class Containers:
+    """Processes that a test starts, and that are gone after it."""
+
+    def __init__(self) -> None:
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+        """`gantry pod ...`."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gantry_cli", "pod", *words],
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+
+@pytest.fixture
+def containers() -> Iterator[Containers]:
+    """None to begin with."""
+    made = Containers()
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until it is so, or the test has failed."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.05)
+
+
+def is_open(port: int) -> bool:
+    """Whether somebody listens."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def answers(port: int) -> bool:
+    """Whether a sidecar lives there."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def arguments_of(process: subprocess.Popen[str]) -> list[str]:
+    """Of the server that a supervisor has started; nothing between two."""
+    try:
+        [child, *_] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split() or [""]
+        return Path(f"/proc/{child}/cmdline").read_text().split("\0")[:-1] if child else []
+    except OSError:
+        return []
+
+
+def peers_of(process: subprocess.Popen[str]) -> list[str]:
+    """Those that the sidecar was started with."""
+    words = arguments_of(process)
+    return [words[number + 1] for number, word in enumerate(words) if word == "--peer"]
+
+
+def test_a_sidecar_follows_the_groups_members_without_a_new_pod(containers: Containers, tmp_path: Path) -> None:
+    """It is started with all peers but itself, and again when the ConfigMap names others; then it ends cleanly."""
+    port, log_port = free_ports(2)
+    (tmp_path / "tokens").write_text(f"operator:{TOKEN}\n")
+    (tmp_path / "store").mkdir()
+    peers = tmp_path / "peers"
+    first, second = "http://g-0-slave-0.g-0-slave.shop.svc:8080", "http://g-0-slave-1.g-0-slave.shop.svc:8080"
+    own = "http://g-0-master-0.g-0-master.shop.svc:8080"
+    peers.write_text(f"{own}\n{first}\n")
+    process = containers.start(
+        *("sidecar", "--group", str(tmp_path), "--", "--page", f"{tmp_path}/status", "--control", f"{tmp_path}/socket"),
+        *("--store", f"{tmp_path}/store", "--token-file", f"{tmp_path}/tokens"),
+        *("--listen", f"127.0.0.1:{port}", "--log-listen", f"127.0.0.1:{log_port}"),
+        POD_NAME="g-0-master-0",
+    )
+
+    wait_for(lambda: answers(port))
+    assert peers_of(process) == [first]
+    peers.write_text(f"{own}\n{first}\n{second}\n")
+    wait_for(lambda: peers_of(process) == [first, second])
+    wait_for(lambda: answers(port))
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 0, said
+    assert "the sidecar has ended, and starts with what is new" in said
+
+
+def test_a_name_server_comes_back_and_ends_cleanly(containers: Containers, tmp_path: Path) -> None:
+    """With the settings of its pod; killed it is back at once, and the port that says that we live is always open."""
+    port, outside, alive = free_ports(3)
+    process = containers.start(
+        *("nameserver", "--data", f"{tmp_path}/data", "--run", str(tmp_path), "--alive", str(alive)),
+        GANTRY_NAMESERVER_CONF=f"listenPort={port}\nexternalListenPort={outside}\n",
+    )
+    wait_for(lambda: is_open(port) and is_open(outside))
+    [child] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+    os.kill(int(child), signal.SIGKILL)
+    wait_for(lambda: arguments_of(process) != [] and is_open(port))
+    assert is_open(alive)
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 0, said
+    assert "the name server was killed by SIGKILL; it starts again at once" in said
