@@ -13,7 +13,6 @@ All that it needs of the cluster is `get` and `update` of this one Lease by its 
 from __future__ import annotations
 
 import asyncio
-import copy
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,7 +81,7 @@ class KubernetesLease:
         return self._kept(await self._ask("GET", b"", timeout_s))
 
     async def renew(self, kept: KeptLease, holder: str, *, timeout_s: float) -> KeptLease:
-        document = copy.deepcopy(kept.document)
+        document = kept.document | {"spec": dict(kept.document["spec"])}
         assert kept.record is not None, "only what names somebody is renewed"
         _renewed(document, holder, kept.record.duration_ms, self._wall())
         after = self._kept(await self._ask("PUT", json.dumps(document).encode(), timeout_s))

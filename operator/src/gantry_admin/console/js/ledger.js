@@ -70,6 +70,17 @@ export function risks(status) {
   }));
 }
 
+const FAULTS = { process: "the process", machine: "the machine", disk: "the disk", slave: "a slave, then the disk" };
+
+/** What one fault would take of what clients were told is safe, where every copy counts: by what failovers are judged. */
+export function promised(counted) {
+  if (!counted?.is_fresh) return null;
+  return h("p", { class: "promised", key: "promised" }, h("span", null, "Of what was acknowledged, counting slaves:"),
+    counted.risks.map((risk) => h("span", { key: risk.fault, "data-promised": risk.fault, class: risk.bytes > 0 ? "some" : "" },
+      `${FAULTS[risk.fault]} `, h("b", { class: "number" }, risk.bytes === null ? "not known" : bytes(risk.bytes)))),
+    counted.bound === null || !counted.risks.some((risk) => risk.bytes > 0) ? null : h("span", null, `bound by the ${counted.bound}`));
+}
+
 /** Without a slave, all of the log is on this broker alone. */
 const isOnlyCopy = (risk, status) => risk.loss === "master" && risk.bytes === null && status.role === "master" && status.slaves.length === 0;
 

@@ -29,6 +29,7 @@ export function shardsOf(group) {
     return {
       name: shard.broker_name,
       epoch: shard.epoch,
+      counted: shard.ledger ?? null,
       leader,
       lastLeader: leader ?? lastMaster(members),
       isSplit: masters.length > 1,

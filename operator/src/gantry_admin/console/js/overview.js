@@ -3,7 +3,7 @@
 import { chart } from "./charts.js";
 import { h } from "./dom.js";
 import { bytes, duration, millis, plural, short } from "./format.js";
-import { ledger, risks } from "./ledger.js";
+import { ledger, promised, risks } from "./ledger.js";
 import { healthOf, healthOfShard, hostOf, problemsOf, shardsOf, strangersOf, titleOf } from "./model.js";
 import { badge, command, dot, empty, icon } from "./parts.js";
 import { newest, series } from "./series.js";
@@ -73,7 +73,7 @@ function shardPanel(shard) {
         h("span", { class: "faint" }, `${shard.leader === null ? "last word of " : ""}${titleOf(leader)}`),
         h("span", { class: "grow" }),
         h("span", { class: "faint number" }, `${rateOf(leader.status.written_bytes_per_second)}/s`)),
-      ledger(leader.status, isNow), risks(leader.status)),
+      ledger(leader.status, isNow), risks(leader.status), promised(shard.counted)),
     move(shard));
 }
 
