@@ -11,7 +11,7 @@ import uvloop
 from gantry_operator import logs
 from gantry_operator.errors import OperatorError, SettingsError
 from gantry_operator.process import Operator
-from gantry_operator.settings import Settings, names_of, own_namespace, pairs_of
+from gantry_operator.settings import OperatorSettings, names_of, own_namespace, pairs_of
 
 
 @click.command(context_settings={"show_default": True})
@@ -61,10 +61,10 @@ def main(**options: object) -> None:
         sys.exit(1)
 
 
-def settings_of(options: dict[str, object]) -> Settings:
+def settings_of(options: dict[str, object]) -> OperatorSettings:
     """What the options say. Raises ``SettingsError``."""
     text = {name: "" if value is None else str(value) for name, value in options.items()}
-    return Settings(
+    return OperatorSettings(
         image=text["image"],
         pull_policy=text["pull_policy"],
         pull_secrets=names_of(text["pull_secrets"]),
@@ -82,5 +82,5 @@ def settings_of(options: dict[str, object]) -> Settings:
     )
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: OperatorSettings) -> None:
     await Operator(settings).run()

@@ -33,7 +33,7 @@ from gantry_operator.leader_task import Leadership
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
 from gantry_operator.probes import probes
-from gantry_operator.settings import Settings, address_of, own_identity
+from gantry_operator.settings import OperatorSettings, address_of, own_identity
 from gantry_operator.sidecars import HttpSidecars
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ RETRY_S: Final = 2.0
 class Operator:
     """Owned by the event loop of its process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: OperatorSettings) -> None:
         """Raises ``SettingsError``."""
         self.settings: Final = settings
         self.metrics: Final = Metrics()

@@ -17,7 +17,7 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
 
 @final
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of one process."""
 
     image: str
@@ -33,21 +33,35 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Its name in that Lease; a new one for each process."""
 
     kubeconfig: str | None = None
+    """A file that says where the cluster is and who we are; none: the pod's own account, else `~/.kube/config`."""
+
     context: str | None = None
+    """Of that file."""
+
     pull_policy: str = "IfNotPresent"
+    """Of images."""
+
     pull_secrets: tuple[str, ...] = ()
+    """Secrets that images are pulled with."""
+
     name: str = "gantry-operator"
     """Of the leader's Lease; its key is in the Secret of this name and `-key`."""
 
     leader: Terms = Terms()
+    """How long the leader's Lease lasts, for how long its holder believes, and how often it tries: 15, 10 and 2 s."""
+
     lease_duration_ms: int = 15_000
     """Of shards' Leases that are made from now on."""
 
     looks_at_machines: bool = True
+    """Whether Nodes and PersistentVolumes may be looked at. Without, nobody notices a cordon or a lost disk."""
+
     operator_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "gantry-operator"),)
     """Of its own pods: groups' policies let them in."""
 
     prometheus_labels: tuple[tuple[str, str], ...] = (("app.kubernetes.io/name", "prometheus"),)
+    """Of pods that may ask brokers for metrics."""
+
     listen: str = "0.0.0.0:8090"
     """Where /livez, /readyz and /metrics are answered."""
 
@@ -55,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A group that has not come round for so long means that this process is stuck."""
 
     log_level: str = "info"
+    """What is logged, as JSON, to standard error."""
 
 
 def own_namespace() -> str:
