@@ -445,7 +445,7 @@ async def test_a_broker_that_hangs_holds_nobody_up_and_is_not_told_twice() -> No
     sidecars.free[1] = asyncio.Event()
     hands = Hands(
         bench.objects, bench.api, sidecars, leases(bench),
-        told=lambda action, refusal: told.append((action, refusal)), wake=lambda: None,
+        told=lambda action, refusal: told.append((action, refusal)), wake=lambda: None, empty_end=lambda shard: None,
     )  # fmt: skip
     one = act.Drain(shard=0, member=1, timeout_ms=10_000)
     other = act.Follow(shard=0, member=2, epoch=1000, master="m:1")
@@ -474,7 +474,10 @@ async def test_what_is_under_way_ends_with_the_group() -> None:
     bench, sidecars = Bench(), Orders()
     bench.pod("g-0-master-0")
     sidecars.free[1] = asyncio.Event()
-    hands = Hands(bench.objects, bench.api, sidecars, leases(bench), told=lambda *_: None, wake=lambda: None)
+    hands = Hands(
+        bench.objects, bench.api, sidecars, leases(bench),
+        told=lambda *_: None, wake=lambda: None, empty_end=lambda shard: None,
+    )  # fmt: skip
     hands.do([act.Drain(shard=0, member=1, timeout_ms=10_000)], group(), "token")
     await until(lambda: bool(sidecars.given))
 
@@ -482,3 +485,40 @@ async def test_what_is_under_way_ends_with_the_group() -> None:
     await asyncio.sleep(0)
 
     assert not hands.is_busy
+
+
+class Emptied(Orders):
+    """The master of a shard that is scaled away; something may come before it is drained."""
+
+    def __init__(self, wrote: int) -> None:
+        super().__init__()
+        self.wrote = wrote
+        self.comes = 0
+
+    async def status(self, peer: Peer) -> Mapping[str, Any]:
+        return {"role": "MASTER", "wrote": self.wrote}
+
+    async def order(self, peer: Peer, action: act.MemberAction) -> None:
+        assert isinstance(action, act.Drain), "nothing else is ordered"
+        self.wrote += self.comes
+
+
+@pytest.mark.parametrize("comes", [0, 1_000], ids=["nothing came", "a message came at the last"])
+async def test_a_shard_goes_only_if_nothing_came_while_it_was_closed(comes: int) -> None:
+    """Its master is drained first, and its log must end where it did when nothing was found on it."""
+    bench, sidecars = Bench(), Emptied(7_000)
+    bench.homes(0)
+    pod = bench.pod("g-0-master-0")
+    sidecars.comes = comes
+    told: list[str] = []
+    hands = Hands(
+        bench.objects, bench.api, sidecars, leases(bench),
+        told=lambda action, refusal: told.append(refusal), wake=lambda: None, empty_end=lambda shard: 7_000,
+    )  # fmt: skip
+
+    hands.do([act.Remove(shard=0, member=1, boot_id=uid_of(pod), holds_nothing=True)], group(), "token")
+    await hands.settle()
+
+    found = bench.api.found(STATEFUL_SETS, NAMESPACE, "g-0-master")
+    assert found is not None and found["spec"]["replicas"] == (1 if comes else 0)
+    assert ("something has come" in told[0]) is bool(comes)

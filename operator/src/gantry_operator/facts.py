@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from gantry_operator.api import NODES, Object
+from gantry_operator.api import NODES, SERVICES, Object
 from gantry_operator.cache import Cache
 from gantry_operator.objects import Facts, NodeFacts, ShardFacts
 from gantry_operator.objects.memory import HUGEPAGES
+from gantry_operator.objects.outside import outside_address
 from gantry_operator.observing.group_objects import GroupObjects, replicas_of
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.group import BrokerGroup
@@ -37,7 +38,18 @@ def facts_of(base: Facts, group: BrokerGroup, objects: GroupObjects, ledgers: Ma
             )
         )
     nodes = tuple(node_facts(objects.cache))
-    return msgspec.structs.replace(base, shards=tuple(shards), nodes=nodes)
+    return msgspec.structs.replace(base, shards=tuple(shards), nodes=nodes, outside=outside_of(objects))
+
+
+def outside_of(objects: GroupObjects) -> dict[str, str]:
+    """Addresses that the cluster has given to Services for clients outside of it, by name."""
+    nodes, found = objects.cache.of_kind(NODES), {}
+    for service in objects.cache.of_group(SERVICES, objects.key):
+        if (service.get("spec") or {}).get("type") in ("LoadBalancer", "NodePort"):
+            address = outside_address(service, nodes)
+            if address is not None:
+                found[service["metadata"]["name"]] = address
+    return found
 
 
 def node_facts(cache: Cache) -> Iterable[NodeFacts]:

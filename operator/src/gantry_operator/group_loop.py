@@ -99,7 +99,13 @@ class GroupLoop:
         self._applier: Final = Applier(key, parts.cache, parts.api, parts.clock)
         self._teller: Final = Teller(parts.api, parts.clock)
         self._hands: Final = Hands(
-            self._looker.objects, parts.api, parts.sidecars, self._leases, told=self._told, wake=self.wake
+            self._looker.objects,
+            parts.api,
+            parts.sidecars,
+            self._leases,
+            told=self._told,
+            wake=self.wake,
+            empty_end=lambda shard: self._looker.memory.shard(shard).empty_end,
         )
         self._secret_ms: int | None = None
         self._rendered: tuple[BrokerGroup, Facts, Sequence[Object]] | None = None

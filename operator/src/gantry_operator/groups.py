@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from gantry_operator.api import CLAIMS, GROUPS, LEASES, NODES, PODS, STATEFUL_SETS, Kind, Object, Place
+from gantry_operator.api import CLAIMS, GROUPS, LEASES, NODES, PODS, SERVICES, STATEFUL_SETS, Kind, Object, Place
 from gantry_operator.cache import GroupKey
 from gantry_operator.errors import ApiError
 from gantry_operator.group_loop import GroupLoop, Parts
@@ -24,6 +24,7 @@ LISTED: Final[dict[Kind, str]] = {
     STATEFUL_SETS: GROUP_LABEL,
     PODS: GROUP_LABEL,
     CLAIMS: GROUP_LABEL,
+    SERVICES: GROUP_LABEL,
     LEASES: GROUP_LABEL,
     GROUPS: "",
 }

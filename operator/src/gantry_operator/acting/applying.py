@@ -44,7 +44,7 @@ from gantry_spec.manifest.quantities import parse_size
 log = logging.getLogger(__name__)
 
 AGAIN_MS: Final = 30 * 60_000
-WATCHED: Final[frozenset[Kind]] = frozenset({STATEFUL_SETS})
+WATCHED: Final[frozenset[Kind]] = frozenset({STATEFUL_SETS, SERVICES})
 """Kinds whose absence from the cache means that they are not there."""
 
 RETRY_MS: Final = 5_000

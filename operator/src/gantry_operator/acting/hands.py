@@ -16,7 +16,7 @@ from gantry_operator.acting.leases import Leases
 from gantry_operator.acting.pods import Pods
 from gantry_operator.acting.wishes import cleared, replaced, take_off
 from gantry_operator.api import GROUPS, Kubernetes, Place, annotations_of
-from gantry_operator.errors import Conflict, OperatorError, SidecarSilent
+from gantry_operator.errors import Conflict, OperatorError, SidecarRefused, SidecarSilent
 from gantry_operator.observing.group_objects import GroupObjects
 from gantry_operator.sidecars import Sidecars
 from gantry_spec import actions as act
@@ -24,6 +24,8 @@ from gantry_spec.decide.decision import line_of
 from gantry_spec.manifest.group import BrokerGroup
 
 log = logging.getLogger(__name__)
+
+DRAIN_MS: Final = 5_000
 
 Errand = tuple[int, str]
 """Shard, and whose it is: a member's number, ``lease``, ``wish``."""
@@ -41,7 +43,7 @@ class Hands:
 
     def __init__(
         self, objects: GroupObjects, api: Kubernetes, sidecars: Sidecars, leases: Leases, *,
-        told: Told, wake: Callable[[], None],
+        told: Told, wake: Callable[[], None], empty_end: Callable[[int], int | None],
     ) -> None:  # fmt: skip
         self._objects: Final = objects
         self._api: Final = api
@@ -50,6 +52,7 @@ class Hands:
         self._pods: Final = Pods(objects.key, objects, api)
         self._told: Final = told
         self._wake: Final = wake
+        self._empty_end: Final = empty_end
         self._errands: Final[dict[Errand, asyncio.Task[None]]] = {}
 
     def __repr__(self) -> str:
@@ -107,6 +110,9 @@ class Hands:
                 await self._leases.replace(group, shard, expected, record)
             case act.ClearWish(wish=wish):
                 await self._change_wishes(lambda annotations: cleared(annotations, wish))
+            case act.Remove(holds_nothing=True):
+                await self._close_shard(action, token)
+                await self._pods.do(action)
             case act.Start() | act.Restart() | act.Remove():
                 await self._pods.do(action)
             case act.ReplaceDisk(shard=shard, member=member):
@@ -122,6 +128,19 @@ class Hands:
         if peer is None:
             raise SidecarSilent(f"member {action.member} of shard {action.shard} has no address")
         await self._sidecars.order(peer, action)
+
+    async def _close_shard(self, action: act.Remove, token: str) -> None:
+        """Before a shard that holds nothing goes: its master takes no more, and nothing may have come at the last."""
+        peer = self._objects.peer(action.shard, action.member, token)
+        if peer is None:
+            return
+        said = await self._sidecars.status(peer)
+        if said.get("role") != "MASTER":
+            return
+        await self._sidecars.order(peer, act.Drain(shard=action.shard, member=action.member, timeout_ms=DRAIN_MS))
+        end, known = (await self._sidecars.status(peer)).get("wrote"), self._empty_end(action.shard)
+        if end != known:
+            raise SidecarRefused(f"something has come to shard {action.shard}: its log ends at {end}, not {known}")
 
     async def _change_wishes(self, change: Callable[[dict[str, str]], dict[str, str | None]]) -> None:
         namespace, name = self._objects.key

@@ -31,9 +31,12 @@ from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import BadRecord, record_of
 from gantry_spec.manifest.annotations import Wanted
 from gantry_spec.manifest.group import BrokerGroup
-from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Role, Wish
+from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role, Wish
 
 log = logging.getLogger(__name__)
+
+QUIET_MS: Final = 40_000
+"""Clients ask for routes every 30 s: whoever still knows a shard that is scaled away has come by then."""
 
 CURRENT: Final = "current"
 """Stands for the hash of what members should be started with; it is another one in each shard."""
@@ -219,18 +222,22 @@ class Looker:
                 yield member.number
 
     async def _holds_nothing(self, group: BrokerGroup, shard: int, token: str) -> bool | None:
-        """Of a shard that is scaled away: whether its master says that no queue of a user has anything left."""
+        """Of a shard that is scaled away: no queue of a user has anything left, and nothing has come for a while."""
         if shard < group.spec.shards:
             return None
-        master = _master_of(self.memory.shard(shard).members)
-        peer = None if master is None else self.objects.peer(shard, master, token)
-        if peer is None:
+        memory = self.memory.shard(shard)
+        master = _master_of(memory.members)
+        peer = None if master is None else self.objects.peer(shard, master[0], token)
+        if master is None or peer is None:
             return None
         try:
-            said = await self._sidecars.topics(peer)
+            is_empty = holds_nothing(await self._sidecars.topics(peer))
         except SidecarError:
             return None
-        return holds_nothing(said)
+        if not is_empty or master[1].wrote is None:
+            memory.empty_end = None
+            return is_empty
+        return memory.is_empty(master[1].wrote, self._clock.now_ms(), QUIET_MS)
 
 
 def holds_nothing(said: Mapping[str, Any]) -> bool | None:
@@ -241,7 +248,7 @@ def holds_nothing(said: Mapping[str, Any]) -> bool | None:
     return all(topic.get("messages") == 0 for topic in topics if topic.get("kind") != "system")
 
 
-def _master_of(members: Mapping[int, MemberMemory]) -> int | None:
-    reports = [(known.report, number) for number, known in members.items() if known.report is not None]
-    masters = [(report.epoch, number) for report, number in reports if report.role is Role.MASTER]
-    return max(masters)[1] if masters else None
+def _master_of(members: Mapping[int, MemberMemory]) -> tuple[int, Report] | None:
+    reports = [(number, known.report) for number, known in members.items() if known.report is not None]
+    masters = [(number, report) for number, report in reports if report.role is Role.MASTER]
+    return max(masters, key=lambda one: one[1].epoch, default=None)

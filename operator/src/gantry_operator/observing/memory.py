@@ -60,6 +60,10 @@ class ShardMemory:
 
     members: dict[int, MemberMemory] = field(default_factory=dict)
     last_word: LastWord | None = None
+    empty_end: int | None = None
+    """Where the log of a shard that is scaled away ended when nothing was found on it."""
+
+    empty_since_ms: int = 0
     _seen: tuple[str, LeaseRecord | None] = ("", None)
     _seen_ms: int | None = None
 
@@ -86,6 +90,12 @@ class ShardMemory:
             wrote=report.wrote,
             peak_bytes_per_s=report.peak_bytes_per_s,
         )
+
+    def is_empty(self, end: int, now_ms: int, quiet_ms: int) -> bool:
+        """Nothing was found on it, and its log ends there: has nothing come for so long?"""
+        if self.empty_end != end:
+            self.empty_end, self.empty_since_ms = end, now_ms
+        return now_ms - self.empty_since_ms >= quiet_ms
 
     def told(self, word: LastWord | None) -> None:
         """Somebody before us has kept this one."""
