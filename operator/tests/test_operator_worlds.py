@@ -20,24 +20,32 @@ SYNC: Final = {"shards": 1, "slaves": 1, "nameServers": {"addresses": ["ns.examp
 ASYNC: Final = SYNC | {"replication": {"mode": "Async"}, "failover": {"maxDataLossBytes": "1Gi"}}
 
 
+def operator_of(cluster: ModelCluster) -> GroupLoop:
+    """A new process: it knows nothing but what watches show."""
+    cache = Cache()
+    for document in list(cluster.api.objects.values()):
+        cache.take(None, document)
+    cluster.api.watchers.append(cache.take)
+    parts = Parts(
+        cache=cache, api=cluster.api, sidecars=cluster, clock=cluster.clock, metrics=Metrics(),
+        base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
+    )  # fmt: skip
+    return GroupLoop((NAMESPACE, GROUP), parts)
+
+
 class Play:
     """A cluster and one operator's loop, turn by turn."""
 
     def __init__(self, spec: dict[str, Any], *, nodes: int = 3) -> None:
         self.cluster = ModelCluster(spec, nodes)
-        self.loop = self.operator()
+        self.loop = operator_of(self.cluster)
 
-    def operator(self) -> GroupLoop:
-        """A new process: it knows nothing but what watches show."""
-        cache = Cache()
-        for document in list(self.cluster.api.objects.values()):
-            cache.take(None, document)
-        self.cluster.api.watchers.append(cache.take)
-        parts = Parts(
-            cache=cache, api=self.cluster.api, sidecars=self.cluster, clock=self.cluster.clock, metrics=Metrics(),
-            base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
-        )  # fmt: skip
-        return GroupLoop((NAMESPACE, GROUP), parts)
+    @classmethod
+    def of(cls, cluster: ModelCluster, loop: GroupLoop) -> Play:
+        """Of what is there already."""
+        play = cls.__new__(cls)
+        play.cluster, play.loop = cluster, loop
+        return play
 
     async def turn(self, by_ms: int = 250) -> None:
         await self.loop.step()
@@ -343,7 +351,7 @@ async def failed_over_by_two(turns: int) -> None:
     play.cluster.cut(play.cluster.node_of(0, 1))
     for _ in range(turns):
         await play.turn()
-    play.loop = play.operator()
+    play.loop = operator_of(play.cluster)
     await play.until(lambda: play.cluster.master(0) in (2, 3), "another master")
     assert play.cluster.shards[0].judge.lost == set()
 
