@@ -124,3 +124,14 @@ def test_sandbox_uses_no_port_of_the_page(tmp_path: Path) -> None:
             sandbox.run(blocks_of("```sh\necho 9876 10911 8080\nfalse\n```")[0])
 
     assert not {"9876", "10911", "8080"} & set(str(failed.value).split())
+
+
+def test_stack_that_a_failure_left_up_is_stopped(tmp_path: Path) -> None:
+    """Wherever it was started; nothing of a page outlives it."""
+    [block] = blocks_of("```sh\ngantry up --single --detach --data elsewhere\nfalse\n```\n")
+
+    with Sandbox(tmp_path) as sandbox, pytest.raises(PageFailed):
+        sandbox.run(block)
+
+    assert (tmp_path / "elsewhere/broker").is_dir()
+    assert not (tmp_path / "elsewhere/stack.json").exists()

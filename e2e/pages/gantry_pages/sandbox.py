@@ -6,7 +6,7 @@
     gantry, python            those of the environment that runs the tests
 
 That is all that differs from what a reader types. Whatever a page leaves running is stopped when it ends: what was left
-in a terminal gets Ctrl-C, and `gantry down` is called where a page has left its folder's stack up.
+in a terminal gets Ctrl-C, and `gantry down` is called for each stack that is still up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gantry_broker.testing.ports import free_port_run
 from gantry_pages.blocks import Block, Kind, missing_lines
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-DEADLINE_S: Final = 180.0
+DEADLINE_S: Final = 300.0
 """For one block. A machine that is busy with other tests takes long."""
 NAME_SERVERS, BROKERS, SIDECARS = range(9876, 9880), range(10909, 10945), range(8080, 8090)
 """The ports that pages speak of."""
@@ -67,10 +67,10 @@ class Sandbox:
     ) -> None:
         for left in reversed(self._left):
             left.stop()
-        if (self._folder / ".gantry/local").exists():
+        for record in self._folder.glob("**/stack.json"):  # of each stack that a page, or its failure, has left up
             subprocess.run(
-                ["gantry", "down"], cwd=self._folder, env=self._environment, timeout=DEADLINE_S, check=False,
-                capture_output=True,
+                ["gantry", "down", "--data", str(record.parent)], cwd=self._folder, env=self._environment,
+                timeout=DEADLINE_S, check=False, capture_output=True,
             )  # fmt: skip
 
     def run(self, block: Block) -> None:

@@ -72,7 +72,7 @@ class Hands:
         """All of one shard's. Never raises for what a broker says."""
         for action in actions:
             if isinstance(action, act.LeaseAction):
-                self._told(action, self._write(action))
+                self._told(action, await asyncio.to_thread(self._write, action))
         others = [action for action in actions if not isinstance(action, act.LeaseAction)]
         await asyncio.gather(*(self._one(action) for action in self._masters_first(others)))
 
@@ -88,7 +88,7 @@ class Hands:
         return report is not None and report.role is Role.MASTER
 
     def _write(self, action: act.LeaseAction) -> str:
-        """Why the Lease is not replaced; empty if it is."""
+        """Why the Lease is not replaced; empty if it is. Waits for the disk."""
         try:
             is_written = self._body.lease(action.shard).write(action.expected, action.record)
         except OSError as error:
@@ -109,7 +109,7 @@ class Hands:
     def _doing(self, action: act.Action) -> Awaitable[None]:
         match action:
             case act.ClearWish(wish=wish):
-                return _at_once(lambda: self._body.clear_wish(wish))
+                return asyncio.to_thread(self._body.clear_wish, wish)
             case act.Start(shard=shard, member=number):
                 return _at_once(lambda: self._body.start(shard, number))
             case act.Restart() | act.Remove() | act.ReplaceDisk():

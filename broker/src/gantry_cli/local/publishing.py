@@ -135,7 +135,11 @@ class Publisher:
         """The group in a line."""
         supervisor = self._supervisor
         up_s = time.time() - supervisor.record.started_at_ms / 1000
-        shards = [_ledger_text(one) for one in supervisor.decision.ledgers]
+        masters = supervisor.masters()
+        shards = [
+            _ledger_text(one) if one.shard in masters else f"shard {one.shard}: no master answers"
+            for one in supervisor.decision.ledgers
+        ]
         return f"up {duration_text(up_s)}   " + "   ".join(shards)
 
 
