@@ -102,6 +102,7 @@ def test_orders_move_the_role_and_leave_a_line_each(tmp_path: Path) -> None:
     [
         ("fence", {}), ("fence", {"epoch": 0}), ("fence", {"epoch": "7"}), ("fence", {"epoch": True}),
         ("fence", {"epoch": 7.5}), ("fence", {"epoch": 7, "and": 1}), ("fence", []), ("fence", {"epoch": 1 << 62}),
+        ("promote", {"epoch": 7, "expected": {"end": 1}}),
         ("promote", {"epoch": 7, "electable": [-1]}), ("promote", {"epoch": 7, "force": "yes"}),
         ("demote", {"epoch": 7, "master": ""}), ("demote", {"epoch": 7, "master": "a b"}),
         ("drain", {"timeout_ms": -1}),
@@ -126,3 +127,49 @@ def test_asking_who_somebody_is_changes_nothing(pair: tuple[BrokerChild, Sidecar
 
     assert sidecar.get("/v1/role", token=READ_TOKEN).json()["role"] == "master"
     assert len(audit_lines(sidecar.child.log)) == before
+
+
+def test_who_moves_roles_hears_the_broker_itself(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """`GET /v1/role/now` is the broker's own word of this moment, by the names of the control socket; a look."""
+    broker, sidecar = pair
+    before = len(audit_lines(sidecar.child.log))
+    broker.send(1)
+
+    told = sidecar.get("/v1/role/now", token=READ_TOKEN)
+
+    assert told.status_code == 200
+    assert (told.json()["role"], told.json()["wrote"]) == ("MASTER", broker.end)
+    assert sidecar.get("/v1/role/now").status_code == 401
+    assert len(audit_lines(sidecar.child.log)) == before
+
+
+def test_a_promotion_that_was_meant_for_a_longer_log_is_refused(tmp_path: Path) -> None:
+    """With `expected`, the broker must still be what was named: its log as long, its role the one it goes on in.
+
+    A power cut between the naming and the promotion may have taken bytes that an election rested on. The twins without
+    `expected`, and with what is so, are promoted.
+    """
+    with broker_beside(tmp_path / "store") as broker:
+        broker.send(3)
+        with sidecar_beside(tmp_path / "store", *token_files(tmp_path / "tokens")) as sidecar:
+            sidecar.wait_ready()
+            now = sidecar.get("/v1/role/now", token=TOKEN).json()
+            epoch, end = now["epoch"] + 10, now["wrote"]
+            longer = {"last_epoch": now["last_epoch"], "end": end + 1}
+            refused = sidecar.post("/v1/role/promote", {"epoch": epoch, "expected": longer}, token=TOKEN)
+            gone = {"last_epoch": 0, "end": 0, "continues": now["epoch"] + 1}
+            other = sidecar.post("/v1/role/promote", {"epoch": epoch, "expected": gone}, token=TOKEN)
+            still = sidecar.get("/v1/role/now", token=TOKEN).json()
+            right = {"last_epoch": now["last_epoch"], "end": end, "continues": now["epoch"]}
+            done = sidecar.post("/v1/role/promote", {"epoch": epoch, "expected": right}, token=TOKEN)
+            again = sidecar.post(
+                "/v1/role/promote", {"epoch": epoch, "expected": longer | {"end": 1 << 40}}, token=TOKEN
+            )
+            plain = sidecar.post("/v1/role/promote", {"epoch": epoch + 1}, token=TOKEN)
+
+    assert (refused.status_code, other.status_code) == (409, 409)
+    assert "named for a log" in refused.json()["reason"] and "go on" in other.json()["reason"]
+    assert (still["epoch"], still["role"]) == (now["epoch"], "MASTER")
+    assert (done.status_code, done.json()["epoch"]) == (200, epoch)
+    assert again.status_code == 200, "it was done already: a repetition is answered like the first"
+    assert (plain.status_code, plain.json()["epoch"]) == (200, epoch + 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
@@ -34,6 +35,9 @@ ASK_INTERVAL_S: Final = 1.0
 ASK_HURRIED_S: Final = 0.05
 """While somebody waits for slaves."""
 ASK_TIMEOUT_S: Final = 0.5
+Check = Callable[[HaStatus], None]
+"""Whether an order is for a broker that says this of itself. Raises ``Problem`` when it is not."""
+
 FRESH_MS: Final = 10_000
 """So old may an answer be and still count for a verdict."""
 
@@ -94,11 +98,17 @@ class BrokerLink:
         self._hurried -= 1
         assert self._hurried >= 0, "whoever relaxes has hurried before"
 
-    async def order(self, order: AnyOrder, *, timeout_s: float) -> HaStatus | Promised:
-        """Pass it on. Raises ``Problem`` with a status that says whose move it is."""
+    async def order(self, order: AnyOrder, *, timeout_s: float, check: Check | None = None) -> HaStatus | Promised:
+        """Pass it on. Raises ``Problem`` with a status that says whose move it is.
+
+        ``check`` sees the broker's status first, asked on the same connection and so of the same process, and raises
+        when the order is not for such a broker.
+        """
         try:
-            async with OrderClient(self._path) as client:
+            async with OrderClient(self._path, is_one_connection=check is not None) as client:
                 answer: HaStatus | Promised
+                if check is not None:
+                    check(await client.call(AskStatus(), timeout_s=timeout_s))
                 if isinstance(order, AskPromise):
                     answer = await client.call(order, timeout_s=timeout_s)
                 else:
@@ -111,7 +121,8 @@ class BrokerLink:
             raise Problem(504, f"{error}; it may have been done: ask, or send the same order again") from error
         except OrderFailed as error:
             raise Problem(502, str(error)) from error
-        self._wake.set()
+        if not isinstance(order, AskStatus):
+            self._wake.set()
         return answer
 
     async def _ask(self) -> None:

@@ -33,12 +33,21 @@ class PromiseBody(OrderBody):
     to: Annotated[str, Field(max_length=300, pattern=r"^[\x20-\x7e]*$")] = ""
 
 
+class ExpectedBody(OrderBody):
+    """What whoever was named must still be."""
+
+    last_epoch: Annotated[int, Field(ge=0, le=(1 << 53) - 1), WHOLE]
+    end: Annotated[int, Field(ge=0, le=(1 << 62) - 1), WHOLE]
+    continues: Annotated[int, Field(ge=0, le=(1 << 53) - 1), WHOLE] = 0
+
+
 class PromoteBody(OrderBody):
-    """Be the master in this epoch."""
+    """Be the master in this epoch; with `expected`, only if it still is what was named."""
 
     epoch: Epoch
     electable: Annotated[list[Annotated[int, Field(ge=0, le=(1 << 31) - 1), WHOLE]], Field(max_length=64)] = []
     force: Annotated[bool, Field(strict=True)] = False
+    expected: ExpectedBody | None = None
 
 
 class DemoteBody(OrderBody):

@@ -7,8 +7,9 @@ none of these answers anything but 401 or 403, and that leaves a line, too.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Depends, Query, Request
 
 from gantry_admin.audit import write_audit
@@ -16,6 +17,7 @@ from gantry_admin.describe import known, role_document
 from gantry_admin.documents import RoleDocument
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Caller, Scope
+from gantry_admin.link import Check
 from gantry_admin.order_documents import (
     DemoteBody,
     DrainBody,
@@ -29,10 +31,12 @@ from gantry_admin.sidecar import Sidecar
 from gantry_status.orders import (
     AnyOrder,
     AskPromise,
+    AskStatus,
     Drain,
     Fence,
     Flush,
     Follow,
+    HaRole,
     HaStatus,
     Promised,
     Promote,
@@ -41,6 +45,7 @@ from gantry_status.orders import (
 ORDER_REFUSALS = refusals(400, 401, 403, 409, 413, 422, 502, 503, 504)
 Timeout = Annotated[int, Query(ge=1, le=300_000, description="How long the broker may take, in ms.")]
 ORDER_TIMEOUT_MS = 30_000
+NOW_TIMEOUT_MS_MAX = 10_000
 
 router = APIRouter(prefix="/v1/role", tags=["role"])
 
@@ -67,6 +72,22 @@ async def role(sidecar: TheSidecar) -> RoleDocument:
     return role_document(word)
 
 
+@router.get("/now", dependencies=[needs(Scope.LOOK)], responses=refusals(401, 403, 422, 502, 503, 504))
+async def role_now(
+    sidecar: TheSidecar, timeout_ms: Annotated[int, Query(ge=1, le=NOW_TIMEOUT_MS_MAX)] = 1_000
+) -> dict[str, Any]:
+    """What the broker says of itself when it is asked now, as it says it; -1 is not known.
+
+    For whoever decides about roles: the answer is of one moment, between this question and its answer. Everybody else
+    is better served by `/v1/status`, which waits for nobody.
+    """
+    motion = sidecar.motion()
+    if motion.state in ("gone", "ended", "absent"):
+        raise Problem(503, f"nobody would answer: {motion.reason}")
+    answer: dict[str, Any] = msgspec.to_builtins(await sidecar.link.order(AskStatus(), timeout_s=timeout_ms / 1000))
+    return answer
+
+
 @router.post("/promise", responses=ORDER_REFUSALS)
 async def promise(
     body: PromiseBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
@@ -84,9 +105,9 @@ async def promise(
 async def promote(
     body: PromoteBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
 ) -> RoleDocument:
-    """Be the master in this epoch."""
+    """Be the master in this epoch; with `expected`, only if it still is what was named for it."""
     order = Promote(epoch=body.epoch, electable=list(body.electable), force=body.force)
-    return _role(await _order(request, sidecar, caller, order, timeout_ms))
+    return _role(await _order(request, sidecar, caller, order, timeout_ms, _check(body)))
 
 
 @router.post("/demote", responses=ORDER_REFUSALS)
@@ -123,8 +144,27 @@ async def flush(
     return _role(await _order(request, sidecar, caller, Flush(), timeout_ms))
 
 
+def _check(body: PromoteBody) -> Check | None:
+    """Who it must be: a power cut may have come since it was named. One that was promoted already is right."""
+    expected = body.expected
+    if expected is None:
+        return None
+
+    def check(word: HaStatus) -> None:
+        if word.epoch == body.epoch:
+            return
+        if expected.continues and (word.role, word.epoch) != (HaRole.MASTER, expected.continues):
+            raise Problem(409, f"it was to go on as the master of epoch {expected.continues}, and is {word.role}")
+        if (word.last_epoch, word.wrote) < (expected.last_epoch, expected.end):
+            was = f"{expected.end} of epoch {expected.last_epoch}"
+            raise Problem(409, f"it was named for a log that ends at {was}, and ends at {word.wrote} of "
+                          f"epoch {word.last_epoch}")  # fmt: skip
+
+    return check
+
+
 async def _order(
-    request: Request, sidecar: Sidecar, caller: Caller, order: AnyOrder, timeout_ms: int
+    request: Request, sidecar: Sidecar, caller: Caller, order: AnyOrder, timeout_ms: int, check: Check | None = None
 ) -> HaStatus | Promised:
     """Have it done, and put down who wanted what and what came of it."""
     what = str(type(order).__struct_config__.tag)
@@ -134,7 +174,7 @@ async def _order(
         motion = sidecar.motion()
         if motion.state != "moving":
             raise Problem(503, f"nobody would obey: {motion.reason}")
-        answer = await sidecar.link.order(order, timeout_s=timeout_ms / 1000)
+        answer = await sidecar.link.order(order, timeout_s=timeout_ms / 1000, check=check)
         outcome, reason = 200, ""
         return answer
     except Problem as problem:

@@ -1,0 +1,5 @@
+"""``python -m gantry_operator``."""
+
+from gantry_operator.main import main
+
+main()

@@ -1,0 +1,164 @@
+"""What should exist, applied: when it is another thing than was applied last, when it is missing, and now and then.
+
+At rest this asks nobody anything. A thing that somebody has taken away is made again when the watch tells of it, where
+that kind is watched; what somebody has changed is put right every ``AGAIN_MS``. A group that is new to this process is
+applied whole, once: what was applied before is not known.
+
+Some fields of a StatefulSet are fixed for ever. Where the API server refuses them, the StatefulSet is deleted with its
+pods left alone, and made anew around them. Claims are grown here, too, since a StatefulSet never touches those that are
+there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+from gantry_operator.api import (
+    ACCOUNTS,
+    BUDGETS,
+    CLAIMS,
+    CONFIG_MAPS,
+    LEASES,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SERVICES,
+    STATEFUL_SETS,
+    Kind,
+    Kubernetes,
+    Object,
+    Place,
+    labels_of,
+    place_of,
+    uid_of,
+)
+from gantry_operator.cache import Cache, GroupKey
+from gantry_operator.clock import Clock
+from gantry_operator.errors import ApiError, Refused
+from gantry_operator.objects.base import hash_of
+from gantry_operator.objects.names import COMPONENT_LABEL, GROUP_LABEL, SHARD_LABEL
+from gantry_spec.manifest.quantities import parse_size
+
+log = logging.getLogger(__name__)
+
+AGAIN_MS: Final = 30 * 60_000
+WATCHED: Final[frozenset[Kind]] = frozenset({STATEFUL_SETS, SERVICES})
+"""Kinds whose absence from the cache means that they are not there."""
+
+RETRY_MS: Final = 5_000
+SWEPT: Final = (SERVICES, CONFIG_MAPS, BUDGETS, ROLE_BINDINGS, ROLES, ACCOUNTS, LEASES, STATEFUL_SETS)
+"""What a shard has beside its volumes; last what says that it is still to be swept."""
+
+
+@final
+class Applier:
+    """Of one group; owned by its task."""
+
+    def __init__(self, key: GroupKey, cache: Cache, api: Kubernetes, clock: Clock) -> None:
+        self.problems: dict[str, str] = {}
+        """What could not be applied, and why."""
+
+        self._key: Final = key
+        self._cache: Final = cache
+        self._api: Final = api
+        self._clock: Final = clock
+        self._applied: Final[dict[Place, str]] = {}
+        self._all_ms: int | None = None
+        self._tried_ms: Final[dict[Place, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Applier {'/'.join(self._key)} problems={sorted(self.problems)}>"
+
+    async def apply(self, rendered: Sequence[Object]) -> None:
+        """Whatever of it has to be. Never raises for what the API server says: that is in ``problems``."""
+        now_ms = self._clock.now_ms()
+        is_due = self._all_ms is None or now_ms - self._all_ms >= AGAIN_MS
+        if is_due:
+            self._applied.clear()
+            self._all_ms = now_ms
+        for document in rendered:
+            place, mark = place_of(document), hash_of(document)
+            is_missing = place.kind in WATCHED and self._cache.get(place) is None
+            if self._applied.get(place) == mark and not is_missing:
+                continue
+            if str(place) in self.problems and now_ms - self._tried_ms.get(place, -RETRY_MS) < RETRY_MS:
+                continue
+            self._tried_ms[place] = now_ms
+            if await self._one(place, document):
+                self._applied[place] = mark
+        self._forget({place_of(document) for document in rendered})
+
+    def _forget(self, places: set[Place]) -> None:
+        for place in self._applied.keys() - places:
+            del self._applied[place]
+        named = {str(place) for place in places}
+        self.problems = {name: text for name, text in self.problems.items() if name in named}
+
+    async def _one(self, place: Place, document: Object) -> bool:
+        try:
+            self._cache.put(await self._api.apply(document))
+        except Refused as error:
+            known = self._cache.get(place)
+            if place.kind is STATEFUL_SETS and known is not None:
+                return await self._around_its_pods(place, document, known)
+            return self._failed(place, error)
+        except ApiError as error:
+            return self._failed(place, error)
+        self.problems.pop(str(place), None)
+        return True
+
+    async def _around_its_pods(self, place: Place, document: Object, known: Object) -> bool:
+        """Delete a StatefulSet, not its pods, and make it anew."""
+        log.info("a StatefulSet is made anew around its pods", extra={"place": str(place)})
+        try:
+            await self._api.delete(place, uid=uid_of(known), is_orphaning=True)
+            self._cache.take("DELETED", known)
+            self._cache.put(await self._api.apply(document))
+        except ApiError as error:
+            return self._failed(place, error)
+        self.problems.pop(str(place), None)
+        return True
+
+    def _failed(self, place: Place, error: ApiError) -> bool:
+        self.problems[str(place)] = str(error)
+        log.warning("not applied", extra={"place": str(place), "reason": str(error)})
+        return False
+
+    # -- claims and leftovers ------------------------------------------------------------------------------------------
+
+    async def grow(self, size_bytes: int) -> None:
+        """Have every claim of a broker ask for so much at least."""
+        for claim in self._cache.of_group(CLAIMS, self._key):
+            asked = str(((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage", "0"))
+            place = place_of(claim)
+            if labels_of(claim).get(COMPONENT_LABEL) != "broker" or parse_size(asked) >= size_bytes:
+                continue
+            if self._clock.now_ms() - self._tried_ms.get(place, -10 * RETRY_MS) < 10 * RETRY_MS:
+                continue
+            self._tried_ms[place] = self._clock.now_ms()
+            change = {"spec": {"resources": {"requests": {"storage": str(size_bytes)}}}}
+            try:
+                self._cache.put(await self._api.patch(place, change, uid=uid_of(claim)))
+            except ApiError as error:
+                log.warning("a claim does not grow", extra={"place": str(place), "reason": str(error)})
+
+    async def sweep(self, is_left_over: Callable[[int], bool]) -> None:
+        """Delete what belongs to shards that are no more; never volumes, never of a shard that has a pod."""
+        alive = {labels_of(pod).get(SHARD_LABEL) for pod in self._cache.of_group(PODS, self._key)}
+        homes = self._cache.of_group(STATEFUL_SETS, self._key)
+        gone = {labels_of(home).get(SHARD_LABEL, "") for home in homes if not (home["spec"].get("replicas") or 0)}
+        for shard in sorted(gone - alive):
+            if shard.isdigit() and is_left_over(int(shard)):
+                await self._sweep_shard(shard)
+
+    async def _sweep_shard(self, shard: str) -> None:
+        selector = f"{GROUP_LABEL}={self._key[1]},{SHARD_LABEL}={shard}"
+        try:
+            for kind in SWEPT:
+                for document in await self._api.list(kind, self._key[0], selector):
+                    await self._api.delete(place_of(document), uid=uid_of(document))
+                    self._cache.take("DELETED", document)
+        except ApiError as error:
+            log.warning("not swept", extra={"shard": shard, "reason": str(error)})

@@ -1,0 +1,165 @@
+"""Everything that was decided, done: at most one thing at a time for each broker and each Lease, nobody waiting.
+
+A drain takes its time, and a sidecar that hangs takes its whole deadline. Meanwhile the others go on: each broker, and
+each Lease, has its own errand, and what is decided for it while that is under way is left alone; the next look decides
+again. Whatever comes of an errand is put down, and nothing that an errand raises ends the group's task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, final
+
+from gantry_operator.acting.leases import Leases
+from gantry_operator.acting.pods import Pods
+from gantry_operator.acting.wishes import cleared, replaced, take_off
+from gantry_operator.api import GROUPS, Kubernetes, Place, annotations_of
+from gantry_operator.errors import Conflict, OperatorError, SidecarRefused, SidecarSilent
+from gantry_operator.observing.group_objects import GroupObjects
+from gantry_operator.sidecars import Sidecars
+from gantry_spec import actions as act
+from gantry_spec.decide.decision import line_of
+from gantry_spec.manifest.group import BrokerGroup
+
+log = logging.getLogger(__name__)
+
+DRAIN_MS: Final = 5_000
+
+Errand = tuple[int, str]
+"""Shard, and whose it is: a member's number, ``lease``, ``wish``."""
+
+
+class Told(Protocol):
+    """Who hears what came of an action; an empty refusal means that it is done."""
+
+    def __call__(self, action: act.Action, refusal: str) -> None: ...
+
+
+@final
+class Hands:
+    """Of one group; owned by its task, which closes it."""
+
+    def __init__(
+        self, objects: GroupObjects, api: Kubernetes, sidecars: Sidecars, leases: Leases, *,
+        told: Told, wake: Callable[[], None], empty_end: Callable[[int], int | None],
+    ) -> None:  # fmt: skip
+        self._objects: Final = objects
+        self._api: Final = api
+        self._sidecars: Final = sidecars
+        self._leases: Final = leases
+        self._pods: Final = Pods(objects.key, objects, api)
+        self._told: Final = told
+        self._wake: Final = wake
+        self._empty_end: Final = empty_end
+        self._errands: Final[dict[Errand, asyncio.Task[None]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Hands {'/'.join(self._objects.key)} errands={sorted(self._errands)}>"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is under way."""
+        return bool(self._errands)
+
+    def do(self, actions: Sequence[act.Action], group: BrokerGroup, token: str) -> None:
+        """Begin whatever is not under way already."""
+        for action in actions:
+            errand = errand_of(action)
+            if errand is None or errand in self._errands:
+                continue
+            name = f"gantry-{'/'.join(self._objects.key)}-{errand[0]}-{errand[1]}"
+            task = asyncio.create_task(self._one(action, group, token), name=name)
+            self._errands[errand] = task
+            task.add_done_callback(lambda task, errand=errand: self._ended(errand, task))  # type: ignore[misc]
+
+    async def settle(self) -> None:
+        """Wait until nothing is under way."""
+        while self._errands:
+            await asyncio.wait(list(self._errands.values()))
+
+    async def close(self) -> None:
+        """Break off whatever is under way. What was sent may be done."""
+        tasks = list(self._errands.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, errand: Errand, task: asyncio.Task[None]) -> None:
+        if self._errands.get(errand) is task:
+            del self._errands[errand]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("an errand has a bug", extra={"errand": str(errand)}, exc_info=task.exception())
+        self._wake()
+
+    async def _one(self, action: act.Action, group: BrokerGroup, token: str) -> None:
+        refusal = ""
+        try:
+            await self._doing(action, group, token)
+        except OperatorError as error:
+            refusal = f"{type(error).__name__}: {error}"
+        level = logging.WARNING if refusal else logging.DEBUG if isinstance(action, act.Start) else logging.INFO
+        facts = {"group": "/".join(self._objects.key), "action": line_of(action), "refusal": refusal}
+        log.log(level, "not done" if refusal else "done", extra=facts)
+        self._told(action, refusal)
+
+    async def _doing(self, action: act.Action, group: BrokerGroup, token: str) -> None:
+        match action:
+            case act.LeaseAction(shard=shard, expected=expected, record=record):
+                await self._leases.replace(group, shard, expected, record)
+            case act.ClearWish(wish=wish):
+                await self._change_wishes(lambda annotations: cleared(annotations, wish))
+            case act.Remove(holds_nothing=True):
+                await self._close_shard(action, token)
+                await self._pods.do(action)
+            case act.Start() | act.Restart() | act.Remove():
+                await self._pods.do(action)
+            case act.ReplaceDisk(shard=shard, member=member):
+                await self._pods.do(action)
+                await self._change_wishes(lambda annotations: replaced(annotations, shard, member))
+            case act.MemberAction():
+                await self._order(action, token)
+            case _:
+                raise AssertionError(f"nobody knows how to do {action}")
+
+    async def _order(self, action: act.MemberAction, token: str) -> None:
+        peer = self._objects.peer(action.shard, action.member, token)
+        if peer is None:
+            raise SidecarSilent(f"member {action.member} of shard {action.shard} has no address")
+        await self._sidecars.order(peer, action)
+
+    async def _close_shard(self, action: act.Remove, token: str) -> None:
+        """Before a shard that holds nothing goes: its master takes no more, and nothing may have come at the last."""
+        peer = self._objects.peer(action.shard, action.member, token)
+        if peer is None:
+            return
+        said = await self._sidecars.status(peer)
+        if said.get("role") != "MASTER":
+            return
+        await self._sidecars.order(peer, act.Drain(shard=action.shard, member=action.member, timeout_ms=DRAIN_MS))
+        end, known = (await self._sidecars.status(peer)).get("wrote"), self._empty_end(action.shard)
+        if end != known:
+            raise SidecarRefused(f"something has come to shard {action.shard}: its log ends at {end}, not {known}")
+
+    async def _change_wishes(self, change: Callable[[dict[str, str]], dict[str, str | None]]) -> None:
+        namespace, name = self._objects.key
+        document = self._objects.cache.get(Place(GROUPS, namespace, name))
+        if document is None:
+            raise Conflict(name, "the group is gone")
+        self._objects.cache.put(await take_off(self._api, document, change(annotations_of(document))))
+
+
+def errand_of(action: act.Action) -> Errand | None:
+    """Whose errand it is; None for what is nothing to do."""
+    match action:
+        case act.Wait():
+            return None
+        case act.LeaseAction(shard=shard):
+            return shard, "lease"
+        case act.ClearWish(shard=shard):
+            return shard, "wish"
+        case act.MemberAction(shard=shard, member=member):
+            return shard, str(member)
+        case _:
+            raise AssertionError(f"nobody knows whose {action} is")

@@ -1,0 +1,128 @@
+"""What the caches have of one group, by shard and member: where to find each thing, and what its absence means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple, final
+
+from gantry_operator.api import CLAIMS, LEASES, NODES, PODS, STATEFUL_SETS, Object, Place, labels_of, uid_of
+from gantry_operator.cache import Cache, GroupKey
+from gantry_operator.objects import names
+from gantry_operator.observing import pods
+from gantry_operator.observing.machines import Machine, machine_of
+from gantry_operator.sidecars import Peer
+from gantry_spec.lease import LeaseRecord
+from gantry_spec.observed import Process
+
+
+class Sets(NamedTuple):
+    """The StatefulSets of a shard as they are."""
+
+    master: Object | None
+    slave: Object | None
+
+    @property
+    def wanted(self) -> range:
+        """The members that they make pods of."""
+        masters, slaves = replicas_of(self.master), replicas_of(self.slave)
+        return range(1 if masters else 2, slaves + 2)
+
+    @property
+    def template(self) -> str:
+        """The hash of what they make pods of; empty if there is none."""
+        for one in (self.master, self.slave):
+            if one is not None:
+                metadata = one["spec"]["template"]["metadata"]
+                return str((metadata.get("annotations") or {}).get(names.TEMPLATE_ANNOTATION, ""))
+        return ""
+
+
+@final
+class GroupObjects:
+    """Of one group."""
+
+    def __init__(self, key: GroupKey, cache: Cache) -> None:
+        self.key: Final = key
+        self.cache: Final = cache
+
+    def __repr__(self) -> str:
+        return f"<GroupObjects {'/'.join(self.key)}>"
+
+    def sets(self, shard: int) -> Sets:
+        """The StatefulSets of a shard."""
+        namespace, name = self.key
+        return Sets(
+            self.cache.get(Place(STATEFUL_SETS, namespace, names.master_set(name, shard))),
+            self.cache.get(Place(STATEFUL_SETS, namespace, names.slave_set(name, shard))),
+        )
+
+    def shards(self) -> set[int]:
+        """Every shard of which something runs, or may."""
+        found = set()
+        for kind in (STATEFUL_SETS, PODS):
+            for one in self.cache.of_group(kind, self.key):
+                text = labels_of(one).get(names.SHARD_LABEL, "")
+                if text.isdigit() and (kind is PODS or replicas_of(one)):
+                    found.add(int(text))
+        return found
+
+    def pod(self, shard: int, member: int) -> Object | None:
+        """Of a member."""
+        return self.cache.get(self.pod_place(shard, member))
+
+    def pod_place(self, shard: int, member: int) -> Place:
+        """Where it is."""
+        return Place(PODS, self.key[0], names.member_pod(self.key[1], shard, member))
+
+    def claim(self, shard: int, member: int) -> Object | None:
+        """Of a member's volume."""
+        name = f"data-{names.member_pod(self.key[1], shard, member)}"
+        return self.cache.get(Place(CLAIMS, self.key[0], name))
+
+    def lease(self, shard: int) -> Object | None:
+        """A shard's, as it was seen last."""
+        return self.cache.get(Place(LEASES, self.key[0], names.shard_name(self.key[1], shard)))
+
+    def peer(self, shard: int, member: int, token: str) -> Peer | None:
+        """The sidecar of a member, if it can be reached."""
+        pod = self.pod(shard, member)
+        address = "" if pod is None else pods.address_of(pod)
+        return Peer(address, names.SIDECAR_PORT, token) if address else None
+
+    def places(self, shard: int) -> Iterable[names.PodPlace]:
+        """Whose pods are there."""
+        for pod in self.cache.of_group(PODS, self.key):
+            place = names.member_of(self.key[1], pod["metadata"]["name"])
+            if place is not None and place.shard == shard:
+                yield place
+
+    def life(
+        self, shard: int, number: int, pod: Object | None, machine: Machine, sets: Sets, record: LeaseRecord | None
+    ) -> pods.Life:
+        """Of a member's process, by its pod, or by how the last one went."""
+        before = self.cache.departed(self.pod_place(shard, number))
+        had_ended = before is not None and pods.has_ended(before, self.machine(before))
+        if pod is not None:
+            life = pods.life_of(pod, machine)
+            is_proven = pods.has_begun(pod) or machine.is_off or had_ended
+            return life if life.process is not Process.STOPPED or is_proven else pods.Life(Process.UNKNOWN, life.run)
+        run = "" if before is None else f"after {uid_of(before)}"
+        if number not in sets.wanted:
+            is_master = record is not None and any(reign.master == number for reign in record.reigns)
+            if had_ended or not is_master:
+                return pods.Life(Process.ABSENT, run)
+        return pods.Life(Process.STOPPED if had_ended else Process.UNKNOWN, run)
+
+    def machine(self, pod: Object) -> Machine:
+        """Where a pod was put."""
+        name = (pod.get("spec") or {}).get("nodeName")
+        return (
+            Machine()
+            if not name or not self.cache.knows_machines
+            else machine_of(self.cache.get(Place(NODES, "", name)))
+        )
+
+
+def replicas_of(document: Object | None) -> int:
+    """How many pods a StatefulSet makes; none if it is not there."""
+    return 0 if document is None else int((document.get("spec") or {}).get("replicas") or 0)

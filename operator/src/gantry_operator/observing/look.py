@@ -1,0 +1,254 @@
+"""One look at a group: caches and sidecars put together into ``Observed``. Everybody is asked at the same time.
+
+    caches      pods, claims, machines, Leases, the group itself: what watches have shown last
+    sidecars    asked now, each with its own deadline; whoever does not answer keeps its last report, with its age
+    the API     asked only for what a cache cannot prove: that the master of a reign does not run
+
+A report counts for the member at whose pod it was asked and which it says it is: a pod's address may have been given to
+another one meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, final
+
+from gantry_operator.api import NODES, VOLUMES, Kubernetes, Object, Place, annotations_of, uid_of
+from gantry_operator.cache import Cache, GroupKey
+from gantry_operator.clock import Clock
+from gantry_operator.errors import ApiError, Gone, SidecarDenied, SidecarError
+from gantry_operator.observing import pods, volumes
+from gantry_operator.observing.group_objects import GroupObjects, Sets
+from gantry_operator.observing.machines import Machine, machine_of
+from gantry_operator.observing.memory import MemberMemory, Memory, ShardMemory
+from gantry_operator.observing.words import word_of
+from gantry_operator.sidecars import Sidecars
+from gantry_spec.broker_conf import broker_name
+from gantry_spec.heard import Besides, report_of
+from gantry_spec.lease import LeaseRecord
+from gantry_spec.lease_annotations import BadRecord, record_of
+from gantry_spec.manifest.annotations import Wanted
+from gantry_spec.manifest.group import BrokerGroup
+from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role, Wish
+
+log = logging.getLogger(__name__)
+
+QUIET_MS: Final = 40_000
+"""Clients ask for routes every 30 s: whoever still knows a shard that is scaled away has come by then."""
+
+CURRENT: Final = "current"
+"""Stands for the hash of what members should be started with; it is another one in each shard."""
+
+
+@final
+class Looker:
+    """Of one group; owned by its task."""
+
+    def __init__(self, key: GroupKey, cache: Cache, api: Kubernetes, sidecars: Sidecars, clock: Clock) -> None:
+        self.memory: Final = Memory()
+        self.is_denied = False
+        """Whether a sidecar did not know our token at the last look."""
+
+        self.objects: Final = GroupObjects(key, cache)
+        self._key: Final = key
+        self._cache: Final = cache
+        self._api: Final = api
+        self._sidecars: Final = sidecars
+        self._clock: Final = clock
+        self._homes: Final[dict[str, list[str]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Looker {'/'.join(self._key)}>"
+
+    # -- a look --------------------------------------------------------------------------------------------------------
+
+    async def look(self, group: BrokerGroup, wanted: Wanted, token: str) -> Observed:
+        """At everything, now."""
+        self.is_denied = False
+        numbers = sorted({*range(group.spec.shards), *self.objects.shards()})
+        shards = await asyncio.gather(*(self._shard(group, wanted, number, token) for number in numbers))
+        return Observed(
+            shards=tuple(shards),
+            template=CURRENT,
+            is_paused=wanted.is_paused,
+            generation=group.metadata.generation,
+        )
+
+    async def _shard(self, group: BrokerGroup, wanted: Wanted, number: int, token: str) -> ObservedShard:
+        memory = self.memory.shard(number)
+        lease = self._lease(number, memory)
+        record = None if lease is None else lease.record
+        sets = self.objects.sets(number)
+        seen = {place.member for place in self.objects.places(number)}
+        numbers = {*(group.spec.members if number < group.spec.shards else ()), *sets.wanted, *seen}
+        numbers |= set() if record is None else record.members
+        await asyncio.gather(*(self._hear(number, member, memory, token) for member in numbers))
+        await self._confirm(number, memory, lease)
+        members = [await self._member(group, number, member, memory, sets, record) for member in sorted(numbers)]
+        order = next((one for one in wanted.orders if one.shard == number), None)
+        return ObservedShard(
+            number=number,
+            lease=lease,
+            members=tuple(members),
+            last_word=memory.last_word,
+            wish=None if order is None else Wish(order.id, order.to, order.loss_accepted),
+            replace_disks=tuple(self._given_up(number, wanted, members)),
+            holds_nothing=await self._holds_nothing(group, number, token),
+        )
+
+    def _lease(self, shard: int, memory: ShardMemory) -> ObservedLease | None:
+        document = self.objects.lease(shard)
+        if document is None:
+            return memory.lease("", None, self._clock.now_ms())
+        try:
+            record = record_of(annotations_of(document))
+        except BadRecord as error:
+            log.error("what stands in a Lease is no record", extra={"shard": shard, "reason": str(error)})
+            return None
+        memory.told(word_of(annotations_of(document), self._clock))
+        return memory.lease(uid_of(document), record, self._clock.now_ms())
+
+    # -- members -------------------------------------------------------------------------------------------------------
+
+    async def _hear(self, shard: int, member: int, memory: ShardMemory, token: str) -> None:
+        """Ask its sidecar. Whoever does not answer keeps his last report."""
+        pod, peer = self.objects.pod(shard, member), self.objects.peer(shard, member, token)
+        if pod is None or peer is None:
+            return
+        asked_ms = self._clock.now_ms()
+        try:
+            said = await self._sidecars.status(peer)
+            report = report_of(
+                said, asked_ms=asked_ms, answered_ms=self._clock.now_ms(), besides=Besides(boot_id=uid_of(pod))
+            )
+        except SidecarDenied:
+            self.is_denied = True
+            return
+        except (SidecarError, ValueError) as error:
+            log.debug("no report", extra={"shard": shard, "member": member, "reason": str(error)})
+            return
+        if (said.get("broker_name"), said.get("broker_id")) != (broker_name(self._key[1], shard), member):
+            log.warning("another broker answers there", extra={"shard": shard, "member": member})
+            return
+        known = memory.member(member)
+        if known.report is None or known.report.asked_ms <= report.asked_ms:
+            known.report = report
+        memory.heard(report)
+
+    async def _confirm(self, shard: int, memory: ShardMemory, lease: ObservedLease | None) -> None:
+        """Ask the API server itself about masters that seem not to run, once after the Lease was seen."""
+        record = None if lease is None else lease.record
+        for number in sorted({reign.master for reign in record.reigns} if record is not None else ()):
+            known = memory.member(number)
+            if lease is None or known.confirmed_ms >= lease.seen_ms or not self._seems_stopped(shard, number):
+                continue
+            place, asked_ms = self.objects.pod_place(shard, number), self._clock.now_ms()
+            before = self._cache.get(place)
+            try:
+                self._cache.put(await self._api.get(place))
+            except Gone:
+                if before is not None:
+                    self._cache.take("DELETED", before)
+            except ApiError:
+                continue
+            known.confirmed_ms = asked_ms
+
+    def _seems_stopped(self, shard: int, member: int) -> bool:
+        pod = self.objects.pod(shard, member)
+        return pod is None or pods.life_of(pod, self.objects.machine(pod)).process is Process.STOPPED
+
+    async def _member(
+        self, group: BrokerGroup, shard: int, number: int, memory: ShardMemory, sets: Sets, record: LeaseRecord | None
+    ) -> Member:
+        known, pod, now_ms = memory.member(number), self.objects.pod(shard, number), self._clock.now_ms()
+        machine = Machine() if pod is None else self.objects.machine(pod)
+        life = self.objects.life(shard, number, pod, machine, sets, record)
+        boot_id = known.boot_id if pod is None else uid_of(pod)
+        known.lives(life, boot_id, now_ms)
+        disk, disk_id = await self._disk(shard, number, life)
+        known.has_disk(disk, disk_id, now_ms)
+        template = "" if pod is None else pods.template_of(pod)
+        acks = None if pod is None else pods.acks_needed(pod)
+        return Member(
+            number=number,
+            process=life.process,
+            process_asked_ms=known.confirmed_ms,
+            stopped_by_ms=known.stopped_by_ms,
+            boot_id=boot_id,
+            started_by_ms=known.started_by_ms,
+            disk_id=disk_id,
+            template=CURRENT if pod is None or template == sets.template else template,
+            acks_needed=group.spec.replication.acks_needed if acks is None else acks,
+            disk=disk,
+            disk_lost_since_ms=known.disk_lost_since_ms,
+            is_leaving=pod is not None and pods.is_leaving(pod, machine),
+            report=known.report,
+        )
+
+    async def _disk(self, shard: int, number: int, life: pods.Life) -> tuple[Disk, str]:
+        claim = self.objects.claim(shard, number)
+        if claim is None:
+            return Disk.UNKNOWN, ""
+        home = None
+        if life.process is not Process.RUNNING:
+            home = await self._home(claim)
+        return volumes.disk_of(claim, home), uid_of(claim)
+
+    async def _home(self, claim: Object) -> Machine | None:
+        """The machine that a volume is bound to, if there is just one. One that is known no more is off."""
+        name = (claim.get("spec") or {}).get("volumeName")
+        if not name or not self._cache.knows_machines:
+            return None
+        if name not in self._homes:
+            try:
+                self._homes[name] = volumes.machines_of(await self._api.get(Place(VOLUMES, "", name)))
+            except ApiError:
+                return None
+        homes = self._homes[name]
+        if len(homes) != 1:
+            return None
+        node = self._cache.get(Place(NODES, "", homes[0]))
+        return Machine(is_reachable=False, is_off=True) if node is None else machine_of(node)
+
+    def _given_up(self, shard: int, wanted: Wanted, members: Iterable[Member]) -> Iterable[int]:
+        """Disks that a person has given up, or with a machine that was declared out of service."""
+        said = {number for place, number in wanted.given_up if place == shard}
+        for member in members:
+            pod = self.objects.pod(shard, member.number)
+            is_off = pod is not None and self.objects.machine(pod).is_off
+            if member.disk is Disk.LOST and (member.number in said or is_off):
+                yield member.number
+
+    async def _holds_nothing(self, group: BrokerGroup, shard: int, token: str) -> bool | None:
+        """Of a shard that is scaled away: no queue of a user has anything left, and nothing has come for a while."""
+        if shard < group.spec.shards:
+            return None
+        memory = self.memory.shard(shard)
+        master = _master_of(memory.members)
+        peer = None if master is None else self.objects.peer(shard, master[0], token)
+        if master is None or peer is None:
+            return None
+        try:
+            is_empty = holds_nothing(await self._sidecars.topics(peer))
+        except SidecarError:
+            return None
+        if not is_empty or master[1].wrote is None:
+            memory.empty_end = None
+            return is_empty
+        return memory.is_empty(master[1].wrote, self._clock.now_ms(), QUIET_MS)
+
+
+def holds_nothing(said: Mapping[str, Any]) -> bool | None:
+    """From a sidecar's document of topics; None if it is not whole, or not the broker's own word."""
+    topics = said.get("topics")
+    if said.get("source") != "broker" or said.get("left_out") or not isinstance(topics, list):
+        return None
+    return all(topic.get("messages") == 0 for topic in topics if topic.get("kind") != "system")
+
+
+def _master_of(members: Mapping[int, MemberMemory]) -> tuple[int, Report] | None:
+    reports = [(number, known.report) for number, known in members.items() if known.report is not None]
+    masters = [(number, report) for number, report in reports if report.role is Role.MASTER]
+    return max(masters, key=lambda one: one[1].epoch, default=None)

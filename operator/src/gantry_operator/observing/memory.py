@@ -1,0 +1,119 @@
+"""What is remembered of a group between two looks: when things were first seen, and the newest word of each broker.
+
+Nothing in here is needed to be safe: whoever starts without it has seen everything just now, and so waits longer. Times
+are of our own clock; no time that somebody else wrote down is ever compared with it, but for the last word of a master,
+where a margin stands for the difference of two clocks (``words``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from gantry_operator.observing.pods import Life
+from gantry_spec.lease import LeaseRecord
+from gantry_spec.observed import Disk, LastWord, ObservedLease, Process, Report, Role
+
+
+@final
+@dataclass
+class MemberMemory:
+    """One broker."""
+
+    report: Report | None = None
+    boot_id: str = ""
+    run: str = ""
+    started_by_ms: int | None = None
+    stopped_by_ms: int | None = None
+    disk_lost_since_ms: int | None = None
+    disk_id: str = ""
+    confirmed_ms: int = 0
+    """When the API server itself, and not a cache, has said last what its pod is."""
+
+    def lives(self, life: Life, boot_id: str, now_ms: int) -> None:
+        """Its process is so now."""
+        if boot_id != self.boot_id:
+            self.boot_id, self.started_by_ms = boot_id, None
+        if life.run != self.run:
+            self.run, self.stopped_by_ms = life.run, None
+        if life.process is Process.RUNNING:
+            self.stopped_by_ms = None
+            self.started_by_ms = now_ms if self.started_by_ms is None else self.started_by_ms
+        elif life.process in (Process.STOPPED, Process.ABSENT):
+            self.stopped_by_ms = now_ms if self.stopped_by_ms is None else self.stopped_by_ms
+        else:
+            self.stopped_by_ms = None
+
+    def has_disk(self, disk: Disk, disk_id: str, now_ms: int) -> None:
+        """Its volume is so now."""
+        if disk is not Disk.LOST or disk_id != self.disk_id:
+            self.disk_lost_since_ms = None
+        self.disk_id = disk_id
+        if disk is Disk.LOST and self.disk_lost_since_ms is None:
+            self.disk_lost_since_ms = now_ms
+
+
+@final
+@dataclass(eq=False)
+class ShardMemory:
+    """One shard."""
+
+    members: dict[int, MemberMemory] = field(default_factory=dict)
+    last_word: LastWord | None = None
+    empty_end: int | None = None
+    """Where the log of a shard that is scaled away ended when nothing was found on it."""
+
+    empty_since_ms: int = 0
+    _seen: tuple[str, LeaseRecord | None] = ("", None)
+    _seen_ms: int | None = None
+
+    def member(self, number: int) -> MemberMemory:
+        """Of one; a new one if it was never seen."""
+        return self.members.setdefault(number, MemberMemory())
+
+    def lease(self, uid: str, record: LeaseRecord | None, now_ms: int) -> ObservedLease:
+        """The Lease has this record now; when was it first seen?"""
+        if self._seen_ms is None or (uid, record) != self._seen:
+            self._seen, self._seen_ms = (uid, record), now_ms
+        return ObservedLease(record=record, seen_ms=self._seen_ms)
+
+    def heard(self, report: Report) -> None:
+        """A master keeps its last word here."""
+        word = self.last_word
+        if report.role is not Role.MASTER or (word is not None and (report.epoch, report.asked_ms) <= _order(word)):
+            return
+        self.last_word = LastWord(
+            epoch=report.epoch,
+            asked_ms=report.asked_ms,
+            boot_id=report.boot_id,
+            epoch_start=report.epoch_start,
+            wrote=report.wrote,
+            peak_bytes_per_s=report.peak_bytes_per_s,
+        )
+
+    def is_empty(self, end: int, now_ms: int, quiet_ms: int) -> bool:
+        """Nothing was found on it, and its log ends there: has nothing come for so long?"""
+        if self.empty_end != end:
+            self.empty_end, self.empty_since_ms = end, now_ms
+        return now_ms - self.empty_since_ms >= quiet_ms
+
+    def told(self, word: LastWord | None) -> None:
+        """Somebody before us has kept this one."""
+        if word is not None and (self.last_word is None or _order(word) > _order(self.last_word)):
+            self.last_word = word
+
+
+@final
+class Memory:
+    """One group's. Owned by its task."""
+
+    def __init__(self) -> None:
+        self.shards: Final[dict[int, ShardMemory]] = {}
+
+    def shard(self, number: int) -> ShardMemory:
+        """Of one shard; a new one if it was never seen."""
+        return self.shards.setdefault(number, ShardMemory())
+
+
+def _order(word: LastWord) -> tuple[int, int]:
+    return word.epoch, word.asked_ms

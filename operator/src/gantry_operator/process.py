@@ -1,0 +1,181 @@
+"""One operator's process: wait to lead, list everything, watch, look after every group, and end in order.
+
+probes and metrics    from the beginning to the end
+the leader's Lease    won before anything is changed; lost: the process ends at once
+a full list           before the first look, so that nothing is decided from half of what is there
+Kopf                  its watches tell the cache; SIGTERM ends it
+then                  every group's task is ended, and the Lease given back, so that the next one need not wait
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Final, final
+
+import kopf
+
+from gantry_operator.api import LEASES, POD_MONITORS, PROMETHEUS_RULES, Kind, Kubernetes, Place
+from gantry_operator.cache import Cache
+from gantry_operator.clock import RealClock
+from gantry_operator.connection import connection_of
+from gantry_operator.errors import ApiError
+from gantry_operator.group_loop import Parts
+from gantry_operator.groups import Groups
+from gantry_operator.handlers import registry_of, settings_of
+from gantry_operator.keys import operator_key
+from gantry_operator.kubernetes_api import KubernetesApi, client_of, configuration
+from gantry_operator.leader import Candidate
+from gantry_operator.leader_task import Leadership
+from gantry_operator.metrics import Metrics
+from gantry_operator.objects import Facts, render
+from gantry_operator.probes import probes
+from gantry_operator.settings import OperatorSettings, address_of, own_identity
+from gantry_operator.sidecars import HttpSidecars
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 2.0
+
+
+@final
+class Operator:
+    """Owned by the event loop of its process."""
+
+    def __init__(self, settings: OperatorSettings) -> None:
+        """Raises ``SettingsError``."""
+        self.settings: Final = settings
+        self.metrics: Final = Metrics()
+        self.clock: Final = RealClock()
+        self.cache: Final = Cache()
+        self.groups: Groups | None = None
+        self.port = 0
+        """Of probes and metrics, once it listens."""
+
+        self._listen: Final = address_of(settings.listen, "--listen")
+        self._configuration: Final = configuration(settings.kubeconfig, settings.context)
+        self._stop: Final = asyncio.Event()
+
+    def stop(self) -> None:
+        """End in order."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Until stopped."""
+        settings = self.settings
+        client = client_of(self._configuration)
+        lease_api = KubernetesApi(client, timeout_s=settings.leader.retry_ms * 2 / 1000, threads=2)
+        candidate = Candidate(settings.identity or own_identity(), settings.leader)
+        place = Place(LEASES, settings.namespace, settings.name)
+        leadership = Leadership(lease_api, place, candidate, self.clock)
+        async with AsyncExitStack() as stack:
+            stack.callback(lease_api.close)
+            self.port = await stack.enter_async_context(probes(self._listen, self.metrics, self._complaint))
+            leading = asyncio.create_task(leadership.run(), name="gantry-leadership")
+            try:
+                with _on_sigterm(self.stop):
+                    await self._first(leadership.won.wait(), self._stop.wait())
+                if not self._stop.is_set():
+                    self.metrics.leader.set(1)
+                    await self._lead(leadership)
+            finally:
+                leading.cancel()
+                await asyncio.gather(leading, return_exceptions=True)
+                with suppress(ApiError):
+                    await leadership.release()
+
+    async def _first(self, *waits: object) -> None:
+        tasks = [asyncio.ensure_future(wait) for wait in waits]  # type: ignore[call-overload]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _lead(self, leadership: Leadership) -> None:
+        settings = self.settings
+        client = client_of(configuration(settings.kubeconfig, settings.context))
+        api = KubernetesApi(client, noted=self.metrics.called, may_write=leadership.is_leader)
+        async with AsyncExitStack() as stack:
+            stack.callback(api.close)
+            sidecars = await stack.enter_async_context(HttpSidecars())
+            self.cache.knows_machines = settings.looks_at_machines
+            parts = Parts(
+                cache=self.cache, api=api, sidecars=sidecars, clock=self.clock, metrics=self.metrics,
+                base=await self._base(api), render=render,
+                key=await operator_key(api, settings.namespace, settings.name),
+                lease_duration_ms=settings.lease_duration_ms,
+            )  # fmt: skip
+            groups = self.groups = Groups(parts, settings.namespaces)
+            await self._listed(groups)
+            keeping = asyncio.create_task(groups.run(), name="gantry-groups")
+            try:
+                await self._watch(groups)
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+                await groups.close()
+
+    async def _listed(self, groups: Groups) -> None:
+        """Everything, before anything is decided."""
+        while not self._stop.is_set():
+            try:
+                await groups.list_all()
+                return
+            except ApiError as error:
+                log.warning("what is there cannot be listed yet", extra={"reason": str(error)})
+                await asyncio.sleep(RETRY_S)
+
+    async def _base(self, api: Kubernetes) -> Facts:
+        settings = self.settings
+        return Facts(
+            image=settings.image,
+            pull_policy=settings.pull_policy,
+            pull_secrets=settings.pull_secrets,
+            operator_namespace=settings.namespace,
+            operator_labels=dict(settings.operator_labels),
+            prometheus_labels=dict(settings.prometheus_labels),
+            has_pod_monitor=await _is_known(api, POD_MONITORS),
+            has_prometheus_rule=await _is_known(api, PROMETHEUS_RULES),
+        )
+
+    async def _watch(self, groups: Groups) -> None:
+        namespaces = self.settings.namespaces
+        await kopf.operator(
+            registry=registry_of(groups, lambda: connection_of(self._configuration)),
+            settings=settings_of(),
+            standalone=True,
+            clusterwide=not namespaces,
+            namespaces=namespaces,
+            stop_flag=self._stop,
+        )
+
+    def _complaint(self) -> str:
+        return "" if self.groups is None else self.groups.stale(self.settings.stale_s)
+
+
+async def _is_known(api: Kubernetes, kind: Kind) -> bool:
+    """Whether the cluster has such things. One that we may not look at is left alone."""
+    try:
+        await api.list(kind, "", "gantry.dev/none")
+    except ApiError:
+        return False
+    return True
+
+
+class _on_sigterm:
+    """Until Kopf takes the signals over."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop)
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)

@@ -1,0 +1,148 @@
+"""Talking to the sidecars of a group's pods: what their brokers say now, and orders for them.
+
+Every call has a deadline and a connection of its own pool, so a pod that hangs costs whoever asked it, and nobody else.
+No redirection is followed and no proxy used: either would show the group's token to somebody else. Answers are read up
+to a limit. What is in them is not believed beyond its form: who is who is compared by whoever asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Protocol, final
+
+import aiohttp
+import msgspec
+
+from gantry_operator.errors import SidecarDenied, SidecarRefused, SidecarSilent
+from gantry_spec import actions as act
+
+LOOK_TIMEOUT_S: Final = 1.0
+ORDER_TIMEOUT_S: Final = 10.0
+ANSWER_BYTES_MAX: Final = 4 << 20
+CONNECTIONS_MAX: Final = 512
+REASON_MAX: Final = 300
+REFUSED: Final = frozenset({400, 409, 412, 413, 422})
+
+
+class Peer(NamedTuple):
+    """Where a sidecar listens, and what it believes."""
+
+    host: str
+    port: int
+    token: str
+
+    @property
+    def base(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"<Peer {self.base}>"
+
+
+class Sidecars(Protocol):
+    """Those of all groups. Every call raises leaves of ``errors.SidecarError``."""
+
+    async def status(self, peer: Peer) -> Mapping[str, Any]:
+        """What the broker says of itself now, by the names of the control socket."""
+
+    async def order(self, peer: Peer, action: act.MemberAction) -> None:
+        """Have it obey."""
+
+    async def topics(self, peer: Peer) -> Mapping[str, Any]:
+        """The document of its topics."""
+
+
+@final
+class HttpSidecars:
+    """Owned by the event loop; entered and left."""
+
+    def __init__(self, *, look_timeout_s: float = LOOK_TIMEOUT_S, order_timeout_s: float = ORDER_TIMEOUT_S) -> None:
+        self._look_timeout_s: Final = look_timeout_s
+        self._order_timeout_s: Final = order_timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> HttpSidecars:
+        connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, limit_per_host=8, ttl_dns_cache=5)
+        self._session = aiohttp.ClientSession(connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def status(self, peer: Peer) -> Mapping[str, Any]:
+        timeout_ms = int(self._look_timeout_s * 800)
+        return await self._ask(peer, "GET", f"/v1/role/now?timeout_ms={timeout_ms}", None, self._look_timeout_s)
+
+    async def topics(self, peer: Peer) -> Mapping[str, Any]:
+        return await self._ask(peer, "GET", "/v1/topics?limit=1000", None, self._look_timeout_s)
+
+    async def order(self, peer: Peer, action: act.MemberAction) -> None:
+        name, body, own_ms = order_of(action)
+        timeout_s = self._order_timeout_s + own_ms / 1000
+        path = f"/v1/role/{name}?timeout_ms={int(self._order_timeout_s * 900)}"
+        await self._ask(peer, "POST", path, body, timeout_s)
+
+    async def _ask(
+        self, peer: Peer, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
+    ) -> Mapping[str, Any]:
+        assert self._session is not None, "entered before it is used"
+        headers = {"Authorization": f"Bearer {peer.token}", "Content-Type": "application/json"}
+        data = None if body is None else msgspec.json.encode(body)
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._session.request(
+                    method, peer.base + path, data=data, headers=headers, allow_redirects=False
+                ) as answer,
+            ):
+                text = await answer.content.read(ANSWER_BYTES_MAX + 1)
+                while len(text) <= ANSWER_BYTES_MAX and not answer.content.at_eof():
+                    text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))
+                return _document(peer, answer.status, text)
+        except TimeoutError:
+            raise SidecarSilent(f"{peer.base}: no answer within {timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise SidecarSilent(f"{peer.base}: {str(error)[:REASON_MAX]}") from error
+
+
+def order_of(action: act.MemberAction) -> tuple[str, dict[str, Any], int]:
+    """What the sidecar calls it, what it is told, and how long the broker may take for itself."""
+    match action:
+        case act.Promise(epoch=epoch):
+            return "promise", {"epoch": epoch, "to": "the operator"}, 0
+        case act.Promote(epoch=epoch, electable=electable):
+            expected = {"last_epoch": action.last_epoch, "end": action.end, "continues": action.continues}
+            return "promote", {"epoch": epoch, "electable": list(electable), "expected": expected}, 0
+        case act.Resume(epoch=epoch, electable=electable):
+            return "promote", {"epoch": epoch, "electable": list(electable)}, 0
+        case act.Follow(epoch=epoch, master=master):
+            return "demote", {"epoch": epoch, "master": master}, 0
+        case act.Fence(epoch=epoch):
+            return "fence", {"epoch": epoch}, 0
+        case act.Drain(timeout_ms=timeout_ms) | act.Withdraw(timeout_ms=timeout_ms):
+            return "drain", {"timeout_ms": timeout_ms}, timeout_ms
+        case _:
+            raise AssertionError(f"no order: {action}")
+
+
+def _document(peer: Peer, status: int, text: bytes) -> Mapping[str, Any]:
+    if len(text) > ANSWER_BYTES_MAX:
+        raise SidecarSilent(f"{peer.base}: its answer is longer than {ANSWER_BYTES_MAX} bytes")
+    try:
+        document = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise SidecarSilent(f"{peer.base}: its answer ({status}) is no JSON") from error
+    if not isinstance(document, dict):
+        raise SidecarSilent(f"{peer.base}: its answer ({status}) is no object")
+    if status == 200:
+        return document
+    reason = str(document.get("reason", ""))[:REASON_MAX]
+    if status in (401, 403):
+        raise SidecarDenied(f"{peer.base}: {reason} ({status})")
+    if status in REFUSED:
+        raise SidecarRefused(reason)
+    raise SidecarSilent(f"{peer.base}: {reason} ({status})")

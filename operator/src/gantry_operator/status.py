@@ -1,0 +1,202 @@
+"""From a decision and what it rests on to the status of the group, and when that is worth a write. Pure.
+
+    changed at once    conditions, masters, epochs, what is being done and what blocks it
+    at most every 10 s bands of bytes, lags, messages, what would happen if a master died
+
+Live bytes are in `gantry status` and the metrics; here they would only churn. A condition keeps the time of its last
+change over restarts of the operator, since the status that stands there is read before it is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gantry_operator.objects import names
+from gantry_spec.actions import Wait
+from gantry_spec.decide.decision import Condition as Decided
+from gantry_spec.decide.decision import Decision, line_of
+from gantry_spec.explain import Outlook
+from gantry_spec.gate import contract_kept
+from gantry_spec.ledger import Fault, Ledger, band_of
+from gantry_spec.manifest.group import BrokerGroup, Spec
+from gantry_spec.manifest.status import Condition, DecisionStatus, DurabilityStatus, ShardStatus, Status
+from gantry_spec.observed import Observed, ObservedShard
+
+WRITE_MS: Final = 10_000
+MESSAGE_MAX: Final = 1_000
+LINES_MAX: Final = 12
+BAND_ORDER: Final = ("none", "64Ki", "1Mi", "16Mi", "256Mi", "more", "unknown")
+
+
+class Facts(NamedTuple):
+    """All that a status is made of."""
+
+    group: BrokerGroup
+    observed: Observed
+    decision: Decision
+    outlooks: Sequence[Outlook]
+    more: Sequence[Decided] = ()
+    """Conditions beside those of the decision."""
+
+
+def status_of(facts: Facts, before: Mapping[str, Any], now: str) -> Status:
+    """What stands in the group from now on. ``before`` is what stood there."""
+    group, decision = facts.group, facts.decision
+    ledgers = {ledger.shard: ledger for ledger in decision.ledgers}
+    shards = [
+        _shard(facts, shard, ledgers.get(shard.number, Ledger(shard=shard.number, observed_ms=0)), now)
+        for shard in facts.observed.shards
+    ]
+    wanted = [one for one in shards if one.number < group.spec.shards]
+    ready = sum(1 for one in wanted if one.master and one.in_sync >= group.spec.slaves)
+    generation = group.metadata.generation
+    conditions = conditions_of([*decision.conditions, *facts.more], before, generation, now)
+    return Status(
+        observed_generation=generation,
+        phase=phase_of(conditions),
+        ready=f"{ready}/{group.spec.shards}",
+        shards=len(shards),
+        selector=f"{names.GROUP_LABEL}={group.metadata.name},{names.COMPONENT_LABEL}={names.BROKER}",
+        master=",".join(one.master or "-" for one in wanted),
+        epoch=max((one.epoch for one in shards), default=0),
+        lag=_worst([one.lag for one in wanted]),
+        at_risk=_worst([one.durability.at_risk for one in wanted]),
+        each_shard=shards,
+        conditions=conditions,
+    )
+
+
+def broken_status(generation: int, reason: str, message: str, before: Mapping[str, Any], now: str) -> dict[str, Any]:
+    """Of a group that cannot be read: what stood there, with conditions that say why nothing is done."""
+    decided = [
+        Decided(type="Ready", is_so=False, reason=reason, message=message),
+        Decided(type="Progressing", is_so=False, reason=reason, message=message),
+    ]
+    ours = conditions_of(decided, before, generation, now)
+    rest = [one for one in before.get("conditions") or [] if one.get("type") not in ("Ready", "Progressing")]
+    changed = [msgspec.to_builtins(one) for one in ours]
+    return dict(before) | {"phase": "Invalid", "observedGeneration": generation, "conditions": [*changed, *rest]}
+
+
+def conditions_of(decided: Sequence[Decided], before: Mapping[str, Any], generation: int, now: str) -> list[Condition]:
+    """As Kubernetes wants them, each with the time at which it changed last."""
+    known = {one.get("type"): one for one in before.get("conditions") or []}
+    found = []
+    for one in decided:
+        status = "Unknown" if one.is_so is None else str(one.is_so)
+        old = known.get(one.type, {})
+        is_same = old.get("status") == status and old.get("lastTransitionTime")
+        found.append(
+            Condition(
+                type=one.type,
+                status=status,
+                reason=one.reason,
+                message=one.message[:MESSAGE_MAX],
+                observed_generation=generation,
+                last_transition_time=str(old["lastTransitionTime"]) if is_same else now,
+            )
+        )
+    return found
+
+
+def phase_of(conditions: Sequence[Condition]) -> str:
+    """In one word: the most important thing that is so."""
+    so = {one.type: one.status for one in conditions}
+    if so.get("Paused") == "True":
+        return "Paused"
+    if so.get("Available") != "True":
+        return "Unavailable"
+    if so.get("Progressing") == "True":
+        return "Progressing"
+    return "Degraded" if so.get("Degraded") == "True" else "Ready"
+
+
+def urgent(status: Mapping[str, Any]) -> Any:
+    """The part of a status whose change is written at once."""
+    conditions = sorted((one["type"], one["status"], one["reason"]) for one in status.get("conditions") or [])
+    shards = [
+        (one["number"], one["master"], one["epoch"], one["decision"]["action"], tuple(one["decision"]["blockedBy"]))
+        for one in status.get("eachShard") or []
+    ]
+    return conditions, shards, status.get("phase"), status.get("observedGeneration"), status.get("ready")
+
+
+def material(status: Mapping[str, Any]) -> Any:
+    """A status without the times at which it was true."""
+    shards = [
+        one | {"durability": {key: value for key, value in one["durability"].items() if key != "observedAt"}}
+        for one in status.get("eachShard") or []
+    ]
+    return dict(status) | {"eachShard": shards}
+
+
+def is_worth_a_write(status: Mapping[str, Any], written: Mapping[str, Any], age_ms: int) -> bool:
+    """Whether this is to replace what was written so long ago."""
+    if urgent_or_none(written) != urgent(status):
+        return True
+    return age_ms >= WRITE_MS and material(status) != material_or_none(written)
+
+
+def urgent_or_none(status: Mapping[str, Any]) -> Any:
+    """The same of a status that an older operator may have written."""
+    try:
+        return urgent(status)
+    except (KeyError, TypeError):
+        return None
+
+
+def material_or_none(status: Mapping[str, Any]) -> Any:
+    """The same."""
+    try:
+        return material(status)
+    except (KeyError, TypeError):
+        return None
+
+
+# -- shards ------------------------------------------------------------------------------------------------------------
+
+
+def _shard(facts: Facts, shard: ObservedShard, ledger: Ledger, now: str) -> ShardStatus:
+    name, spec = facts.group.metadata.name, facts.group.spec
+    outlook = next((one for one in facts.outlooks if one.shard == shard.number), None)
+    record = None if shard.lease is None else shard.lease.record
+    is_led = ledger.is_fresh and ledger.master is not None
+    actions = [one for one in facts.decision.actions if one.shard == shard.number]
+    doing = [line_of(one) for one in actions if not isinstance(one, Wait)]
+    return ShardStatus(
+        number=shard.number,
+        master=names.member_pod(name, shard.number, ledger.master) if is_led and ledger.master else "",
+        epoch=0 if record is None else record.epoch,
+        in_sync=len(ledger.in_sync) if is_led else 0,
+        lag=_lag(spec, shard, ledger) if is_led else "unknown",
+        durability=DurabilityStatus(
+            at_risk=ledger.risk(Fault.MACHINE).band if is_led else "unknown",
+            bound=ledger.bound,
+            is_met=is_led and contract_kept(ledger, spec).is_allowed,
+            observed_at=now,
+        ),
+        decision=DecisionStatus(
+            action="; ".join(doing)[:MESSAGE_MAX],
+            blocked_by=[one.why[:MESSAGE_MAX] for one in actions if isinstance(one, Wait)][:LINES_MAX],
+            if_master_dies=[] if outlook is None else [line[:MESSAGE_MAX] for line in outlook.lines[:LINES_MAX]],
+        ),
+    )
+
+
+def _lag(spec: Spec, shard: ObservedShard, ledger: Ledger) -> str:
+    """Of the slave farthest behind; one that the spec wants and nobody hears of is unknown."""
+    master = next((one for one in shard.members if one.number == ledger.master), None)
+    if master is None or master.report is None or ledger.wrote is None:
+        return "unknown"
+    received = [ack.received for ack in master.report.slaves]
+    known = [one for one in received if one is not None]
+    if len(known) < spec.slaves:
+        return "unknown"
+    return band_of(max((ledger.wrote - one for one in known), default=0) if known else 0)
+
+
+def _worst(bands: Sequence[str]) -> str:
+    return max(bands, key=BAND_ORDER.index, default="unknown")

@@ -1,0 +1,382 @@
+"""A model cluster: StatefulSets make claims and pods, pods run model brokers, machines fail, and time is a number.
+
+What Kubernetes does is here as far as an operator can notice: names and uids, graceful and forced deletion, states of
+containers as kubelet reports them, machines that stop answering while what runs on them runs on, Leases that are
+renewed by sidecars. The judge of each shard hears of every acknowledgement and every promotion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, final
+
+from operator_world.fake_kubernetes import FakeKubernetes
+from operator_world.pod_shard import PodShard
+from spec_world.brokers import Refused
+
+from gantry_operator.api import (
+    CLAIMS,
+    GROUPS,
+    LEASES,
+    NODES,
+    PODS,
+    STATEFUL_SETS,
+    VOLUMES,
+    Object,
+    Place,
+    annotations_of,
+    labels_of,
+    place_of,
+    uid_of,
+)
+from gantry_operator.errors import SidecarRefused, SidecarSilent
+from gantry_operator.objects import names
+from gantry_operator.sidecars import Peer
+from gantry_spec import actions as act
+from gantry_spec.lease import LeaseRecord
+from gantry_spec.lease_annotations import record_of
+from gantry_spec.manifest.reading import group_of
+from gantry_spec.observed import Role
+
+GROUP: Final = "g"
+NAMESPACE: Final = "shop"
+START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@final
+class ModelClock:
+    """Of one operator; moved by the cluster."""
+
+    def __init__(self) -> None:
+        self.ms = 100_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def wall(self) -> datetime:
+        return START + timedelta(milliseconds=self.ms)
+
+
+@final
+class ModelCluster:
+    """Owned by one test; also the port to its sidecars."""
+
+    def __init__(self, spec: Mapping[str, Any], nodes: int = 3) -> None:
+        self.api: Final = FakeKubernetes()
+        self.api.deleting = self._delete_pod
+        self.clock: Final = ModelClock()
+        self.shards: Final[dict[int, PodShard]] = {}
+        self.silent: Final[set[str]] = set()
+        """Machines that nobody reaches; what runs there runs on."""
+
+        self.ghosts: Final[set[tuple[int, int]]] = set()
+        """Shard and member of processes that run on where nobody reaches them, after their pods were taken off."""
+
+        self.deaf: Final[set[str]] = set()
+        """Pods whose sidecar does not answer."""
+
+        self.load = 1.0
+        self.is_scheduling = True
+        """Whether new pods are put anywhere."""
+
+        self.local_disks = True
+        self._addresses = 0
+        for number in range(nodes):
+            self._node(f"node-{number}")
+        head = {"name": GROUP, "namespace": NAMESPACE}
+        self.api.put({"apiVersion": GROUPS.api_version, "kind": GROUPS.name, "metadata": head, "spec": dict(spec)})
+
+    # -- what people do ------------------------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> Object:
+        found = self.api.found(GROUPS, NAMESPACE, GROUP)
+        assert found is not None, "it is there"
+        return found
+
+    def edit(self, **fields: Any) -> None:
+        """The spec."""
+        group = self.group
+        group["spec"] = group["spec"] | fields
+        self.api.put(group)
+
+    def annotate(self, **values: str | None) -> None:
+        """With names of ours, dashes written as underscores."""
+        group = self.group
+        annotations = dict(annotations_of(group))
+        for name, value in values.items():
+            key = f"gantry.dev/{name.replace('_', '-')}"
+            if value is None:
+                annotations.pop(key, None)
+            else:
+                annotations[key] = value
+        group["metadata"]["annotations"] = annotations
+        self.api.put(group)
+
+    # -- machines ------------------------------------------------------------------------------------------------------
+
+    def _node(self, name: str, *, is_ready: str = "True", **spec: Any) -> None:
+        status = {
+            "conditions": [{"type": "Ready", "status": is_ready}],
+            "allocatable": {"memory": "16Gi", "hugepages-2Mi": "4Gi"},
+        }
+        head = {"name": name, "namespace": ""}
+        self.api.put({"apiVersion": "v1", "kind": "Node", "metadata": head, "spec": spec, "status": status})
+
+    def cut(self, node: str) -> None:
+        """Nobody reaches it, and what runs on it reaches nobody; Kubernetes notices."""
+        self.silent.add(node)
+        self._node(node, is_ready="Unknown")
+
+    def mend(self, node: str) -> None:
+        self.silent.discard(node)
+        self._node(node)
+
+    def cordon(self, node: str) -> None:
+        self._node(node, unschedulable=True)
+
+    def out_of_service(self, node: str) -> None:
+        """It is off, and a person says so."""
+        for pod in self.pods():
+            if pod["spec"].get("nodeName") == node:
+                shard, member = self.place(pod)
+                self.shards[shard].end(member)
+        self._node(node, is_ready="Unknown", taints=[{"key": "node.kubernetes.io/out-of-service"}])
+
+    # -- what is there -------------------------------------------------------------------------------------------------
+
+    def pods(self) -> list[Object]:
+        return [pod for pod in self.api.of_kind(PODS) if labels_of(pod).get(names.COMPONENT_LABEL) == names.BROKER]
+
+    def pod(self, shard: int, member: int) -> Object | None:
+        return self.api.found(PODS, NAMESPACE, names.member_pod(GROUP, shard, member))
+
+    def place(self, pod: Object) -> names.PodPlace:
+        found = names.member_of(GROUP, pod["metadata"]["name"])
+        assert found is not None, "only pods of brokers are asked about"
+        return found
+
+    def node_of(self, shard: int, member: int) -> str:
+        pod = self.pod(shard, member)
+        assert pod is not None, "it is there"
+        return str(pod["spec"]["nodeName"])
+
+    def lease(self, shard: int) -> LeaseRecord | None:
+        document = self.api.found(LEASES, NAMESPACE, names.shard_name(GROUP, shard))
+        return None if document is None else record_of(annotations_of(document))
+
+    def master(self, shard: int) -> int | None:
+        """By its own word and the Lease's."""
+        record = self.lease(shard)
+        for broker in self.shards[shard].masters() if shard in self.shards else ():
+            reign = None if record is None or not record.is_settled else record.newest
+            if reign is not None and (broker.store.epoch, broker.number) == (reign.epoch, reign.master):
+                return broker.number
+        return None
+
+    def labels(self, shard: int) -> dict[int, str]:
+        """Roles by member."""
+        return {
+            self.place(pod).member: labels_of(pod).get(names.ROLE_LABEL, "")
+            for pod in self.pods()
+            if self.place(pod).shard == shard
+        }
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def advance(self, by_ms: int) -> None:
+        """Controllers and kubelets do their part; brokers send, copy and renew."""
+        self.clock.ms += by_ms
+        self._controllers()
+        for pod in self.pods():
+            self._kubelet(pod)
+        for shard in self.shards.values():
+            shard.now_ms = self.clock.ms - by_ms
+            shard.cut = self._cuts(shard)
+            shard.advance(by_ms, self.load)
+            for number, broker in list(shard.brokers.items()):
+                if broker.role is Role.SLAVE:
+                    shard.copy(number, 100)
+            shard.renew()
+            self._renewed(shard)
+            for number in list(shard.brokers):
+                shard.flush(number)
+
+    def _cuts(self, shard: PodShard) -> set[frozenset[int | str]]:
+        """Who does not reach whom: brokers on silent machines reach nobody but each other, nor the API server."""
+        away = {
+            self.place(pod).member
+            for pod in self.pods()
+            if self.place(pod).shard == shard.number and pod["spec"].get("nodeName") in self.silent
+        }
+        away |= {member for number, member in self.ghosts if number == shard.number}
+        others = set(shard.brokers) - away
+        reached: list[int | str] = [*others, "api"]
+        return {frozenset({one, other}) for one in away for other in reached}
+
+    def _renewed(self, shard: PodShard) -> None:
+        """A sidecar's renewal changes the revision, and nothing that anybody decides by."""
+        document = self.api.found(LEASES, NAMESPACE, names.shard_name(GROUP, shard.number))
+        if document is not None and shard.masters() and self.clock.ms % 3_000 < 250:
+            document["spec"]["renewTime"] = self.clock.wall().isoformat()
+            self.api.put(document)
+
+    # -- Kubernetes' part ----------------------------------------------------------------------------------------------
+
+    def _controllers(self) -> None:
+        for home in self.api.of_kind(STATEFUL_SETS):
+            if labels_of(home).get(names.COMPONENT_LABEL) != names.BROKER:
+                continue
+            name, replicas = home["metadata"]["name"], home["spec"]["replicas"]
+            for ordinal in range(replicas):
+                self._make(home, f"{name}-{ordinal}", ordinal)
+            for pod in self.pods():
+                prefix, _, ordinal_text = pod["metadata"]["name"].rpartition("-")
+                if prefix == name and int(ordinal_text) >= replicas:
+                    self.terminate(pod)
+
+    def _make(self, home: Object, name: str, ordinal: int) -> None:
+        claim = Place(CLAIMS, NAMESPACE, f"data-{name}")
+        known = self.api.found(CLAIMS, NAMESPACE, claim.name)
+        if known is not None and known["metadata"].get("deletionTimestamp"):
+            return
+        if known is None:
+            template = home["spec"]["volumeClaimTemplates"][0]
+            head = {"name": claim.name, "namespace": NAMESPACE, "labels": template["metadata"]["labels"]}
+            known = self.api.put(
+                {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": head, "spec": template["spec"]}
+            )
+        if self.api.found(PODS, NAMESPACE, name) is not None:
+            return
+        template = home["spec"]["template"]
+        head = {"name": name, "namespace": NAMESPACE}
+        head |= {key: dict(template["metadata"].get(key) or {}) for key in ("labels", "annotations")}
+        spec = {"containers": template["spec"]["containers"]}
+        status = {"phase": "Pending"}
+        self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": spec, "status": status})
+
+    def _kubelet(self, pod: Object) -> None:
+        """One step in a pod's life."""
+        shard, member = self.place(pod)
+        if shard not in self.shards:
+            spec = group_of({key: value for key, value in self.group.items() if key != "status"}).spec
+            fresh = PodShard(GROUP, shard, spec, lambda: self.lease(shard))
+            fresh.now_ms = self.clock.ms
+            self.shards[shard] = fresh
+        node = pod["spec"].get("nodeName")
+        if node is None and self.is_scheduling:
+            self._schedule(pod, shard, member)
+            return
+        if node is None or node in self.silent:
+            return
+        fleet = self.shards[shard]
+        if pod["metadata"].get("deletionTimestamp"):
+            fleet.end(member)
+            pod["status"] |= {"phase": "Succeeded"}
+            pod["status"]["containerStatuses"] = [_container(pod, "terminated")]
+            self.api.put(pod)
+            self.api.remove(place_of(pod))
+        elif not pod["status"].get("podIP"):
+            claim = self._claim_of(pod)
+            self.ghosts.discard((shard, member))
+            fleet.begin(member, uid_of(claim))
+            self._addresses += 1
+            pod["status"] = {"phase": "Running", "podIP": f"10.0.{self._addresses // 250}.{self._addresses % 250}"}
+            pod["status"]["containerStatuses"] = [_container(pod, "running")]
+            self.api.put(pod)
+
+    def _schedule(self, pod: Object, shard: int, member: int) -> None:
+        """On a machine of its own; where the disk is local, where that is."""
+        claim = self._claim_of(pod)
+        volume = claim["spec"].get("volumeName")
+        known = None if not volume or not self.local_disks else self.api.found(VOLUMES, "", volume)
+        nodes = self.api.of_kind(NODES)
+        homes = [known["spec"]["node"]] if known is not None else [node["metadata"]["name"] for node in nodes]
+        taken = {
+            other["spec"].get("nodeName")
+            for other in self.pods()
+            if self.place(other).shard == shard and self.place(other).member != member
+        }
+        able = {node["metadata"]["name"] for node in nodes if not node["spec"].get("unschedulable")} - self.silent
+        off = {node["metadata"]["name"] for node in nodes if node["spec"].get("taints")}
+        for home in sorted(homes):
+            if home in able - taken - off:
+                pod["spec"]["nodeName"] = home
+                self.api.put(pod)
+                self._bind(claim, home)
+                return
+
+    def _bind(self, claim: Object, node: str) -> None:
+        if claim["spec"].get("volumeName"):
+            return
+        name = f"pv-{uid_of(claim)}"
+        term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}
+        spec = {"node": node, "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+        head = {"name": name, "namespace": ""}
+        self.api.put({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": head, "spec": spec})
+        claim["spec"]["volumeName"] = name
+        claim["status"] = {"phase": "Bound"}
+        self.api.put(claim)
+
+    def _claim_of(self, pod: Object) -> Object:
+        claim = self.api.found(CLAIMS, NAMESPACE, f"data-{pod['metadata']['name']}")
+        assert claim is not None, "a pod has its claim"
+        return claim
+
+    def _delete_pod(self, pod: Object, grace_s: int | None) -> bool:
+        """Whether it is gone at once. By force it is, whatever its machine does with its process."""
+        if grace_s != 0:
+            self.terminate(pod)
+            return False
+        shard, member = self.place(pod)
+        if pod["spec"].get("nodeName") in self.silent:
+            self.ghosts.add((shard, member))
+        elif shard in self.shards:
+            self.shards[shard].crash(member)
+        return True
+
+    def terminate(self, pod: Object) -> None:
+        """Have kubelet end it."""
+        pod = self.api.found(PODS, NAMESPACE, pod["metadata"]["name"]) or pod
+        if not pod["metadata"].get("deletionTimestamp"):
+            pod["metadata"]["deletionTimestamp"] = self.clock.wall().isoformat()
+            self.api.put(pod)
+
+    # -- sidecars ------------------------------------------------------------------------------------------------------
+
+    async def status(self, peer: Peer) -> Mapping[str, Any]:
+        shard, member = self._reach(peer)
+        return self.shards[shard].said(member)
+
+    async def topics(self, peer: Peer) -> Mapping[str, Any]:
+        self._reach(peer)
+        return {"source": "broker", "left_out": 0, "topics": []}
+
+    async def order(self, peer: Peer, action: act.MemberAction) -> None:
+        shard, member = self._reach(peer)
+        assert member == action.member, "an order goes to whom it is for"
+        try:
+            self.shards[shard].obey(action)
+        except Refused as error:
+            raise SidecarRefused(str(error)) from error
+
+    def _reach(self, peer: Peer) -> names.PodPlace:
+        for pod in self.pods():
+            if (pod.get("status") or {}).get("podIP") == peer.host:
+                name = pod["metadata"]["name"]
+                place = self.place(pod)
+                broker = self.shards[place.shard].brokers.get(place.member)
+                if pod["spec"]["nodeName"] in self.silent or name in self.deaf or broker is None or not broker.is_up:
+                    break
+                return place
+        raise SidecarSilent(f"{peer.host} does not answer")
+
+
+def _container(pod: Object, state: str) -> Object:
+    return {
+        "name": "broker",
+        "restartCount": 0,
+        "containerID": f"containerd://{uid_of(pod)}",
+        "state": {state: {}},
+    }

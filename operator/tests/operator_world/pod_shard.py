@@ -1,0 +1,124 @@
+"""A shard of model brokers that live in pods: the fleet and the judge of ``spec_world``, with stores on claims.
+
+A broker's control socket is two functions here: what it says, by the names of the socket, and obeying an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from spec_world.brokers import RECORD_BYTES, Broker, Refused, Store
+from spec_world.fleet import PEAK_RECORDS_PER_S, Fleet
+
+from gantry_spec import actions as act
+from gantry_spec.broker_conf import broker_name, cluster_name
+from gantry_spec.lease import LeaseRecord
+from gantry_spec.manifest.group import Spec
+from gantry_spec.observed import Role
+
+
+@final
+class PodShard(Fleet):
+    """Owned by one test; ``read_lease`` says what stands in the shard's Lease now."""
+
+    def __init__(self, group: str, number: int, spec: Spec, read_lease: Callable[[], LeaseRecord | None]) -> None:
+        self._read_lease = read_lease
+        super().__init__(spec, spec.replication.acks_needed)
+        self.group = group
+        self.number = number
+        self.brokers = {}
+        self.stores: dict[str, Store] = {}
+        """By the claim's uid."""
+
+    @property
+    def lease(self) -> LeaseRecord | None:
+        return self._read_lease()
+
+    @lease.setter
+    def lease(self, record: LeaseRecord | None) -> None:
+        assert record is None, "it stands in the cluster"
+
+    def begin(self, member: int, claim: str) -> None:
+        """A pod's broker starts on a claim."""
+        store = self.stores.get(claim)
+        if store is None:
+            store = self.stores[claim] = Store(f"store-{member}-{self.next_serial()}")
+        before = self.brokers.get(member)
+        broker = Broker(member, store, self.acks_needed, "")
+        broker.boot = 0 if before is None else before.boot
+        self.brokers[member] = broker
+        broker.start("", self.acks_needed, self.now_ms)
+
+    def end(self, member: int) -> None:
+        """Its process has ended, and what it had is on its disk."""
+        self.flush(member)
+        self.crash(member)
+        self.disconnect(member)
+
+    def forget(self, member: int, claim: str) -> None:
+        """Its volume is deleted."""
+        self.judge.removed(self.brokers.get(member), self.brokers.values())
+        self.stores.pop(claim, None)
+
+    def said(self, member: int) -> dict[str, Any]:
+        """As on the control socket."""
+        broker = self.brokers[member]
+        report = broker.report(self.now_ms, self.now_ms, PEAK_RECORDS_PER_S * RECORD_BYTES)
+        own = {
+            name: _unknown(getattr(report, name))
+            for name in (
+                *("epoch", "promised_epoch", "identity", "last_epoch", "epoch_start", "wrote", "committed", "flushed"),
+                *("acked", "confirmed", "ha_address", "heard_ms", "granted_ms", "peak_bytes_per_s", "master_id"),
+            )
+        }
+        acks = self.acks_needed if report.acks_recorded is None else report.acks_recorded
+        return own | {
+            "role": str(report.role),
+            "broker_id": member,
+            "broker_name": broker_name(self.group, self.number),
+            "cluster": cluster_name(self.group),
+            "master": report.master_address,
+            "electable": list(report.electable),
+            "acks_needed": acks,
+            "slaves": [
+                {"broker_id": ack.number, "identity": ack.identity, "received": _unknown(ack.received)}
+                for ack in report.slaves
+            ],
+            "is_whole": report.is_whole,
+            "is_crash_safe": True,
+            "is_draining": report.is_draining,
+        }
+
+    def obey(self, action: act.MemberAction) -> None:
+        """Raises ``Refused``, as the sidecar of a broker does."""
+        broker = self.brokers[action.member]
+        match action:
+            case act.Promise(epoch=epoch):
+                broker.promise(epoch)
+            case act.Resume(epoch=epoch, electable=electable):
+                broker.promote(epoch, electable, self.next_serial())
+            case act.Promote(epoch=epoch, electable=electable):
+                self._check(broker, action)
+                if broker.promote(epoch, electable, self.next_serial()):
+                    self.judge.promoted(broker, self.lease)
+            case act.Follow(epoch=epoch, master=master):
+                broker.follow(epoch, master)
+            case act.Fence(epoch=epoch):
+                broker.fence(epoch)
+            case act.Drain() | act.Withdraw():
+                broker.drain()
+        self.acknowledge()
+
+    def _check(self, broker: Broker, action: act.Promote) -> None:
+        place = (broker.store.last_epoch, len(broker.store.log) * RECORD_BYTES)
+        if broker.store.epoch == action.epoch:
+            return
+        if action.continues and (broker.role, broker.store.epoch) != (Role.MASTER, action.continues):
+            raise Refused("it was to go on as the master, and is none")
+        if place < (action.last_epoch, action.end):
+            raise Refused("it was named for a longer log")
+
+
+def _unknown(value: object) -> object:
+    return -1 if value is None else value

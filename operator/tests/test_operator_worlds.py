@@ -1,0 +1,368 @@
+"""Groups in a model cluster: started, failed over, moved, rolled and scaled by the real loop, before the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
+from spec_world.judge import Wrong
+
+from gantry_operator.api import CLAIMS, STATEFUL_SETS, annotations_of, labels_of, place_of, uid_of
+from gantry_operator.cache import Cache
+from gantry_operator.group_loop import GroupLoop, Parts
+from gantry_operator.metrics import Metrics
+from gantry_operator.objects import Facts, names, render
+from gantry_operator.observing import pods
+
+SYNC: Final = {"shards": 1, "slaves": 1, "nameServers": {"addresses": ["ns.example:9876"]}}
+ASYNC: Final = SYNC | {"replication": {"mode": "Async"}, "failover": {"maxDataLossBytes": "1Gi"}}
+
+
+def operator_of(cluster: ModelCluster) -> GroupLoop:
+    """A new process: it knows nothing but what watches show."""
+    cache = Cache()
+    for document in list(cluster.api.objects.values()):
+        cache.take(None, document)
+    cluster.api.watchers.append(cache.take)
+    parts = Parts(
+        cache=cache, api=cluster.api, sidecars=cluster, clock=cluster.clock, metrics=Metrics(),
+        base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
+    )  # fmt: skip
+    return GroupLoop((NAMESPACE, GROUP), parts)
+
+
+class Play:
+    """A cluster and one operator's loop, turn by turn."""
+
+    def __init__(self, spec: dict[str, Any], *, nodes: int = 3) -> None:
+        self.cluster = ModelCluster(spec, nodes)
+        self.loop = operator_of(self.cluster)
+
+    @classmethod
+    def of(cls, cluster: ModelCluster, loop: GroupLoop) -> Play:
+        """Of what is there already."""
+        play = cls.__new__(cls)
+        play.cluster, play.loop = cluster, loop
+        return play
+
+    async def turn(self, by_ms: int = 250) -> None:
+        await self.loop.step()
+        await self.loop.settle()
+        self.cluster.advance(by_ms)
+
+    async def until(self, predicate: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
+        """How many seconds of the model it took."""
+        began_ms = self.cluster.clock.ms
+        while not predicate():
+            assert self.cluster.clock.ms - began_ms < seconds * 1000, f"it did not happen: {what}; {self.why()}"
+            await self.turn()
+        return (self.cluster.clock.ms - began_ms) / 1000
+
+    def why(self) -> object:
+        return self.loop.decision.explanation, self.cluster.group.get("status")
+
+    def is_well(self) -> bool:
+        """As the status says, and as it is."""
+        status = self.cluster.group.get("status") or {}
+        ready = {one["type"]: one["status"] for one in status.get("conditions", [])}.get("Ready")
+        is_current = status.get("observedGeneration") == self.cluster.group["metadata"]["generation"]
+        shards = self.cluster.group["spec"]["shards"]
+        return ready == "True" and is_current and all(self.cluster.master(one) for one in range(shards))
+
+    async def begun(self) -> Play:
+        await self.until(self.is_well, "the group begins")
+        return self
+
+
+async def test_an_empty_group_begins() -> None:
+    """From one custom resource to masters by the Lease, slaves in sync, labels, and a status that says so."""
+    play = Play(SYNC | {"shards": 2, "slaves": 2}, nodes=4)
+
+    seconds = await play.until(play.is_well, "the group begins")
+    await play.turn()
+
+    status = play.cluster.group["status"]
+    assert seconds < 20
+    assert [play.cluster.labels(shard) for shard in (0, 1)] == [{1: "master", 2: "slave", 3: "slave"}] * 2
+    assert (status["master"], status["ready"], status["shards"]) == ("g-0-master-0,g-1-master-0", "2/2", 2)
+    assert status["epoch"] % 1000 == 0 and status["epoch"] > 0
+    assert all(shard.judge.safe for shard in play.cluster.shards.values()), "sends are acknowledged"
+
+
+async def test_nothing_is_asked_of_the_api_server_at_rest() -> None:
+    """A healthy group without traffic costs no call."""
+    play = await Play(SYNC | {"shards": 2}).begun()
+    play.cluster.load = 0.0
+    for _ in range(80):
+        await play.turn()
+    before = len(play.cluster.api.calls)
+
+    for _ in range(240):
+        await play.turn()
+
+    assert play.cluster.api.calls[before:] == []
+
+
+async def test_a_master_whose_machine_is_cut_off_is_replaced_and_follows_when_it_is_back() -> None:
+    """The label leaves the old master first; nothing acknowledged is lost; it comes back as a slave."""
+    play = await Play(SYNC | {"slaves": 2}).begun()
+    order: list[tuple[str, str]] = []
+    play.cluster.api.watchers.append(
+        lambda what, one: (
+            order.append((one["metadata"]["name"], labels_of(one).get(names.ROLE_LABEL, "")))
+            if one["kind"] == "Pod"
+            else None
+        )
+    )
+    node = play.cluster.node_of(0, 1)
+    play.cluster.cut(node)
+
+    seconds = await play.until(lambda: play.cluster.master(0) not in (None, 1), "another master")
+    await play.until(lambda: "master" in [play.cluster.labels(0)[one] for one in (2, 3)], "it is labelled")
+    master = play.cluster.master(0)
+    assert master is not None
+    play.cluster.mend(node)
+    await play.until(play.is_well, "all is well again")
+
+    assert seconds < 30
+    taken = order.index(("g-0-master-0", ""))
+    given = order.index((names.member_pod(GROUP, 0, master), "master"))
+    assert taken < given
+    assert play.cluster.labels(0)[1] == "slave"
+    assert play.cluster.shards[0].judge.lost == set()
+
+
+async def test_a_master_whose_pod_is_deleted_is_replaced_within_seconds() -> None:
+    """Kubelet says that its process has ended, so nobody has to wait for a Lease to run out: also without acks."""
+    play = await Play(ASYNC).begun()
+    pod = play.cluster.pod(0, 1)
+    assert pod is not None
+    play.cluster.is_scheduling = False
+
+    play.cluster.terminate(pod)
+    seconds = await play.until(lambda: play.cluster.master(0) == 2, "member 2 is the master")
+    play.cluster.is_scheduling = True
+    await play.until(play.is_well, "all is well again")
+
+    assert seconds < 10
+
+
+async def cut_and_force_deleted() -> Play:
+    """An async master on a machine that is cut off, acknowledging on; its pod is deleted by force, and made anew."""
+    play = await Play(ASYNC).begun()
+    play.cluster.cut(play.cluster.node_of(0, 1))
+    pod = play.cluster.pod(0, 1)
+    assert pod is not None
+    await play.cluster.api.delete(place_of(pod), uid=uid_of(pod), grace_s=0)
+    await play.until(lambda: play.cluster.master(0) == 2, "another master")
+    for _ in range(100):
+        await play.turn()
+    return play
+
+
+async def test_a_pod_deleted_by_force_proves_nothing_about_its_process() -> None:
+    """The old master may run on where nobody reaches it: its keys have to run out before another one is named."""
+    play = await cut_and_force_deleted()
+
+    losses = play.cluster.shards[0].judge.losses
+    assert all(lost <= announced for lost, announced in losses)
+
+
+async def test_without_that_guard_two_masters_acknowledge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: a pod that is gone is taken for a process that has ended, and the judge sees a late word."""
+    monkeypatch.setattr(pods, "has_ended", lambda departed, machine: True)
+
+    with pytest.raises(Wrong, match="after epoch"):
+        await cut_and_force_deleted()
+
+
+async def test_a_switchover_is_done_once_and_its_order_taken_off() -> None:
+    """`promote: 0=2`: drained, moved without loss, and the annotation is gone, with what it was allowed to lose."""
+    play = await Play(SYNC | {"slaves": 2}).begun()
+
+    play.cluster.annotate(promote="0=3", accept_loss="64Ki")
+    seconds = await play.until(lambda: play.cluster.master(0) == 3, "member 3 is the master")
+    await play.until(lambda: not annotations_of(play.cluster.group), "the order is taken off")
+    await play.until(play.is_well, "all is well")
+
+    assert seconds < 10
+    assert play.cluster.shards[0].judge.lost == set()
+    assert play.cluster.labels(0) == {1: "slave", 2: "slave", 3: "master"}
+
+
+async def test_an_edit_rolls_slaves_first_and_the_master_by_a_switchover() -> None:
+    """Every pod is made anew from the new template, one at a time, and no acknowledged message is lost."""
+    play = await Play(SYNC | {"shards": 2, "slaves": 2}, nodes=4).begun()
+    old = {pod["metadata"]["name"]: uid_of(pod) for pod in play.cluster.pods()}
+    gone: list[str] = []
+    play.cluster.api.watchers.append(
+        lambda what, one: gone.append(one["metadata"]["name"]) if what == "DELETED" and one["kind"] == "Pod" else None
+    )
+
+    play.cluster.edit(image="gantry:next")
+    while set(old.values()) & {uid_of(pod) for pod in play.cluster.pods()}:
+        await play.turn()
+        away = {name for name in old if not is_serving(play, name)}
+        assert all(shard.masters() for shard in play.cluster.shards.values()) or not away
+        assert len({name[:3] for name in away}) <= 1, f"two shards at once: {away}"
+        assert len(away) <= 1, f"two brokers at once: {away}"
+    await play.until(play.is_well, "all is well")
+
+    first = [name for name in gone if name.startswith("g-0-")]
+    assert sorted(gone) == sorted(old), "each once"
+    assert first[-1] == "g-0-master-0", "the master last"
+    images = {container["image"] for pod in play.cluster.pods() for container in pod["spec"]["containers"]}
+    assert images == {"gantry:next"}
+    assert all(shard.judge.lost == set() for shard in play.cluster.shards.values())
+
+
+def is_serving(play: Play, name: str) -> bool:
+    place = names.member_of(GROUP, name)
+    assert place is not None
+    broker = play.cluster.shards[place.shard].brokers.get(place.member)
+    return broker is not None and broker.is_up
+
+
+async def test_slaves_are_scaled_out_and_in() -> None:
+    """A new slave becomes electable; one that goes loses its voice first, and its volume stays."""
+    play = await Play(SYNC).begun()
+
+    play.cluster.edit(slaves=2)
+    await play.until(play.is_well, "three members")
+    record = play.cluster.lease(0)
+    assert record is not None and record.newest is not None
+    await play.until(lambda: electable(play) == {2, 3}, "member 3 has a voice")
+    play.cluster.edit(slaves=1)
+    await play.until(lambda: play.cluster.pod(0, 3) is None, "member 3 goes")
+    await play.until(play.is_well, "two members")
+
+    assert electable(play) == {2}
+    assert play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-1") is not None
+
+
+def electable(play: Play) -> set[int]:
+    record = play.cluster.lease(0)
+    assert record is not None and record.newest is not None
+    return set(record.newest.numbers)
+
+
+async def test_shards_are_scaled_out_and_an_empty_one_goes_with_all_that_it_had() -> None:
+    """A shard to which nothing comes any more is removed: pods, then all but its volumes. One in use stays."""
+    play = await Play(SYNC).begun()
+
+    play.cluster.edit(shards=2)
+    await play.until(play.is_well, "two shards")
+    play.cluster.edit(shards=1)
+    for _ in range(300):
+        await play.turn()
+    assert play.cluster.master(1) == 1, "messages still come to it"
+    play.cluster.load = 0.0
+    await play.until(
+        lambda: not [one for one in play.cluster.api.of_kind(STATEFUL_SETS) if "-1-" in one["metadata"]["name"]],
+        "the second shard is swept",
+    )
+    await play.until(play.is_well, "one shard")
+
+    left = [place for place, one in play.cluster.api.objects.items() if labels_of(one).get(names.SHARD_LABEL) == "1"]
+    assert {place.kind for place in left} == {CLAIMS}
+
+
+async def test_a_machine_that_is_emptied_loses_the_role_before_its_pods() -> None:
+    """Cordon: the role moves, so that the pod may be evicted."""
+    play = await Play(SYNC).begun()
+
+    play.cluster.cordon(play.cluster.node_of(0, 1))
+    await play.until(lambda: play.cluster.master(0) == 2, "the role has moved")
+
+    assert play.cluster.shards[0].judge.lost == set()
+
+
+async def test_a_machine_that_is_out_of_service_gets_its_member_a_new_disk() -> None:
+    """Its local volume is given up, its pod taken off by force, and the member comes back elsewhere, from nothing."""
+    play = await Play(SYNC | {"slaves": 2}, nodes=4).begun()
+    node = play.cluster.node_of(0, 2)
+    claim = play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
+    assert claim is not None
+
+    play.cluster.cut(node)
+    play.cluster.out_of_service(node)
+    await play.until(lambda: not has_claim(play, uid_of(claim)), "the claim is given up")
+    await play.until(play.is_well, "all is well on other machines", 300)
+
+    assert play.cluster.node_of(0, 2) != node
+    assert play.cluster.shards[0].judge.lost == set()
+
+
+def has_claim(play: Play, uid: str) -> bool:
+    return any(uid_of(claim) == uid for claim in play.cluster.api.of_kind(CLAIMS))
+
+
+async def test_a_paused_group_is_left_alone() -> None:
+    """Nothing is written but the status, whatever happens; afterwards it is mended."""
+    play = await Play(SYNC).begun()
+    play.cluster.annotate(paused="true")
+    await play.turn()
+    node = play.cluster.node_of(0, 1)
+    play.cluster.cut(node)
+    before = len(play.cluster.api.calls)
+
+    for _ in range(120):
+        await play.turn()
+
+    assert {verb for verb, _ in play.cluster.api.calls[before:]} <= {"status", "get"}
+    assert play.cluster.group["status"]["phase"] == "Paused"
+    play.cluster.annotate(paused=None)
+    play.cluster.mend(node)
+    await play.until(play.is_well, "all is well")
+
+
+async def test_a_spec_that_cannot_be_read_changes_nothing_and_says_why() -> None:
+    """A condition and one event; pods stay as they are, and a mended spec is taken up."""
+    play = await Play(SYNC).begun()
+    pods_before = {uid_of(pod) for pod in play.cluster.pods()}
+
+    play.cluster.edit(slave=3)
+    for _ in range(20):
+        await play.turn()
+
+    conditions = {one["type"]: one for one in play.cluster.group["status"]["conditions"]}
+    assert (conditions["Ready"]["status"], conditions["Ready"]["reason"]) == ("False", "InvalidSpec")
+    assert "did you mean slaves" in conditions["Ready"]["message"]
+    told = [place for place, one in play.cluster.api.objects.items() if one.get("reason") == "InvalidSpec"]
+    assert len(told) == 1
+    assert {uid_of(pod) for pod in play.cluster.pods()} == pods_before
+    group = play.cluster.group
+    del group["spec"]["slave"]
+    play.cluster.api.put(group)
+    await play.until(play.is_well, "it is mended")
+
+
+async def test_an_operator_that_starts_again_goes_on_where_the_other_was() -> None:
+    """At any turn of a failover: nothing that matters is remembered by the process."""
+    for turns in range(20, 44, 3):
+        await failed_over_by_two(turns)
+
+
+async def failed_over_by_two(turns: int) -> None:
+    """The first has so many turns."""
+    play = await Play(SYNC | {"slaves": 2}).begun()
+    play.cluster.cut(play.cluster.node_of(0, 1))
+    for _ in range(turns):
+        await play.turn()
+    play.loop = operator_of(play.cluster)
+    await play.until(lambda: play.cluster.master(0) in (2, 3), "another master")
+    assert play.cluster.shards[0].judge.lost == set()
+
+
+async def test_a_group_that_is_gone_ends_its_loop() -> None:
+    """And one that is being deleted: nothing is made again behind the deletion."""
+    play = await Play(SYNC).begun()
+    group = play.cluster.group
+    group["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    play.cluster.api.put(group)
+    before = len(play.cluster.api.calls)
+
+    assert await play.loop.step() is None
+    assert play.cluster.api.calls[before:] == []
