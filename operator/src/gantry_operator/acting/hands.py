@@ -53,7 +53,9 @@ class Hands:
         self._told: Final = told
         self._wake: Final = wake
         self._empty_end: Final = empty_end
-        self._errands: Final[dict[Errand, asyncio.Task[None]]] = {}
+        self._errands: Final[dict[Errand, asyncio.Task[bool]]] = {}
+        self._refusals: Final[dict[Errand, str]] = {}
+        """What each was refused last, so that the same is logged once."""
 
     def __repr__(self) -> str:
         return f"<Hands {'/'.join(self._objects.key)} errands={sorted(self._errands)}>"
@@ -70,7 +72,7 @@ class Hands:
             if errand is None or errand in self._errands:
                 continue
             name = f"gantry-{'/'.join(self._objects.key)}-{errand[0]}-{errand[1]}"
-            task = asyncio.create_task(self._one(action, group, token), name=name)
+            task = asyncio.create_task(self._one(errand, action, group, token), name=name)
             self._errands[errand] = task
             task.add_done_callback(lambda task, errand=errand: self._ended(errand, task))  # type: ignore[misc]
 
@@ -86,23 +88,29 @@ class Hands:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self, errand: Errand, task: asyncio.Task[None]) -> None:
+    def _ended(self, errand: Errand, task: asyncio.Task[bool]) -> None:
         if self._errands.get(errand) is task:
             del self._errands[errand]
         if not task.cancelled() and task.exception() is not None:
             log.error("an errand has a bug", extra={"errand": str(errand)}, exc_info=task.exception())
-        self._wake()
+        elif not task.cancelled() and task.result():
+            self._wake()  # what was refused is tried again when the time comes, and not at once
 
-    async def _one(self, action: act.Action, group: BrokerGroup, token: str) -> None:
+    async def _one(self, errand: Errand, action: act.Action, group: BrokerGroup, token: str) -> bool:
+        """Whether it is done."""
         refusal = ""
         try:
             await self._doing(action, group, token)
         except OperatorError as error:
             refusal = f"{type(error).__name__}: {error}"
-        level = logging.WARNING if refusal else logging.DEBUG if isinstance(action, act.Start) else logging.INFO
+        is_old = bool(refusal) and self._refusals.get(errand) == refusal
+        self._refusals[errand] = refusal
+        level = logging.WARNING if refusal else logging.INFO
+        level = logging.DEBUG if is_old or isinstance(action, act.Start) else level
         facts = {"group": "/".join(self._objects.key), "action": line_of(action), "refusal": refusal}
         log.log(level, "not done" if refusal else "done", extra=facts)
         self._told(action, refusal)
+        return not refusal
 
     async def _doing(self, action: act.Action, group: BrokerGroup, token: str) -> None:
         match action:
