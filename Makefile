@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions screenshot image image-operator image-archive image-test e2e-cluster clean
+.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions screenshot image image-operator image-archive image-test e2e e2e-cluster clean
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ image-test: ## Build the broker image on a base made here, and run `gantry` in i
 
 image-archive: ## Write the image to a file that docker, containerd and kind import (needs root and buildah).
 	@scripts/image-archive
+
+e2e: ## Run groups with the operator on three real Kubernetes nodes on this machine, and break them (needs root and Go).
+	@scripts/e2e
 
 e2e-cluster: ## Make three real Kubernetes nodes on this machine, and see what the operator leans on work there (needs root and Go).
 	@scripts/e2e-cluster

@@ -10,10 +10,12 @@ import pytest
 from gantry_cluster import look, making
 from gantry_cluster.cluster import Cluster, Plan
 from gantry_cluster.commands import run
+from gantry_cluster.groups import install_operator
 from gantry_cluster.places import Folder
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = ROOT / ".image" / "gantry.tar"
+OPERATOR_ARCHIVE = ROOT / ".image" / "gantry-operator.tar"
 SCRIPTS = ROOT / "scripts"
 LOCK = Path("/run/lock/gantry-cluster-tests")
 NODES = 3
@@ -50,3 +52,19 @@ def cluster(whole_machine: None, image_archive: Path, tmp_path_factory: pytest.T
     finally:
         making.down(print)
     assert look.differences(before, look.machine_as_it_is()) == []
+
+
+@pytest.fixture(scope="session")
+def operator_archive(image_archive: Path) -> Path:
+    """The operator's image as a file, built when there is none."""
+    if not OPERATOR_ARCHIVE.exists():
+        for words in ([SCRIPTS / "local-base"], [SCRIPTS / "image-operator", "gantry-base"]):
+            run(*words, seconds_max=SCRIPT_SECONDS_MAX)
+    return OPERATOR_ARCHIVE
+
+
+@pytest.fixture(scope="module")
+def operated(cluster: Cluster, operator_archive: Path) -> Cluster:
+    """A cluster with the operator, installed by its chart."""
+    install_operator(cluster, operator_archive)
+    return cluster

@@ -16,7 +16,7 @@ from gantry_cluster.commands import run
 from gantry_cluster.errors import NoCluster
 from gantry_cluster.journal import Journal
 from gantry_cluster.machine import Machine, Program
-from gantry_cluster.node import load_image
+from gantry_cluster.node import load_image, name_image
 from gantry_cluster.places import CLAIM, Folder
 from gantry_cluster.processes import Process
 from gantry_cluster.programs import Programs
@@ -75,6 +75,11 @@ class Cluster:
         for name in self.nodes:
             names = load_image(self.machines[name], archive)
         return names
+
+    def name_image(self, known: str, name: str) -> None:
+        """Give an image that every node has another name: charts refuse `latest`, and a new name is a new version."""
+        for node in self.nodes:
+            name_image(self.machines[node], known, name)
 
     def save(self) -> None:
         """Write down what runs."""

@@ -117,6 +117,11 @@ def load_image(machine: Machine, archive: Path) -> list[str]:
     return [line.split()[1] for line in said.splitlines() if line.startswith("unpacking ")]
 
 
+def name_image(machine: Machine, known: str, name: str) -> None:
+    """Give an image of a node another name; who had that name before loses it."""
+    machine.run("ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "tag", "--force", known, name)
+
+
 def known_names(nodes: int) -> dict[str, str]:
     """Addresses and names of all machines of a cluster."""
     return {HUB_ADDRESS: "hub", **{node_address(number): node_name(number) for number in range(1, nodes + 1)}}

@@ -73,6 +73,10 @@ class Load:
         """Messages so far."""
         return sum(producer.acknowledged for producer in self.producers)
 
+    async def master(self) -> str | None:
+        """Where the name server says that the master is."""
+        return await self._routes.master()
+
     async def wait_acknowledged(self, more: int, timeout_s: float) -> None:
         """Until so many more messages are acknowledged. Raises TimeoutError."""
         goal = self.acknowledged + more
