@@ -6,6 +6,7 @@ import base64
 import json
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from objects_scene import (
     rendered,
 )
 
+from gantry_admin.upkeep import WantedThings
 from gantry_cli.pod.member import member_of_pod
 from gantry_operator.objects import ShardFacts, group_token, names, secret
 from gantry_operator.objects.base import Object
@@ -131,6 +133,19 @@ def test_names_in_the_configuration_are_services_that_exist() -> None:
         assert pods[pod] == service and namespace == "shop"
         assert services[service]["spec"]["clusterIP"] == "None"
     assert len(peers) == 4
+
+
+def test_topics_and_groups_of_the_spec_are_written_for_the_sidecar() -> None:
+    """By the manifest's names, as the sidecar reads them, and where it looks for them."""
+    one = group(topics=[{"name": "orders", "queues": 16}], groups=[{"name": "billing", "retryMax": 3}])
+    objects = rendered(one)
+    text = of_kind(objects, "ConfigMap")["orders-0"]["data"]["wanted"]
+    sidecar = containers(broker_sets(objects)["orders-0-master"]["spec"]["template"])["sidecar"]
+
+    wanted = msgspec.json.decode(text, type=WantedThings)
+
+    assert (list(wanted.topics), list(wanted.groups)) == (one.spec.topics, one.spec.groups)
+    assert sidecar["args"][sidecar["args"].index("--wanted") + 1] == "/etc/gantry/group/wanted"
 
 
 def environment(stateful_set: Object) -> dict[str, str]:

@@ -6,12 +6,20 @@ from typing import final
 from gantry_client.calls import document_of
 from gantry_client.documents import ConsumerOffsetTable, GroupTable, QueueOffsets, TopicStats
 from gantry_client.errors import Unavailable
+from gantry_client.outgoing import check_group, check_topic
 from gantry_client.routes import MASTER_ID
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode
-from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig, TopicConfigTable, TopicName
+from gantry_wire.commands.admin import (
+    CreateTopic,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigTable,
+    TopicName,
+)
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.nameserver import BrokerName, KeyValueTable
+from gantry_wire.names import AUTO_CREATE_TOPIC
 
 
 @final
@@ -85,6 +93,28 @@ class Brokers:
         self._session.require_open()
         reply = await self._session.calls.demand(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         return document_of(reply, GroupTable, address).subscription_group_table
+
+    async def put_topic(self, address: str, config: TopicConfig) -> None:
+        """Create or change a topic on this broker alone."""
+        self._session.require_open()
+        check_topic(config.topic_name)
+        order = CreateTopic(
+            topic=config.topic_name,
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_nums=config.read_queue_nums,
+            write_queue_nums=config.write_queue_nums,
+            perm=config.perm,
+            topic_filter_type=config.topic_filter_type,
+            order=config.order,
+            topic_sys_flag=config.topic_sys_flag,
+        )
+        await self._session.calls.demand(address, RequestCode.UPDATE_AND_CREATE_TOPIC, order)
+
+    async def put_group(self, address: str, config: SubscriptionGroupConfig) -> None:
+        """Create or change a group of consumers on this broker alone."""
+        self._session.require_open()
+        check_group(config.group_name)
+        await self._session.calls.demand(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
 
     async def offset_table(self, address: str) -> dict[str, dict[int, int]]:
         """How far every group is: `topic@group` -> queue -> the next offset to consume."""

@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--broker-credentials", type=Path, metavar="FILE", help="accessKey and secretKey to ask it with")
     _broker_tls_options(made.add_argument_group("TLS with the broker"))
     made.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="where to answer")
+    made.add_argument("--wanted", type=Path, metavar="FILE", help="topics and groups that its master shall have, as JSON")
     made.add_argument("--openapi", action="store_true", help="serve /openapi.json and /docs")
     made.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     _access_options(made.add_argument_group("who may what"))
@@ -149,6 +150,7 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
             ),
             peers=PeerSettings(urls=tuple(options.peer), token_file=options.peer_token_file, ca=options.peer_ca),
             lease=_lease_of(options),
+            wanted=options.wanted,
             openapi=options.openapi,
         )
     )  # fmt: skip

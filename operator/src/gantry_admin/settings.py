@@ -233,6 +233,10 @@ class SidecarSettings:
     lease: LeaseSettings | None = None
     """The shard's Lease; by default none is renewed."""
 
+    wanted: Path | None = None
+    """--wanted: topics and groups of consumers that the broker has while it is the master, as JSON; by default it is
+    left alone. The file may change."""
+
     openapi: bool = False
     """--openapi: serve `/openapi.json` and a page of it at `/docs`; off, since production needs neither."""
 

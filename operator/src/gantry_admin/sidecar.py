@@ -38,6 +38,7 @@ from gantry_admin.settings import LeaseSettings, SidecarSettings
 from gantry_admin.shard_ledgers import ShardLedgers
 from gantry_admin.store_files import StoreFiles
 from gantry_admin.tables import Tables
+from gantry_admin.upkeep import Upkeep
 from gantry_admin.watch import Look, PageWatch
 from gantry_status import Reading
 from gantry_status.moment import Now, now
@@ -104,6 +105,8 @@ class Sidecar:
         self._begin(self._keep_ledgers(), "ledgers")
         if self.lease is not None:
             self._begin(self.lease.run(), "lease")
+        if self.settings.wanted is not None:
+            self._begin(Upkeep(self.settings.wanted, self._fresh_word, self.tables.connected).run(), "upkeep")
 
     async def close(self) -> None:
         """End what runs in the background."""
@@ -123,13 +126,14 @@ class Sidecar:
         if settings is None:
             return None
 
-        def word() -> HaStatus | None:
-            return self.link.word.fresh(self.watch.now_ns()) if self.motion().state == "moving" else None
-
         async def give(order: Lease) -> object:
             return await self.link.order(order, timeout_s=ORDER_TIMEOUT_S)
 
-        return LeaseRenewal(KubernetesLease(settings), word, give)
+        return LeaseRenewal(KubernetesLease(settings), self._fresh_word, give)
+
+    def _fresh_word(self) -> HaStatus | None:
+        """What the broker said lately of its role; None if it said nothing, or stands still."""
+        return self.link.word.fresh(self.watch.now_ns()) if self.motion().state == "moving" else None
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=f"gantry-{name}")

@@ -3,6 +3,7 @@
     the pod's template (GANTRY_BROKER_CONF)   keys that a broker reads at its start only
     the ConfigMap's live.conf                 keys that a running broker takes
     the ConfigMap's peers                     sidecars of the group, one URL a line
+    the ConfigMap's wanted                    topics and groups of consumers that the master has, for its sidecar
     the ConfigMap's outside                   where clients outside of the cluster reach the shard's brokers
     the pod itself                            its number and its addresses (`gantry pod broker`)
 
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
+
+import msgspec
 
 from gantry_operator.objects import names
 from gantry_operator.objects.base import Object, labels, made
@@ -115,12 +118,20 @@ def outside(group: BrokerGroup, facts: Facts, shard: int) -> Iterator[tuple[str,
             yield who, address
 
 
+def wanted(group: BrokerGroup) -> str:
+    """Topics and groups of consumers of the spec, for the sidecar, which keeps them on the master."""
+    spec = group.spec
+    found = {"topics": msgspec.to_builtins(spec.topics), "groups": msgspec.to_builtins(spec.groups)}
+    return msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
+
+
 def config_map(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     """A shard's."""
     data = {
         "live.conf": live_conf(group),
         "outside": "".join(f"{who}={address}\n" for who, address in outside(group, facts, shard)),
         "peers": "".join(f"{url}\n" for url in peers(group, facts, shard)),
+        "wanted": wanted(group),
         "broker.conf": "# What new brokers of this shard are started with; for people, nobody reads it.\n"
         + cold_conf(group, shard),
     }

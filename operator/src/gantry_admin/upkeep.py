@@ -1,0 +1,138 @@
+"""Topics and groups of consumers that shall exist: kept on the broker beside us, for as long as it is the master.
+
+They stand in a file, as JSON: ``{"topics": [{"name": "orders", "queues": 8}], "groups": [{"name": "billing",
+"retryMax": 16}]}``, by the names of the manifest. A mounted ConfigMap changes under us, so it is read again and again.
+
+    not there          created
+    fewer or more      changed, and nothing else of it; queues that shall go can still be read, or what is in them
+                       would be lost to their consumers
+    as it should be    left alone, since every change is told to all clients
+    not in the file    left alone: nothing is ever deleted
+
+A slave has what its master has. A master that is new to its role looks at once, since its table may be an old one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, final
+
+import msgspec
+
+from gantry_access import AccessFileError
+from gantry_admin.errors import Problem
+from gantry_client import Admin, ClientError, SubscriptionGroupConfig
+from gantry_spec.manifest.parts import ConsumerGroup, Topic
+from gantry_status.orders import HaRole, HaStatus
+from gantry_wire.commands.admin import TopicConfig
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 1.0
+AGAIN_S: Final = 30.0
+"""Between two comparisons where nothing has changed: somebody may have deleted a topic."""
+RETRY_S: Final = 5.0
+FILE_BYTES_MAX: Final = 1 << 20
+
+Connected = Callable[[], Awaitable[tuple[Admin, str]]]
+"""A client, and where the broker is. Raises ``Problem``, ``AccessFileError``."""
+
+
+@final
+class WantedThings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of the file."""
+
+    topics: tuple[Topic, ...] = ()
+    groups: tuple[ConsumerGroup, ...] = ()
+
+
+def topic_change(wanted: Topic, there: TopicConfig | None) -> TopicConfig | None:
+    """What to make of a topic; None if it is as it should be."""
+    if there is None:
+        return TopicConfig(topic_name=wanted.name, read_queue_nums=wanted.queues, write_queue_nums=wanted.queues)
+    if there.write_queue_nums == wanted.queues <= there.read_queue_nums:
+        return None
+    reads = max(wanted.queues, there.read_queue_nums)
+    return msgspec.structs.replace(there, write_queue_nums=wanted.queues, read_queue_nums=reads)
+
+
+def group_change(wanted: ConsumerGroup, there: SubscriptionGroupConfig | None) -> SubscriptionGroupConfig | None:
+    """What to make of a group; None if it is as it should be."""
+    if there is None:
+        return SubscriptionGroupConfig(group_name=wanted.name, retry_max_times=wanted.retry_max)
+    if there.retry_max_times == wanted.retry_max:
+        return None
+    return msgspec.structs.replace(there, retry_max_times=wanted.retry_max)
+
+
+@final
+class Upkeep:
+    """Owned by the event loop."""
+
+    def __init__(self, path: Path, word: Callable[[], HaStatus | None], connected: Connected) -> None:
+        """``word`` is what the broker said lately of its role; None if it said nothing, or stands still."""
+        self._path: Final = path
+        self._word: Final = word
+        self._connected: Final = connected
+        self._done: tuple[bytes, int, str] | None = None
+        """What was in the file, and in which reign, when everything was as it should be last."""
+        self._next_s = 0.0
+        self._said = ""
+
+    def __repr__(self) -> str:
+        return f"<Upkeep {self._path} {self._said}>"
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(await self.step())
+
+    async def step(self) -> float:
+        """Look once, and mend. In how many seconds again."""
+        word = self._word()
+        if word is None or word.role is not HaRole.MASTER:
+            self._done = None
+            return INTERVAL_S
+        try:
+            content = await asyncio.to_thread(self._read)
+            mark = content, word.epoch, word.identity
+            if mark == self._done and time.monotonic() < self._next_s:
+                return INTERVAL_S
+            await self._keep(msgspec.json.decode(content, type=WantedThings))
+        except (OSError, ValueError, ClientError, AccessFileError, Problem) as error:
+            self._complain(str(error)[:300])
+            self._done = None
+            return RETRY_S
+        self._done, self._next_s, self._said = mark, time.monotonic() + AGAIN_S, ""
+        return INTERVAL_S
+
+    def _read(self) -> bytes:
+        """In a thread."""
+        with self._path.open("rb") as file:
+            return file.read(FILE_BYTES_MAX)
+
+    async def _keep(self, wanted: WantedThings) -> None:
+        if not wanted.topics and not wanted.groups:
+            return
+        admin, address = await self._connected()
+        topics = await admin.brokers.topic_table(address)
+        for topic in wanted.topics:
+            change = topic_change(topic, topics.get(topic.name))
+            if change is not None:
+                await admin.brokers.put_topic(address, change)
+                log.info("a topic is as it should be", extra={"topic": topic.name, "queues": topic.queues})
+        groups = await admin.brokers.group_table(address)
+        for group in wanted.groups:
+            config = group_change(group, groups.get(group.name))
+            if config is not None:
+                await admin.brokers.put_group(address, config)
+                log.info("a group is as it should be", extra={"consumers": group.name, "retries": group.retry_max})
+
+    def _complain(self, text: str) -> None:
+        if text != self._said:
+            log.warning("topics and groups are not as they should be", extra={"reason": text})
+        self._said = text

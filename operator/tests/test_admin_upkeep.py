@@ -1,0 +1,105 @@
+"""Topics and groups that shall exist: made and changed on a master, left alone on a slave, never deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+
+from gantry_admin.upkeep import Upkeep, group_change, topic_change
+from gantry_client import Admin, SubscriptionGroupConfig
+from gantry_spec.manifest.parts import ConsumerGroup, Topic
+from gantry_status.orders import HaRole, HaStatus
+from gantry_wire.commands.admin import TopicConfig
+
+
+@pytest.mark.parametrize(
+    ("there", "made"),
+    [
+        (None, (4, 4, 6)),
+        (TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4), None),
+        (TopicConfig(topic_name="T", read_queue_nums=9, write_queue_nums=4), None),
+        (TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2, perm=4), (4, 4, 4)),
+        (TopicConfig(topic_name="T", read_queue_nums=9, write_queue_nums=9), (9, 4, 6)),
+    ],
+    ids=["not there", "as it should be", "to be emptied", "too few", "too many: they can be read until they are empty"],
+)
+def test_a_topic_is_changed_in_its_queues_alone(there: TopicConfig | None, made: tuple[int, int, int] | None) -> None:
+    """And no queue that may hold something is taken from its consumers."""
+    change = topic_change(Topic(name="T", queues=4), there)
+
+    assert (change and (change.read_queue_nums, change.write_queue_nums, change.perm)) == made
+
+
+def test_a_group_is_changed_in_its_retries_alone() -> None:
+    """What somebody has set besides stays."""
+    there = SubscriptionGroupConfig(group_name="G", consume_broadcast_enable=False)
+
+    assert group_change(ConsumerGroup(name="G"), there) is None
+    changed = group_change(ConsumerGroup(name="G", retry_max=3), there)
+    assert changed is not None
+    assert (changed.retry_max_times, changed.consume_broadcast_enable) == (3, False)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[BrokerChild, SidecarChild, Path]]:
+    """A broker, its sidecar, and the file that says what there shall be."""
+    wanted = tmp_path / "wanted"
+    write(wanted, 4)
+    with broker_beside(tmp_path / "store") as broker, sidecar_beside(broker.store, "--wanted", str(wanted)) as sidecar:
+        yield broker, sidecar, wanted
+
+
+def write(path: Path, queues: int) -> None:
+    """By the manifest's names."""
+    document = {"topics": [{"name": "orders", "queues": queues}], "groups": [{"name": "billing", "retryMax": 3}]}
+    path.write_text(json.dumps(document))
+
+
+def queues_of(broker: BrokerChild) -> int | None:
+    """Of the topic, as the broker has it."""
+
+    async def ask() -> int | None:
+        async with Admin(broker.address) as admin:
+            topic = (await admin.brokers.topic_table(broker.address)).get("orders")
+            group = (await admin.brokers.group_table(broker.address)).get("billing")
+            return topic.write_queue_nums if topic and group and group.retry_max_times == 3 else None
+
+    return asyncio.run(ask())
+
+
+def test_a_master_has_what_the_file_says_and_follows_it(pair: tuple[BrokerChild, SidecarChild, Path]) -> None:
+    """Made when it is missing, and changed when the file does, without a restart of anybody."""
+    broker, sidecar, wanted = pair
+    wait_for(lambda: queues_of(broker) == 4, "topic and group are there")
+
+    write(wanted, 6)
+
+    wait_for(lambda: queues_of(broker) == 6, "the topic has more queues")
+    wanted.write_text("{")
+    wait_for(lambda: "not as they should be" in sidecar.child.log, "a broken file is complained about")
+    assert queues_of(broker) == 6
+
+
+@pytest.mark.parametrize("role", [HaRole.SLAVE, HaRole.UNASSIGNED, None])
+async def test_who_is_no_master_is_left_alone(role: HaRole | None, tmp_path: Path) -> None:
+    """A slave has what its master has; nobody is even asked. The twin, a master, is."""
+    wanted = tmp_path / "wanted"
+    asked: list[int] = []
+    write(wanted, 4)
+
+    async def connected() -> tuple[Admin, str]:
+        asked.append(1)
+        raise OSError("nobody is there")
+
+    upkeep = Upkeep(wanted, lambda: None if role is None else HaStatus(role=role), connected)
+    await upkeep.step()
+    assert not asked
+
+    upkeep = Upkeep(wanted, lambda: HaStatus(role=HaRole.MASTER), connected)
+    await upkeep.step()
+    assert asked
