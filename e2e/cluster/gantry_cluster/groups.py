@@ -37,7 +37,7 @@ HEALTHY = {
 
 
 def install_operator(cluster: Cluster, archive: Path, *values: str) -> Namespace:
-    """The chart as everybody installs it, with the images that the nodes have; returns when both operators are ready."""
+    """The chart as everybody installs it, with images that nodes have; returns when the operators are ready."""
     known = cluster.load_image(archive)
     cluster.name_image(known[0], f"localhost/{OPERATOR}:{TAG}")
     cluster.name_image("localhost/gantry:latest", f"localhost/gantry:{TAG}")
@@ -123,9 +123,7 @@ class Group:
     def start_client(self) -> None:
         """A pod beside the group's, with our image and the judge of histories in it."""
         files = {path.name: path.read_text() for path in HISTORIES.glob("*.py")}
-        self.space.cluster.api.create(
-            self.space.path("configmaps"), {"metadata": {"name": "histories"}, "data": files}
-        )
+        self.space.cluster.api.create(self.space.path("configmaps"), {"metadata": {"name": "histories"}, "data": files})
         items = [{"key": name, "path": f"{HISTORIES.name}/{name}"} for name in files]
         main = container(
             "main",

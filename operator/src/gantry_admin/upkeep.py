@@ -89,7 +89,8 @@ class Upkeep:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(await self.step())
+            wait_s = await self.step()
+            await asyncio.sleep(wait_s)
 
     async def step(self) -> float:
         """Look once, and mend. In how many seconds again."""
