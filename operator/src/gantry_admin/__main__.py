@@ -46,9 +46,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--broker-credentials", type=Path, metavar="FILE", help="accessKey and secretKey to ask it with")
     _broker_tls_options(made.add_argument_group("TLS with the broker"))
     made.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="where to answer")
-    made.add_argument(
-        "--wanted", type=Path, metavar="FILE", help="topics and groups that a master has, as JSON"
-    )
+    made.add_argument("--wanted", type=Path, metavar="FILE", help="topics and groups that a master has, as JSON")
     made.add_argument("--openapi", action="store_true", help="serve /openapi.json and /docs")
     made.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     _access_options(made.add_argument_group("who may what"))
