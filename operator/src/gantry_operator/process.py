@@ -148,6 +148,7 @@ class Operator:
             registry=registry_of(groups, lambda: connection_of(self._configuration)),
             settings=settings_of(),
             standalone=True,
+            identity=own_identity(),  # type: ignore[arg-type]  # else Kopf asks for a user's name, and a pod's may have none
             clusterwide=not namespaces,
             namespaces=namespaces,
             stop_flag=self._stop,
