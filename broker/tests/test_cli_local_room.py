@@ -1,4 +1,4 @@
-"""Processes of a local group for which the machine has no room: a disk that is full, no process to be had."""
+"""What costs one process or one try, and never the group: a disk that is full, an account that cannot be read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from local_group_kit import group_of
+
+from gantry_cli.local.access import Access
 from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
+from gantry_cli.local.emptying import Emptying
+from gantry_cli.local.topics import Upkeep
 
 
 async def test_a_full_disk_costs_one_process_and_not_the_group(tmp_path: Path) -> None:
@@ -34,3 +39,16 @@ async def test_a_full_disk_costs_one_process_and_not_the_group(tmp_path: Path) -
 
     assert isinstance(result, asyncio.CancelledError), "whoever keeps it goes on"
     assert told[0] == "master-0 cannot be started: [Errno 28] No space left on device"
+
+
+async def test_an_account_that_cannot_be_read_is_told_and_ends_nothing(tmp_path: Path) -> None:
+    """Somebody edits the file while a failover goes on: topics wait for it, and shards that go; brokers run on."""
+    told: list[str] = []
+    access = Access(credentials=tmp_path / "credentials")
+    (tmp_path / "credentials").write_text("accessKey\n")
+
+    lines = await Upkeep("crew", "ns:1", access).keep(group_of("{topics: [{name: orders}]}").spec, (0,))
+    await Emptying("crew", "ns:1", access, told.append).keep(1, {1: ("b:1", 7)})
+
+    assert lines[0].startswith("topics and groups of the spec: ") and "credentials" in lines[0]
+    assert told[0].startswith("shards that go: ") and "credentials" in told[0]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
+from gantry_cli.errors import CliError
 from gantry_cli.local.access import Access
 from gantry_cli.round_trip import CHECK_TOPIC
 from gantry_client import Admin, ClientError
@@ -67,7 +68,7 @@ class Emptying:
                     self._forget(shard)
                 for shard in surplus:
                     await self._look(admin, shard, *masters[shard])
-        except ClientError as error:
+        except (ClientError, CliError) as error:
             self._tell(f"shards that go: {error}")
 
     def _forget(self, shard: int) -> None:
