@@ -176,7 +176,9 @@ class Child:
 
     def _last_words(self) -> str:
         try:
-            lines = self.log.read_bytes()[-LAST_WORDS_BYTES:].decode("utf-8", "replace").strip().splitlines()
+            with self.log.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+                lines = log.read(LAST_WORDS_BYTES).decode("utf-8", "replace").strip().splitlines()
         except OSError:
             lines = []
         return lines[-1][:300] if lines else "it said nothing"
