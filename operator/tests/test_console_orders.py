@@ -1,4 +1,4 @@
-"""Orders that the console gives after a question: what was asked about is what is done, whatever is looked at then."""
+"""What the console is asked at a bad moment: orders while something else is looked at, a token for an open page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
+from admin_scene import TOKEN
 from console_browser import browser, page_at
 from console_scene import Group, body_of, bury, console_group
 from playwright.sync_api import Browser, Page, Request, Route, expect
@@ -80,3 +81,13 @@ def test_an_order_that_takes_several_goes_on_with_the_group_it_was_given_for(gro
         expect(page.get_by_role("button", name="Stop")).to_have_count(0)
 
     assert given == ["/v1/dead-letters/billing/resend"] * 2
+
+
+def test_a_token_that_is_pasted_into_an_open_page_leaves_the_address_too(group: Group, chromium: Browser) -> None:
+    """The browser loads nothing anew for a fragment: the page itself takes the token out, and uses it."""
+    with page_at(chromium, group.console.partition("#")[0]) as page:
+        expect(page.get_by_role("button", name="Give a token").first).to_be_visible()
+        page.evaluate(f"location.hash = '#token={TOKEN}'")
+        expect(page.get_by_role("button", name="Token: change or forget it")).to_be_visible()
+
+        assert TOKEN not in page.url
