@@ -33,7 +33,10 @@ async def test_a_full_disk_costs_one_process_and_not_the_group(tmp_path: Path) -
         async with asyncio.timeout(30):
             while len(tries) < 2 and not task.done():  # noqa: ASYNC110 - a process starts
                 await asyncio.sleep(0.05)
+            while not child.is_running and not task.done():  # noqa: ASYNC110 - and can be told to end
+                await asyncio.sleep(0.01)
     finally:
+        await child.stop()
         task.cancel()
         result = (await asyncio.gather(task, return_exceptions=True))[0]
 
