@@ -16,7 +16,7 @@ def winner(end: int) -> Ballot:
 
 
 def test_what_the_winner_has_proves_nothing_of_what_nobody_saw() -> None:
-    """It has more than was heard of, even more than the peak explains: the load has just begun, and may have gone on."""
+    """It has more than was heard of, and more than the peak explains: a load that has just begun may have gone on."""
     assert loss_of(REIGN, winner(150), [], WORD, silent_by_ms=5_900).at_most == 40
     assert loss_of(REIGN, winner(100), [], WORD, silent_by_ms=5_900).at_most == 40
     assert loss_of(REIGN, winner(90), [], WORD, silent_by_ms=6_100).at_most == 10 + 80
