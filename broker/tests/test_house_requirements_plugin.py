@@ -41,6 +41,7 @@ def run_inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Ru
     def run(source: str, *arguments: str, missing: str | None = None, promised: str = "") -> pytest.RunResult:
         monkeypatch.setenv("GANTRY_REQUIRE", promised)
         monkeypatch.setattr(requirements_plugin, "NEEDS", answer("go", missing))
+        pytester.makeini("[pytest]")  # the root is here, wherever temporary files are: inside a clone, too
         pytester.makepyfile(source)
         return pytester.runpytest_inprocess(
             "-p", "gantry_broker.testing.requirements_plugin", "--strict-markers", *arguments
