@@ -33,6 +33,12 @@ def answer(name: str, reason: str | None) -> dict[str, Need]:
     return {**NEEDS, name: Need(name, lambda: reason, f"install {name}")}
 
 
+@pytest.fixture(autouse=True)
+def own_root(pytester: pytest.Pytester) -> None:
+    """The pytest inside has its root where its files are, though temporary files may be kept inside a clone."""
+    pytester.makeini("[pytest]")
+
+
 @pytest.fixture
 def run_inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> RunInside:
     """Run one test file under the plugin, with a probe's answer and a GANTRY_REQUIRE of our choice."""
@@ -41,7 +47,6 @@ def run_inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Ru
     def run(source: str, *arguments: str, missing: str | None = None, promised: str = "") -> pytest.RunResult:
         monkeypatch.setenv("GANTRY_REQUIRE", promised)
         monkeypatch.setattr(requirements_plugin, "NEEDS", answer("go", missing))
-        pytester.makeini("[pytest]")  # the root is here, wherever temporary files are: inside a clone, too
         pytester.makepyfile(source)
         return pytester.runpytest_inprocess(
             "-p", "gantry_broker.testing.requirements_plugin", "--strict-markers", *arguments
