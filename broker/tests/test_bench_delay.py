@@ -11,7 +11,7 @@ from pathlib import Path
 import delay
 import pytest
 from click.testing import CliRunner
-from gantry_bench import delay_run
+from gantry_bench import delay_run, reported_run
 from gantry_bench.delay_run import DelayScale, lateness, quantile
 from gantry_bench.errors import BenchmarkFailed
 
@@ -22,7 +22,7 @@ SMALL = DelayScale(
 
 def test_the_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All messages are delivered, each is counted once, and the results are kept."""
-    monkeypatch.setattr(delay, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(delay, "QUICK", SMALL)
 
     result = CliRunner().invoke(delay.main, ["--quick"])

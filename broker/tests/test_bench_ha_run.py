@@ -264,7 +264,9 @@ def test_a_part_that_fails_does_not_take_the_earlier_ones_along(
 
 
 @pytest.mark.needs_go
-@pytest.mark.parametrize("part", ["table", "memory", "slow"])
+@pytest.mark.parametrize(
+    "part", ["table", *(pytest.param(part, marks=pytest.mark.slow) for part in ("memory", "slow"))]
+)
 def test_every_part_runs_with_brokers_of_ours_and_leaves_only_its_figures(
     quick_ha: RunCommand, tmp_path: Path, part: str
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import transactions
 from click.testing import CliRunner
-from gantry_bench import transactions_run
+from gantry_bench import reported_run, transactions_run
 from gantry_bench.transactions_run import FULL, Cell, TransactionReport, TransactionScale, transaction_goals
 
 SMALL = TransactionScale(
@@ -21,7 +21,7 @@ SMALL = TransactionScale(
 
 def test_the_benchmark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every transaction is committed and counted, and the results are kept."""
-    monkeypatch.setattr(transactions, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(transactions, "QUICK", SMALL)
 
     result = CliRunner().invoke(transactions.main, ["--quick"])
@@ -39,7 +39,7 @@ def test_a_commit_that_is_not_there_is_no_figure(tmp_path: Path, monkeypatch: py
     async def one_less(address: str) -> int:
         return 79
 
-    monkeypatch.setattr(transactions, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(reported_run, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(transactions, "QUICK", SMALL)
     monkeypatch.setattr(transactions_run, "committed_messages", one_less)
 

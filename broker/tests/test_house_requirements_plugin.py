@@ -1,6 +1,7 @@
 """The requirements plugin, run on small test files in a pytest of their own.
 
-Every promise has its failing twin: the same file with the need met, missing, and missing though promised.
+Every promise has its failing twin: the same file with the need met, missing, and missing though promised. The pytest
+inside loads the plugins that it is told of and no other that is installed: it would import each of them once more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ pytest_plugins = ["pytester"]
 
 RunInside = Callable[..., pytest.RunResult]
 
+NO_OTHERS = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 ONE_TEST = """
     import pytest
 
@@ -31,10 +33,16 @@ def answer(name: str, reason: str | None) -> dict[str, Need]:
     return {**NEEDS, name: Need(name, lambda: reason, f"install {name}")}
 
 
+@pytest.fixture(autouse=True)
+def own_root(pytester: pytest.Pytester) -> None:
+    """The pytest inside has its root where its files are, though temporary files may be kept inside a clone."""
+    pytester.makeini("[pytest]")
+
+
 @pytest.fixture
 def run_inside(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> RunInside:
     """Run one test file under the plugin, with a probe's answer and a GANTRY_REQUIRE of our choice."""
-    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
+    monkeypatch.setenv(NO_OTHERS, "1")
 
     def run(source: str, *arguments: str, missing: str | None = None, promised: str = "") -> pytest.RunResult:
         monkeypatch.setenv("GANTRY_REQUIRE", promised)
@@ -201,12 +209,15 @@ def test_an_old_go_counts_as_missing(
     assert requirements_plugin.probe_go() == reason
 
 
-def test_tests_of_several_processes_are_counted_together(pytester: pytest.Pytester) -> None:
+def test_tests_of_several_processes_are_counted_together(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever runs a test, its skip is in the one table, and tests that nobody came to are in it as well."""
-    pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function")
+    monkeypatch.setenv(NO_OTHERS, "1")
     source = "import pytest\n\n@pytest.mark.slow\ndef test_long():\n    pass\n\ndef test_short():\n    assert {}\n"
     pytester.makepyfile(test_one=source.format(True), test_two=source.format(True))
-    plugin = ("-p", "gantry_broker.testing.requirements_plugin", "-p", "gantry_broker.testing.processes_plugin")
+    names = ("xdist.plugin", "gantry_broker.testing.requirements_plugin", "gantry_broker.testing.processes_plugin")
+    plugin = [part for name in names for part in ("-p", name)]
 
     whole = pytester.runpytest_subprocess(*plugin, "-n", "2")
     whole.assert_outcomes(passed=2, skipped=2)

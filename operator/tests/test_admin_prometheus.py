@@ -151,7 +151,7 @@ def test_prometheus_with_a_wrong_token_gets_nothing(broker: BrokerChild, tmp_pat
         sidecar_beside(broker.store, *about.options) as sidecar,
         prometheus_at(tmp_path / "prometheus", sidecar, about.scrape) as prometheus,
     ):
-        wait_for(lambda: prometheus.ask("up") == {"": 0.0}, "it is refused")
+        wait_for(lambda: prometheus.ask("up") == {"": 0.0}, "it is down")
+        wait_for(lambda: "401" in prometheus.fault(), "it is refused")
 
-        assert "401" in prometheus.fault()
         assert prometheus.ask("gantry_role") == {}

@@ -276,6 +276,7 @@ def test_the_keyboard_is_enough(group: Group, chromium: Browser) -> None:
         page.keyboard.press("?")
         expect(page.get_by_role("dialog")).to_contain_text("go to a view")
         page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_be_hidden()
         page.keyboard.press("2")
         expect(page.locator("main h1")).to_have_text("Topics")
         page.keyboard.press("/")

@@ -65,7 +65,7 @@ def test_probes_need_none(pair: tuple[BrokerChild, SidecarChild], path: str) -> 
     """S8: kubelet has no token; what it learns is no secret."""
     _, sidecar = pair
 
-    assert sidecar.get(path).status_code == 200
+    wait_for(lambda: sidecar.get(path).status_code == 200, "a broker that a busy machine has slowed down is ready")
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -205,11 +205,12 @@ def test_nobody_can_have_the_sidecar_connect_somewhere(pair: tuple[BrokerChild, 
     assert refused.status_code == 422
 
 
-def test_a_forwarded_address_makes_nobody_local(tmp_path: Path) -> None:
+def test_a_forwarded_address_makes_nobody_local(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """S8: headers of a proxy change nothing about who somebody is."""
-    with broker_beside(tmp_path / "store"), sidecar_beside(tmp_path / "store", *token_files(tmp_path / "t")) as sidecar:
-        own = "127.0.0.1"
-        assert sidecar.get("/v1/status", X_Forwarded_For=own, X_Real_IP=own, Forwarded=own).status_code == 401
+    _, sidecar = pair
+    own = "127.0.0.1"
+
+    assert sidecar.get("/v1/status", X_Forwarded_For=own, X_Real_IP=own, Forwarded=own).status_code == 401
 
 
 def test_a_client_certificate_is_as_good_as_a_token_and_a_foreign_one_is_no_connection(tmp_path: Path) -> None:

@@ -67,7 +67,12 @@ class Meddler:
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry both ways until either ends; then both do."""
-        from_master, to_master = await asyncio.open_connection(*self._target)
+        connecting = asyncio.ensure_future(asyncio.open_connection(*self._target))
+        try:
+            from_master, to_master = await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            (await connecting)[1].transport.abort()  # it may be there already, and nobody else would close it
+            raise
         ways = {
             asyncio.ensure_future(self._carry(reader, to_master)),
             asyncio.ensure_future(self._meddle(from_master, writer)),

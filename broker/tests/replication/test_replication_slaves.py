@@ -57,8 +57,15 @@ def answers_since(made: Scene, at: int) -> set[tuple[Outcome, int]]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", [SYNC, LEASED], ids=["sync", "async"])
-@pytest.mark.parametrize("members", [2, 3], ids=["one-slave", "two-slaves"])
+@pytest.mark.parametrize(
+    ("plan", "members"),
+    [
+        pytest.param(SYNC, 2, id="one-slave-sync"),
+        pytest.param(LEASED, 2, id="one-slave-async", marks=pytest.mark.slow),
+        pytest.param(SYNC, 3, id="two-slaves-sync"),
+        pytest.param(LEASED, 3, id="two-slaves-async"),
+    ],
+)
 async def test_a_slave_that_dies_is_caught_up_with(plan: Plan, members: int, tmp_path: Path) -> None:
     """R1: without its only slave a synchronous master answers 11, with another one 0; an asynchronous one always 0."""
     async with scene(plan, tmp_path, is_root=missing() is None, members=members) as made:
@@ -80,7 +87,7 @@ async def test_a_slave_that_dies_is_caught_up_with(plan: Plan, members: int, tmp
 
 
 @pytest.mark.needs_root
-@pytest.mark.parametrize("way", ["both", "to-slave", "from-slave"])
+@pytest.mark.parametrize("way", ["both", "from-slave", pytest.param("to-slave", marks=pytest.mark.slow)])
 async def test_nothing_is_acknowledged_over_a_cut(way: str, tmp_path: Path) -> None:
     """R2: with one slave, sends that begin after the cut get no 0 until it is healed, which takes no manual step."""
     async with scene(SYNC, tmp_path, is_root=True, members=2) as made:

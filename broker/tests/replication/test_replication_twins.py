@@ -20,6 +20,8 @@ PATIENCE_S = 5.0
 """A member that cannot follow any more need not be waited for longer."""
 
 PLAYS = 3
+QUICK = ("grants", "promises", "stream-epoch")
+GUARDED = [pytest.param(guard, marks=() if guard in QUICK else pytest.mark.slow) for guard in sorted(GUARDS)]
 
 
 def elect_the_shortest(
@@ -49,7 +51,7 @@ def test_every_guard_has_its_hardship() -> None:
     assert set(GUARDS) == set(HARDSHIPS)
 
 
-@pytest.mark.parametrize("guard", sorted(GUARDS))
+@pytest.mark.parametrize("guard", GUARDED)
 async def test_a_hardship_breaks_no_promise(guard: str, tmp_path: Path) -> None:
     """What the guard is there for happens, and nothing is found."""
     hardship = HARDSHIPS[guard]
@@ -59,7 +61,7 @@ async def test_a_hardship_breaks_no_promise(guard: str, tmp_path: Path) -> None:
         assert await made.judge() == []
 
 
-@pytest.mark.parametrize("guard", sorted(GUARDS))
+@pytest.mark.parametrize("guard", GUARDED)
 async def test_a_missing_guard_is_caught(guard: str, tmp_path: Path) -> None:
     """R2, R3, R5 and R9's twin: the same without the guard: the checker says what was broken, in one of three plays.
 

@@ -116,7 +116,10 @@ class Peers:
             token = f"Authorization: Bearer {shown}\r\n" if shown else ""
             name = f"[{host}]" if ":" in host else host
             writer.write(f"GET {url.path.rstrip('/')}{path} HTTP/1.0\r\nHost: {name}:{port}\r\n{token}\r\n".encode())
-            head = await reader.readuntil(b"\r\n\r\n")
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+            except asyncio.LimitOverrunError as error:
+                raise ValueError("its head is too long") from error
             words = head.split(b" ", 2)
             if len(words) < 2 or not words[1].isdigit() or len(words[1]) != 3:
                 raise ValueError(f"it answered {head.splitlines()[0][:100].decode('ascii', 'replace')}")

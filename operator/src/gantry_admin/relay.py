@@ -65,7 +65,7 @@ def _reason(body: bytes) -> str:
     """Why the peer refuses, in its own words."""
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     reason = document.get("reason") if isinstance(document, dict) else None
     return reason[:500] if isinstance(reason, str) else ""

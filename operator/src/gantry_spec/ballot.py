@@ -151,7 +151,8 @@ def loss_of(
     if known.at_most is None or last_word.peak_bytes_per_s is None or winner.last_epoch < reign.epoch:
         return Loss(known.at_least, None)
     unseen = -(-unseen_ms // 1000) * last_word.peak_bytes_per_s
-    return Loss(known.at_least, max(0, last_word.wrote + unseen - winner.end))
+    # That the winner has more than was heard of proves nothing of what came after: the peak may be a young one.
+    return Loss(known.at_least, max(0, last_word.wrote - winner.end) + unseen)
 
 
 def _between(winner: Ballot, epoch: int, end: int, epoch_start: int | None) -> Loss:

@@ -2,10 +2,14 @@
 
 A file's tests stay together, since they share what is expensive to make. All that mount disks, take the machine's huge
 pages or make network namespaces stay together as well: what they take there is everybody's.
+
+Files that take long come first, so that the processes end at about the same time: a file that starts many processes has
+few tests, and would come last if the number of its tests decided.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import pytest
@@ -16,14 +20,46 @@ ALONE: Final = ("broker/tests/crash/", "broker/tests/faults/", "broker/tests/rep
 """Folders whose tests never run beside each other."""
 
 
+LONG: Final = (
+    *ALONE,
+    "broker/tests/fuzz/",
+    "e2e/tests/",
+    "broker/tests/test_cli_local_",
+    "operator/tests/test_console_",
+    "operator/tests/test_admin_",
+    "broker/tests/test_cli_",
+)
+"""How the files begin that take long for the number of their tests, the longest first."""
+
+
+def _unit(nodeid: str) -> str:
+    """What is given to one process as a whole."""
+    path = nodeid.partition("::")[0]
+    return "alone" if path.startswith(ALONE) else path
+
+
+def _rank(path: str) -> int:
+    """How early a file comes by its name."""
+    return next((number for number, start in enumerate(LONG) if path.startswith(start)), len(LONG))
+
+
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """One process after another gets the next file; the largest come first."""
+    """One process after another gets the next file, in the order in which they were collected."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return "alone" if path.startswith(ALONE) else path
+        return _unit(nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In each of several processes the same order: what takes long, then the files with most tests."""
+    if not hasattr(config, "workerinput"):
+        return
+    counts = Counter(_unit(item.nodeid) for item in items)
+    items.sort(key=lambda item: (_rank(item.nodeid), -counts[_unit(item.nodeid)], _unit(item.nodeid)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    config.option.loadscopereorder = False
     return ByFile(config, log)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, final
 
 from gantry_cli.errors import CliError
+from gantry_cli.local.emptying import Emptying
 from gantry_cli.local.lease_file import LeaseFile
 from gantry_cli.local.member import LocalMember
 from gantry_spec import actions as act
@@ -58,6 +59,9 @@ class Body(Protocol):
     def clear_wish(self, wish: str) -> None: ...
 
     def holds_nothing(self, shard: int) -> bool: ...
+
+    @property
+    def emptying(self) -> Emptying: ...
 
 
 @final
@@ -151,9 +155,12 @@ class Hands:
         async with OrderClient(member.control, answer_timeout_s=ORDER_TIMEOUT_S, is_one_connection=True) as client:
             status = await client.call(Drain(timeout_ms=DRAIN_TIMEOUT_MS))
             await member.look()
+            if not member.is_answering:
+                raise OrderRefused("it does not say whether a message has come since nothing was found on it")
             if not self._body.holds_nothing(shard):
                 await client.call(Promote(epoch=status.epoch, electable=list(status.electable)))
                 raise OrderRefused("a message has come since nothing was found on it")
+        self._body.emptying.close(shard)
 
     # -- orders --------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import click
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
+from gantry_cli.local.child import boot_id_of
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_cli.options import data_option
 from gantry_cli.progress import waiting
@@ -70,8 +71,8 @@ def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, byt
     for path in sorted(state.path.glob("conf/*.conf")) + sorted(state.path.glob("logs/*.log")):
         yield f"{path.parent.name}/{path.name}", _end(path)
     for member in record.members:
-        if member.sidecar_pid is None:
-            continue
+        if member.sidecar_pid is None or boot_id_of(member.sidecar_pid) != member.sidecar_boot_id:
+            continue  # whoever has its port by now is shown no token of ours
         try:
             yield f"sidecars/{member.name}.tar.gz", _packed(f"{member.sidecar_url}/v1/bundle", state.token())
         except OSError as error:
@@ -82,10 +83,12 @@ def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, byt
 
 def _packed(url: str, token: str) -> bytes:
     """What a sidecar packs. One that has just been started again is asked once more. Raises OSError."""
+    # The token is for this machine's own sidecar: no proxy of the environment's is shown it.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     for rest in reversed(range(TRIES)):
         try:
-            with urllib.request.urlopen(request, timeout=SIDECAR_TIMEOUT_S) as answer:
+            with direct.open(request, timeout=SIDECAR_TIMEOUT_S) as answer:
                 data: bytes = answer.read()
                 return data
         except OSError:

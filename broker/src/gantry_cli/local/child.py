@@ -23,6 +23,8 @@ STOP_TIMEOUT_S: Final = 70.0
 """Longer than a broker's own `shutdownTimeout`."""
 PATIENCE_S: Final = 15.0
 """Between two starts of one that died six times within a minute."""
+NO_ROOM_S: Final = 2.0
+"""Between two tries to start one for which this machine has no room."""
 HOLD_POLL_S: Final = 0.1
 LAST_WORDS_BYTES: Final = 4096
 
@@ -102,7 +104,11 @@ class Child:
                 await self._rest(HOLD_POLL_S)
             if not self._wanted.is_set():
                 continue
-            code = await self._run_once()
+            try:
+                code = await self._run_once()
+            except OSError as error:  # no room for its settings or its log, no process to be had: others go on
+                await self._wait_for_room(error)
+                continue
             if not self._is_stopping and self._wanted.is_set():
                 await self._wait_after(code)
 
@@ -124,6 +130,12 @@ class Child:
         self.boot_id, self.stopped_ms = "", self._now_ms()
         self._changed()
         return code
+
+    async def _wait_for_room(self, error: OSError) -> None:
+        self.failure = f"{self.name} cannot be started: {error}"
+        self._tell(self.failure)
+        self.starts += 1
+        await self._rest(NO_ROOM_S)
 
     async def _wait_after(self, code: int) -> None:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -164,7 +176,9 @@ class Child:
 
     def _last_words(self) -> str:
         try:
-            lines = self.log.read_bytes()[-LAST_WORDS_BYTES:].decode("utf-8", "replace").strip().splitlines()
+            with self.log.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+                lines = log.read(LAST_WORDS_BYTES).decode("utf-8", "replace").strip().splitlines()
         except OSError:
             lines = []
         return lines[-1][:300] if lines else "it said nothing"

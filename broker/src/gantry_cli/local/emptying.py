@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
+from gantry_cli.errors import CliError
 from gantry_cli.local.access import Access
 from gantry_cli.round_trip import CHECK_TOPIC
 from gantry_client import Admin, ClientError
@@ -38,11 +39,20 @@ class Emptying:
         self._since_s: Final[dict[int, float]] = {}
         self._ends: Final[dict[int, int]] = {}
         """Where the log of a shard ended when nothing was found on it."""
+        self._closed: Final[set[int]] = set()
+        """Shards whose master takes no sends any more, and took none since nothing was found."""
         self._looked_s = float("-inf")
 
     def is_empty(self, shard: int, wrote: int | None) -> bool:
-        """Whether nothing was left on a shard, and nothing has come since. Without a master nothing comes."""
-        return shard in self._ends and wrote in (None, self._ends[shard])
+        """Whether nothing was left on a shard, and nothing has come since.
+
+        A master that does not answer may have taken something before it fell silent, unless it was closed then.
+        """
+        return shard in self._ends and (wrote == self._ends[shard] or (wrote is None and shard in self._closed))
+
+    def close(self, shard: int) -> None:
+        """Its master is drained, and was found to be as empty as before."""
+        self._closed.add(shard)
 
     async def keep(self, wanted: int, masters: Mapping[int, tuple[str, int]]) -> None:
         """``masters``: where those of shards are, and where their logs end. ``wanted``: how many there shall be."""
@@ -58,12 +68,13 @@ class Emptying:
                     self._forget(shard)
                 for shard in surplus:
                     await self._look(admin, shard, *masters[shard])
-        except ClientError as error:
+        except (ClientError, CliError) as error:
             self._tell(f"shards that go: {error}")
 
     def _forget(self, shard: int) -> None:
         self._since_s.pop(shard, None)
         self._ends.pop(shard, None)
+        self._closed.discard(shard)
 
     async def _look(self, admin: Admin, shard: int, address: str, wrote: int) -> None:
         if shard not in self._since_s:
@@ -71,6 +82,7 @@ class Emptying:
             self._since_s[shard] = self._clock_s()
         await admin.brokers.forbid_writes(broker_name(self._group, shard))
         self._ends.pop(shard, None)
+        self._closed.discard(shard)
         if self._clock_s() - self._since_s[shard] < ROUTES_OLD_S:
             return
         for topic in await admin.brokers.topic_table(address):

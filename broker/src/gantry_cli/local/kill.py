@@ -80,8 +80,9 @@ def kill(name: str, data: Path, is_kill: bool, is_stop: bool, is_continue: bool,
     rest_ms = _down_ms(state, down_ms) if is_broker else 0
     if rest_ms:
         now = time.time_ns() // 1_000_000
-        others = [one for one in state.read_held() if one.until_ms > now and one.name != name]
-        state.write_held([*others, Held(name=name, until_ms=now + rest_ms)])
+        with state.editing():
+            others = [one for one in state.read_held() if one.until_ms > now and one.name != name]
+            state.write_held([*others, Held(name=name, until_ms=now + rest_ms)])
     _signal(name, pid, signal.SIGKILL)
     then = f"stays down for {duration_text(rest_ms)}" if rest_ms else "is started again at once"
     click.echo(f"{name} (pid {pid}) was killed, and {then}")

@@ -75,7 +75,11 @@ def promote(order: str, data: Path, accept_loss: str, timeout_s: float) -> None:
 
 def _leave(state: GroupState, shard: int, order: str, loss: str) -> None:
     """Put the order among the annotations. Raises CliError when it cannot stand with the others."""
-    annotations = state.read_annotations()
+    with state.editing():
+        state.write_annotations(_with(state.read_annotations(), shard, order, loss))
+
+
+def _with(annotations: dict[str, str], shard: int, order: str, loss: str) -> dict[str, str]:
     try:
         others = [one for one in wanted(annotations).orders if one.shard != shard]
         old_loss = annotations.get(ACCEPT_LOSS, "0")
@@ -85,7 +89,7 @@ def _leave(state: GroupState, shard: int, order: str, loss: str) -> None:
         wanted(annotations)
     except ManifestError as error:
         raise CliError("; ".join(map(str, error.problems))) from error
-    state.write_annotations(annotations)
+    return annotations
 
 
 def _masters(look: Look) -> dict[int, tuple[int, int]]:

@@ -4,6 +4,7 @@
     STATE/manifest.yaml      what the group should be, as it was handed over last
     STATE/group.json         its members: names, ports, folders, processes
     STATE/annotations.json   what people have asked of it; compare ``kubectl annotate``
+    STATE/edit.lock          held by whoever reads one of these two to write it anew
     STATE/held.json          members that a person keeps down for a while
     STATE/lease-0.json       the Lease of shard 0: epochs, and who may be elected
     STATE/words.json         the last word of each master
@@ -16,7 +17,11 @@ Everything is written whole or not at all. A file that is damaged stops a start,
 
 from __future__ import annotations
 
+import fcntl
+import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, final
 
@@ -183,6 +188,16 @@ class GroupState:
     def write_manifest(self, text: bytes) -> None:
         """Hand a manifest over. It was read and compared before."""
         write_whole(self.manifest_file, text, mode=0o644)
+
+    @contextmanager
+    def editing(self) -> Iterator[None]:
+        """Alone with what several processes edit: orders of people, and who is held. Blocks. Raises OSError."""
+        lock = os.open(self.path / "edit.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def read_annotations(self) -> dict[str, str]:
         """Raises CliError if they are damaged."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final, final
 
+from gantry_cli.errors import CliError
 from gantry_cli.local.access import Access
 from gantry_client import Admin, ClientError, NoRoute
 from gantry_spec.broker_conf import broker_name, cluster_name
@@ -45,7 +46,7 @@ class Upkeep:
                     told += await self._topic(admin, topic, masters)
                 for group in spec.groups:
                     told += await self._consumers(admin, group)
-        except ClientError as error:
+        except (ClientError, CliError) as error:
             told = [f"topics and groups of the spec: {error}"]
             told, self._failure = [] if told == self._failure else told, told
             return told

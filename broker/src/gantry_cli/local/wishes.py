@@ -34,10 +34,11 @@ class Wishes:
 
     def clear(self, wish: str) -> None:
         """Take an obeyed order off; with the last one goes what it accepted. Raises CliError and OSError."""
-        annotations = self._state.read_annotations()
-        rest = without(annotations.get(PROMOTE, ""), wish)
-        annotations |= {PROMOTE: rest}
-        if not rest:
-            annotations.pop(PROMOTE)
-            annotations.pop(ACCEPT_LOSS, None)
-        self._state.write_annotations(annotations)
+        with self._state.editing():
+            annotations = self._state.read_annotations()
+            rest = without(annotations.get(PROMOTE, ""), wish)
+            annotations |= {PROMOTE: rest}
+            if not rest:
+                annotations.pop(PROMOTE)
+                annotations.pop(ACCEPT_LOSS, None)
+            self._state.write_annotations(annotations)

@@ -39,13 +39,14 @@ export function setToken(text) {
   }
 }
 
-/** Take a token out of the address bar, if there is one. */
+/** Take a token out of the address bar, and say whether there was one. */
 export function tokenFromAddress() {
   const parts = new URLSearchParams(location.hash.replace(/^#\/?/, ""));
   const found = parts.get("token");
-  if (found === null) return;
+  if (found === null) return false;
   setToken(found.trim());
   history.replaceState(null, "", location.pathname + location.search);
+  return true;
 }
 
 function headers(more) {

@@ -8,6 +8,7 @@ import { changed } from "./store.js";
 let current = null; // {kind, view, resolve}
 const element = document.createElement("dialog");
 element.addEventListener("close", () => {
+  if (element.open) return; // told late, of the dialog before this one
   const ended = current;
   current = null;
   render(element);
@@ -35,7 +36,8 @@ export function close(value) {
   ended?.resolve(value instanceof Event ? null : value ?? null);
 }
 
-export const isOpen = () => current !== null;
+/** Whether one is seen: Escape closes it a moment before `close` is told. */
+export const isOpen = () => element.open;
 
 /** Draw again what is open. */
 export function draw() {

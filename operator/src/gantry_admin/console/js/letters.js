@@ -76,21 +76,24 @@ async function load() {
 }
 
 async function sendOne(message) {
+  // What was asked about is what is sent, whatever is looked at by the time it is confirmed.
+  const target = within(path("dead-letters", shown.group, message.queue_id, message.queue_offset, "resend"));
   const origin = message.properties.RETRY_TOPIC ?? "the topic it came from";
   const isMeant = await confirm("Send this dead letter again?", [
     h("p", null, "It goes to ", h("b", { class: "mono" }, plain(origin)), ", to every group that reads it, also if it was sent again before."),
     h("p", { class: "faint mono" }, plain(message.message_id)),
   ], "Send it again");
   if (!isMeant) return;
-  await order(() => post(within(path("dead-letters", shown.group, message.queue_id, message.queue_offset, "resend")), {}), false);
+  await order(() => post(target, {}), false);
   open.delete(keyOf(message));
 }
 
 async function sendAll(fresh) {
+  const target = path("dead-letters", shown.group, "resend");
   const isMeant = await confirm(`Send ${plural(fresh, "dead letter")} again?`, [
     h("p", null, "Each goes to the topic it came from, and to every group that reads it. Of all brokers of the topic, not only this one; what was sent again already is left out."),
   ], `Send ${count(fresh)} again`);
-  if (isMeant) await order(() => post(path("dead-letters", shown.group, "resend"), { messages_max: BATCH }), true);
+  if (isMeant) await order(() => post(target, { messages_max: BATCH }), true);
 }
 
 /** Give one order, or the same one until nothing is left, and say what came of it. */

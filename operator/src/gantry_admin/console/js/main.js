@@ -119,6 +119,7 @@ const toField = () => document.querySelector("main [data-search], main input.mon
 
 app.replaceChildren();
 tokenFromAddress();
+addEventListener("hashchange", () => tokenFromAddress() && hurry()); // pasted into a page that is open already
 onChange(draw);
 draw();
 watch();

@@ -1,0 +1,98 @@
+"""What `gantry bundle` shows to whom: its token goes to sidecars of this group on this machine, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from local_group_kit import planned
+
+from gantry_cli.local.bundle import bundle
+from gantry_cli.local.child import boot_id_of
+from gantry_cli.local.state import GroupRecord, GroupState
+
+
+class Listener(HTTPServer):
+    """Answers everything, and puts down who showed what."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.shown: list[str | None] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Listener
+
+    def do_GET(self) -> None:
+        self.server.shown.append(self.headers["Authorization"])
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"packed")
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """To nobody."""
+
+
+@pytest.fixture
+def listeners() -> Iterator[tuple[Listener, Listener]]:
+    made = Listener(), Listener()
+    for one in made:
+        threading.Thread(target=one.serve_forever, daemon=True).start()
+    yield made
+    for one in made:
+        one.shutdown()
+        one.server_close()
+
+
+def of_one(folder: Path, sidecar: Listener, boot_id: str) -> GroupRecord:
+    """A group whose first sidecar is, as it is written down, this process, and listens there."""
+    record = planned(folder, "{}")
+    [first, *_] = record.members
+    first.sidecar_pid, first.sidecar_boot_id = os.getpid(), boot_id
+    first.sidecar_url = f"http://127.0.0.1:{sidecar.server_address[1]}"
+    GroupState(folder).write_group(record)
+    return record
+
+
+def packed(folder: Path) -> set[str]:
+    target = folder / "b.tar.gz"
+    result = CliRunner().invoke(bundle, ["--data", str(folder), "--to", str(target)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    with tarfile.open(fileobj=io.BytesIO(target.read_bytes())) as archive:
+        return {one.name.removeprefix("gantry-bundle/") for one in archive.getmembers()}
+
+
+def test_a_proxy_of_the_environment_is_not_shown_the_token(
+    tmp_path: Path, listeners: tuple[Listener, Listener], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`http_proxy` is for the rest of the world: the sidecar beside us is asked directly."""
+    sidecar, proxy = listeners
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_address[1]}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    of_one(tmp_path, sidecar, boot_id_of(os.getpid()))
+
+    found = packed(tmp_path)
+
+    assert proxy.shown == []
+    assert sidecar.shown == [f"Bearer {GroupState(tmp_path).token()}"]
+    assert "sidecars/master-0.tar.gz" in found
+
+
+def test_whoever_has_the_port_of_a_sidecar_that_is_gone_is_not_shown_the_token(
+    tmp_path: Path, listeners: tuple[Listener, Listener]
+) -> None:
+    """The supervisor was killed, and its record stands: another program may listen there by now."""
+    somebody, _ = listeners
+    of_one(tmp_path, somebody, "1-1")
+
+    found = packed(tmp_path)
+
+    assert somebody.shown == [] and "sidecars/master-0.tar.gz" not in found
