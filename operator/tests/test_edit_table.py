@@ -12,15 +12,17 @@ from edit_world.reports import name_of, object_named, object_value, value_in
 from edit_world.row import Effect, Fields, Row, Source, values_at
 from edit_world.rows_of_brokers import LIVE
 from edit_world.table import ROWS
-from objects_scene import broker_sets, facts, group, of_kind, rendered, template_hash
+from objects_scene import EVERYTHING, broker_sets, facts, group, of_kind, rendered, template_hash
 
-from gantry_operator.objects import ShardFacts
+from gantry_broker.settings import BrokerSettings
+from gantry_operator.objects import ShardFacts, configuration
 from gantry_operator.objects.base import Object
 from gantry_operator.objects.configuration import LIVE_KEYS
 from gantry_spec.manifest.changes import changes
 from gantry_spec.manifest.crd import crd
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.manifest.group import BrokerGroup
+from gantry_spec.manifest.rules import OURS
 
 PATHS = {row.path for row in ROWS}
 EDITED = [row for row in ROWS if row.effect is not Effect.REFUSED]
@@ -163,6 +165,22 @@ def test_no_edit_renames_anything(row: Row) -> None:
 def test_every_line_that_a_running_broker_takes_is_tried() -> None:
     """Those that no other field decides."""
     assert LIVE.keys() == LIVE_KEYS - {"fileReservedTime"}
+
+
+SAID_TWICE = {"shutdownTimeout", "maxMessageSize"}
+"""Keys that are rendered, and that a line of `broker` may say otherwise."""
+
+
+def test_no_line_of_a_broker_undoes_what_a_field_decides() -> None:
+    """Whatever is rendered from other fields, or known to the pod alone, is refused there and not silently dropped."""
+    buffered = {"medium": "Memory", "segmentSize": "1Mi"}
+    one = group(**EVERYTHING | {"broker": {}, "writeBuffer": buffered})
+    lines = f"{configuration.cold_conf(one, 0)}{configuration.live_conf(one)}".splitlines()
+    own = {"brokerId", "brokerIP1", "brokerMasterIP"}
+
+    assert {line.partition("=")[0] for line in lines} | own <= OURS | SAID_TWICE
+    assert not OURS & SAID_TWICE
+    assert BrokerSettings().effective().keys() >= OURS, "and each is a key that there is"
 
 
 def test_what_is_seen_of_a_group_changes_no_template() -> None:
