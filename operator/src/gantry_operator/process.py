@@ -113,7 +113,7 @@ class Operator:
             await self._listed(groups)
             keeping = asyncio.create_task(groups.run(), name="gantry-groups")
             try:
-                await self._watch(groups)
+                await self.watch(groups)
             finally:
                 keeping.cancel()
                 await asyncio.gather(keeping, return_exceptions=True)
@@ -142,13 +142,15 @@ class Operator:
             has_prometheus_rule=await _is_known(api, PROMETHEUS_RULES),
         )
 
-    async def _watch(self, groups: Groups) -> None:
+    async def watch(self, groups: Groups) -> None:
+        """Have Kopf tell what changes, until stopped."""
         namespaces = self.settings.namespaces
         await kopf.operator(
             registry=registry_of(groups, lambda: connection_of(self._configuration)),
             settings=settings_of(),
             standalone=True,
-            identity=own_identity(),  # type: ignore[arg-type]  # else Kopf asks for a user's name, and a pod's may have none
+            # Without one Kopf asks for the user's name, and a pod's user may have none.
+            identity=own_identity(),  # type: ignore[arg-type]
             clusterwide=not namespaces,
             namespaces=namespaces,
             stop_flag=self._stop,
