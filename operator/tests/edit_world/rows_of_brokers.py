@@ -115,7 +115,7 @@ PROMISES: Final = (
         changes=STARTED,
         shown=(
             Shown(CONFIG, "transientStorePoolEnable", "false", "true"),
-            Shown(POD, "spec.containers.0.resources.limits.hugepages-2Mi", ABSENT, "24Mi"),
+            Shown(POD, "spec.containers.0.resources.limits.hugepages-2Mi", ABSENT, "30Mi"),
         ),
     ),
     edit(
