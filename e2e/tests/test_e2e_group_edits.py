@@ -15,7 +15,8 @@ import pytest
 import trustme
 from edit_world.batches import Batch, batches
 from edit_world.reports import object_value, value_in
-from edit_world.row import Effect, Row, Shown, Source
+from edit_world.row import GROUP, Effect, Row, Shown, Source
+from edit_world.rows_of_groups import CERTIFICATES
 from edit_world.table import ROWS
 from gantry_cluster.api import Object
 from gantry_cluster.cluster import Cluster
@@ -97,18 +98,21 @@ class Scene:
 
     def __init__(self, spaces: Spaces, batch: Batch) -> None:
         self.batch = batch
-        self.group = spaces.group(SPACE, batch.before)
+        self.group = Group(spaces.make(SPACE), GROUP)
         self.authority = trustme.CA()
-        issued = self.authority.issue_cert("gantry")
-        chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
         self._secret("accounts", {
             "plain_acl.yml": ACCOUNTS.encode(),
             "credentials": f"accessKey: {ROOT_KEY}\nsecretKey: {ROOT_SECRET}\n".encode(),
         })  # fmt: skip
-        self._secret("certificates", {
-            "tls.crt": chain, "tls.key": issued.private_key_pem.bytes(), "ca.crt": self.authority.cert_pem.bytes(),
-        })  # fmt: skip
+        for name, ends in CERTIFICATES.items():
+            issued = self.authority.issue_cert("gantry", not_after=ends)
+            chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+            key, authority = issued.private_key_pem.bytes(), self.authority.cert_pem.bytes()
+            self._secret(name, {"tls.crt": chain, "tls.key": key, "ca.crt": authority})
         self._name_server()
+        self.group.apply(batch.before)
+        print(f"{batch.name}: healthy in {self.group.wait_healthy():.1f} s")
+        self.group.start_client()
 
     def _secret(self, name: str, data: Mapping[str, bytes]) -> None:
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
@@ -245,7 +249,7 @@ def test_a_group_is_rolled_for_it(spaces: Spaces, prepared: Cluster, batch: Batc
 @pytest.mark.parametrize("row", [row for row in ROWS if row.effect is Effect.REFUSED], ids=str)
 def test_an_edit_that_cannot_be_is_refused(spaces: Spaces, row: Row) -> None:
     """By `kubectl apply`, which says why; what stands there is what stood there."""
-    group = Group(spaces.make(SPACE), "orders")
+    group = Group(spaces.make(SPACE), GROUP)
     group.apply(row.spec(row.before))
     before: Object = group.read()["spec"]
 

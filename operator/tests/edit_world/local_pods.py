@@ -25,6 +25,7 @@ import httpx
 import trustme
 from admin_scene import NO_TLS, wait_for
 from edit_world.row import GROUP
+from edit_world.rows_of_groups import CERTIFICATES
 from objects_scene import broker_sets, containers, group, of_kind, rendered, template_hash
 
 from gantry_access import Credentials
@@ -79,6 +80,7 @@ class LocalPod:
             names.LOG_PORT: self._log,
         }
         self._name_servers: Final[dict[str, str]] = {}
+        self._secrets: Final[dict[str, dict[str, str]]] = {}
         self._token: Final = group_token(KEY, group(GROUP))
         self._make_volumes()
 
@@ -124,11 +126,13 @@ class LocalPod:
         self._mount("accounts", "plain_acl.yml", ACCOUNTS)
         self._mount("accounts", "credentials", f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
         authority = trustme.CA()
-        issued = authority.issue_cert("127.0.0.1")
-        chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
-        self._mount("certificates", "tls.crt", chain.decode())
-        self._mount("certificates", "tls.key", issued.private_key_pem.bytes().decode())
-        self._mount("certificates", "ca.crt", authority.cert_pem.bytes().decode())
+        for name, ends in CERTIFICATES.items():
+            issued = authority.issue_cert("127.0.0.1", not_after=ends)
+            self._secrets[name] = {
+                "tls.crt": "".join(blob.bytes().decode() for blob in issued.cert_chain_pems),
+                "tls.key": issued.private_key_pem.bytes().decode(),
+                "ca.crt": authority.cert_pem.bytes().decode(),
+            }
 
     def _mount(self, volume: str, name: str, text: str) -> None:
         """As kubelet does: another file under the same name."""
@@ -138,6 +142,9 @@ class LocalPod:
         os.replace(draft, path)
 
     def _start(self, template: Object) -> None:
+        for volume in template["spec"]["volumes"]:
+            for name, text in self._secrets.get(volume.get("secret", {}).get("secretName", ""), {}).items():
+                self._mount(volume["name"], name, text)
         made = containers(template)
         [conf] = [one["value"] for one in made["broker"]["env"] if one["name"] == "GANTRY_BROKER_CONF"]
         variables = {"POD_NAME": f"{GROUP}-0-master-0", "POD_NAMESPACE": "shop", "GANTRY_BROKER_CONF": self._conf(conf)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 from edit_world.making import (
@@ -19,6 +20,7 @@ from edit_world.making import (
     SAID,
     SETS,
     STARTED,
+    STATUS,
     YES,
     appearing,
     decided,
@@ -34,6 +36,17 @@ WAYS_IN: Final = ("orders-0", "orders-0-master-0", "orders-0-slave-0", "orders-n
 OUTER: Final = frozenset(f"Service/{name}-external" for name in WAYS_IN)
 OWN_NAME_SERVERS: Final = ";".join(f"orders-nameserver-{one}.orders-nameserver.shop.svc:9876" for one in (0, 1))
 HOME: Final = "StatefulSet/orders-0-master:spec"
+
+CERTIFICATES: Final = {
+    name: datetime(year, 1, 1, tzinfo=UTC) for name, year in (("certificates", 2035), ("renewed", 2036))
+}
+"""Secrets with certificates of one authority, and when these end."""
+
+
+def wall_ms(moment: datetime) -> str:
+    """As it is reported."""
+    return str(int(moment.timestamp() * 1000))
+
 
 COUNTS: Final = (
     edit(
@@ -118,12 +131,12 @@ ACCESS: Final = (
         Shown(DOOR, "plain", YES, NO),
         more=NAME_SERVER,
     ),
-    roll(
-        "access.tlsSecret", "", "certificates",
-        Shown(CONFIG, "tlsMode", "permissive", "enforcing"),
-        Shown(DOOR, "plain", YES, NO),
-        more=NAME_SERVER,
+    edit(
+        Effect.ROLL, "access.tlsSecret", "certificates", "renewed", SETS | NAME_SERVER,
+        Shown(STATUS, "certificate_ends_wall_ms", *(wall_ms(ends) for ends in CERTIFICATES.values())),
     ),
+    refused("access.tlsSecret", "", "certificates", "TLS is on from the beginning", "access.tlsSecret: switched on"),
+    refused("access.tlsSecret", "certificates", "", "TLS is on from the beginning", "access.tlsSecret: switched off"),
     edit(
         Effect.OBJECTS, "access.external.type", "None", "NodePort",
         appearing(*OUTER) | NAME_SERVER | {"NetworkPolicy/orders-nameserver"},
