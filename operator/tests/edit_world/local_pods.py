@@ -22,19 +22,19 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import httpx
-import trustme
 from admin_scene import NO_TLS, wait_for
+from edit_world.own_secrets import Secrets, certificates
 from edit_world.row import GROUP
-from edit_world.rows_of_groups import CERTIFICATES
 from objects_scene import broker_sets, containers, group, of_kind, rendered, template_hash
 
 from gantry_access import Credentials
 from gantry_broker.testing.accounts import ACCOUNTS, ADMIN
+from gantry_broker.testing.local import Dialogue
 from gantry_broker.testing.ports import free_broker_port, free_ports
 from gantry_client import Admin, ClientError, ClientSettings
 from gantry_operator.objects import configuration, group_token, names, secret
 from gantry_operator.objects.base import Object
-from gantry_remoting import ClientTlsSettings, RemotingError
+from gantry_remoting import Channel, ClientTlsSettings, RemotingError
 from gantry_status import PageReader, Phase, StatusPageError
 
 KEY: Final = bytes(32)
@@ -47,9 +47,11 @@ DROPPED: Final = ("--lease",)
 
 @final
 class LocalPod:
-    """The first member of a group's first shard. Entered and left."""
+    """A member of a group's first shard. Entered and left."""
 
-    def __init__(self, folder: Path, buffers: Path) -> None:
+    def __init__(
+        self, folder: Path, buffers: Path, *, pod: str = f"{GROUP}-0-master-0", secrets: Secrets | None = None
+    ) -> None:
         """``buffers`` is a folder in memory, for write buffers of that medium."""
         self.starts = 0
         """How often the pod was made anew."""
@@ -80,7 +82,8 @@ class LocalPod:
             names.LOG_PORT: self._log,
         }
         self._name_servers: Final[dict[str, str]] = {}
-        self._secrets: Final[dict[str, dict[str, str]]] = {}
+        self._pod: Final = pod
+        self._secrets: Final = certificates() if secrets is None else secrets
         self._token: Final = group_token(KEY, group(GROUP))
         self._make_volumes()
 
@@ -94,30 +97,42 @@ class LocalPod:
 
     def edit(self, spec: Mapping[str, Any]) -> None:
         """Be what a group with this spec is; returns when the broker is the master."""
+        if self.have(spec):
+            self.promote(EPOCH + self.starts, 2)
+
+    def have(self, spec: Mapping[str, Any]) -> bool:
+        """The same without a role; whether the pod was made anew for it."""
         one = group(GROUP, **spec)
         objects, wanted = rendered(one), template_hash(one)
         data = of_kind(objects, "ConfigMap")[f"{GROUP}-0"]["data"]
         for name, text in data.items():
             self._mount("group", name, text)
-        if wanted != self._hash and (self.is_rolling or not self.starts):
-            self._end()
-            self._hash, self._started_with = wanted, spec
-            self._start(broker_sets(objects)[f"{GROUP}-0-master"]["spec"]["template"])
-            self.starts += 1
-            self._become_master()
+        if wanted == self._hash or (self.starts and not self.is_rolling):
+            return False
+        self._end()
+        self._hash, self._started_with = wanted, spec
+        self._start(broker_sets(objects)[self._pod.rpartition("-")[0]]["spec"]["template"])
+        self.starts += 1
+        return True
 
-    def _become_master(self) -> None:
+    def promote(self, epoch: int, electable: int) -> None:
         """As the operator orders it."""
+        self._order("promote", {"epoch": epoch, "electable": [electable]})
+
+    def follow(self, epoch: int, master: LocalPod) -> None:
+        """The same."""
+        self._order("demote", {"epoch": epoch, "master": f"127.0.0.1:{master._port + 1}"})
+
+    def _order(self, what: str, order: Mapping[str, Any]) -> None:
         headers = {"Authorization": f"Bearer {self._token}"}
-        order = {"epoch": EPOCH + self.starts, "electable": [2]}
-        url = f"http://127.0.0.1:{self._http}/v1/role/promote"
+        url = f"http://127.0.0.1:{self._http}/v1/role/{what}"
         answer = httpx.post(url, json=order, headers=headers, timeout=ANSWER_S, verify=NO_TLS)
         assert answer.status_code == 200, answer.text
 
     def _make_volumes(self) -> None:
         for place in self._places.values():
             place.mkdir(parents=True, exist_ok=True)
-        known = dict.fromkeys((f"{GROUP}-0-master-0", f"{GROUP}-0"), "127.0.0.1")
+        known = dict.fromkeys((self._pod, f"{GROUP}-0"), "127.0.0.1")
         (self._places[configuration.RUN] / "addresses.json").write_text(json.dumps(known))
         made = {name: base64.b64decode(one).decode() for name, one in secret(group(GROUP), self._token)["data"].items()}
         for name in ("tokens", "read-tokens"):
@@ -125,14 +140,6 @@ class LocalPod:
         self._mount("replication", "secret", made["replication"])
         self._mount("accounts", "plain_acl.yml", ACCOUNTS)
         self._mount("accounts", "credentials", f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
-        authority = trustme.CA()
-        for name, ends in CERTIFICATES.items():
-            issued = authority.issue_cert("127.0.0.1", not_after=ends)
-            self._secrets[name] = {
-                "tls.crt": "".join(blob.bytes().decode() for blob in issued.cert_chain_pems),
-                "tls.key": issued.private_key_pem.bytes().decode(),
-                "ca.crt": authority.cert_pem.bytes().decode(),
-            }
 
     def _mount(self, volume: str, name: str, text: str) -> None:
         """As kubelet does: another file under the same name."""
@@ -147,7 +154,7 @@ class LocalPod:
                 self._mount(volume["name"], name, text)
         made = containers(template)
         [conf] = [one["value"] for one in made["broker"]["env"] if one["name"] == "GANTRY_BROKER_CONF"]
-        variables = {"POD_NAME": f"{GROUP}-0-master-0", "POD_NAMESPACE": "shop", "GANTRY_BROKER_CONF": self._conf(conf)}
+        variables = {"POD_NAME": self._pod, "POD_NAMESPACE": "shop", "GANTRY_BROKER_CONF": self._conf(conf)}
         with suppress(FileNotFoundError):
             (self._places[configuration.RUN] / "status").unlink()
         run = str(self._places[configuration.RUN])
@@ -267,6 +274,18 @@ class LocalPod:
             "topics": {name: {"queues": one.write_queue_nums} for name, one in topics.items()},
             "groups": {name: {"retryMax": one.retry_max_times} for name, one in groups.items()},
         }
+
+    async def write(self, count: int = 20) -> None:
+        """So many messages, all acknowledged."""
+        may = self._as_we_may()
+        assert may.credentials is None, "nobody writes where accounts are asked for"
+        tls = None if may.tls is None else may.tls.client_context()
+        channel = await Channel.connect(self._address, on_request=lambda command, channel: None, tls=tls)
+        try:
+            for _ in range(count):
+                await Dialogue(channel, []).send_ok(b"x" * 1000)
+        finally:
+            await channel.close()
 
     async def door(self) -> dict[str, str]:
         """Whether a client that shows nothing is answered."""
