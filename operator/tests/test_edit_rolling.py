@@ -106,3 +106,6 @@ def test_an_edit_over_which_they_could_not_meet_is_refused(pair: Pair, row: Row)
     pair.second.follow(1000, pair.first)
 
     assert not follows(pair.first, NEVER_S)
+    assert pair.second.have(row.spec(row.before))
+    pair.second.follow(1000, pair.first)
+    assert follows(pair.first, FOLLOWS_S), "it was the edit"
