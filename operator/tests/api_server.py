@@ -29,7 +29,8 @@ class ApiServer:
     """Questions to it."""
 
     def __init__(self, port: int) -> None:
-        self._url = f"https://127.0.0.1:{port}"
+        self.url = f"https://127.0.0.1:{port}"
+        self.token = TOKEN
         self._tls = ssl.create_default_context()
         self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE  # it made its certificate just now
 
@@ -37,7 +38,7 @@ class ApiServer:
         """Status and answer."""
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, headers, method=method)
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, context=self._tls, timeout=30) as answer:
                 return answer.status, _value(answer.read())
