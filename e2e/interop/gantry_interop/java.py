@@ -96,7 +96,7 @@ def class_path(module: str) -> str:
 
 
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""A program that lives for seconds spends most of them, on every core, in the compiler that would make it fast later."""
+"""A program that lives for seconds spends most of them in the compiler that would make it fast later."""
 
 
 @dataclass(frozen=True)
