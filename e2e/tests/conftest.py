@@ -7,20 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gantry_cluster import look, making
+from gantry_cluster import look, making, our_images
 from gantry_cluster.cluster import Cluster, Plan
-from gantry_cluster.commands import run
 from gantry_cluster.groups import install_operator
 from gantry_cluster.places import Folder
 
-ROOT = Path(__file__).resolve().parents[2]
-ARCHIVE = ROOT / ".image" / "gantry.tar"
-OPERATOR_ARCHIVE = ROOT / ".image" / "gantry-operator.tar"
-SCRIPTS = ROOT / "scripts"
 LOCK = Path("/run/lock/gantry-cluster-tests")
 NODES = 3
 HUGE_PAGES = 32
-SCRIPT_SECONDS_MAX = 1200
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +27,8 @@ def whole_machine() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def image_archive() -> Path:
-    """Our image as a file, built when there is none; tests of the cluster itself want no newer one than there is."""
-    if not ARCHIVE.exists():
-        for words in ([SCRIPTS / "local-base"], [SCRIPTS / "image", "gantry-base"], [SCRIPTS / "image-archive"]):
-            run(*words, seconds_max=SCRIPT_SECONDS_MAX)
-    return ARCHIVE
+    """Our image as a file, built when there is none of the sources that are here."""
+    return our_images.BROKER.fresh()
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +47,8 @@ def cluster(whole_machine: None, image_archive: Path, tmp_path_factory: pytest.T
 
 @pytest.fixture(scope="session")
 def operator_archive(image_archive: Path) -> Path:
-    """The operator's image as a file, built when there is none."""
-    if not OPERATOR_ARCHIVE.exists():
-        for words in ([SCRIPTS / "local-base"], [SCRIPTS / "image-operator", "gantry-base"]):
-            run(*words, seconds_max=SCRIPT_SECONDS_MAX)
-    return OPERATOR_ARCHIVE
+    """The operator's image as a file, built when there is none of the sources that are here."""
+    return our_images.OPERATOR.fresh()
 
 
 @pytest.fixture(scope="module")

@@ -23,26 +23,46 @@ START_S = 90.0
 class ApiServer:
     """Questions to it."""
 
-    def __init__(self, port: int) -> None:
-        self._url = f"https://127.0.0.1:{port}"
+    def __init__(self, port: int, authority: Path) -> None:
+        self._authority = authority
+        self.url = f"https://127.0.0.1:{port}"
         self._tls = ssl.create_default_context()
         self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE  # it made its certificate just now
 
-    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
-        """Status and answer."""
+    def ask(
+        self, method: str, path: str, body: Any = None, kind: str = "application/json", *, user: str = ""
+    ) -> tuple[int, Any]:
+        """Status and answer; as the administrator, or as a user."""
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
+        headers |= {"Impersonate-User": user} if user else {}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, headers, method=method)
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, context=self._tls, timeout=30) as answer:
                 return answer.status, _value(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, _value(error.read())
 
-    def apply(self, path: str, document: dict[str, Any], *, is_dry: bool = False) -> tuple[int, Any]:
+    def apply(self, path: str, document: dict[str, Any], *, is_dry: bool = False, user: str = "") -> tuple[int, Any]:
         """Server-side apply, as the operator does it."""
         flags = "?fieldManager=test&force=true" + ("&dryRun=All" if is_dry else "")
-        return self.ask("PATCH", path + flags, document, "application/apply-patch+yaml")
+        return self.ask("PATCH", path + flags, document, "application/apply-patch+yaml", user=user)
+
+    def kubeconfig(self, folder: Path, namespace: str, account: str) -> Path:
+        """A way in for whoever runs under a service account, with a token that the API server made for it."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        status, answer = self.ask("POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"})
+        assert status == 201, answer
+        cluster = {"server": self.url, "certificate-authority": str(self._authority)}
+        document = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": account}}],
+            "clusters": [{"name": "here", "cluster": cluster}],
+            "users": [{"name": account, "user": {"token": answer["status"]["token"]}}],
+        }  # fmt: skip
+        target = folder / f"{account}.kubeconfig"
+        target.write_text(json.dumps(document))
+        return target
 
     def is_ready(self) -> bool:
         """Whether it answers."""
@@ -67,7 +87,7 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
              "--service-account-issuer=https://example.com", f"--service-account-key-file={folder}/accounts.pub",
              f"--service-account-signing-key-file={folder}/accounts.key", "--authorization-mode=RBAC",
              "--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount")  # fmt: skip
-        server = ApiServer(port)
+        server = ApiServer(port, folder / "certs" / "apiserver.crt")
         deadline = time.monotonic() + START_S
         while not server.is_ready():
             assert time.monotonic() < deadline, (folder / "kube-apiserver.log").read_text()[-2000:]
