@@ -29,12 +29,6 @@ def images(group: Group) -> set[str]:
     return {container["image"] for pod in pods if pod is not None for container in pod["spec"]["containers"]}
 
 
-def claims(group: Group) -> dict[str, Object]:
-    """The claims of its brokers, by name."""
-    found = group.space.cluster.api.items(group.space.path("persistentvolumeclaims"))
-    return {claim["metadata"]["name"]: claim for claim in found}
-
-
 def test_a_new_image_is_rolled_out_without_loss(spaces: Spaces, operated: Cluster) -> None:
     """Slaves first, the master last, after its role has moved."""
     operated.name_image("localhost/gantry:latest", NEW_IMAGE)
@@ -58,10 +52,10 @@ def test_volumes_grow_while_clients_go_on(spaces: Spaces) -> None:
         group.apply(SMALL | {"storage": {"size": "2Gi"}})
         wait_until(
             "claims that ask for 2Gi",
-            lambda: all(asked(claim) == 2 << 30 for claim in claims(group).values()),
+            lambda: all(asked(claim) == 2 << 30 for claim in group.claims().values()),
             NOTICED_SECONDS_MAX,
         )
-        for name in claims(group):
+        for name in group.claims():
             path = f"{group.space.path('persistentvolumeclaims')}/{name}/status"
             group.space.cluster.api.merge(path, {"status": {"capacity": {"storage": "2Gi"}}})
 
@@ -99,9 +93,7 @@ def test_shards_come_and_go_with_nothing_lost(spaces: Spaces) -> None:
     wait_until("queues of the second shard", lambda: "orders-1" in group.gantry("topic", "route", TOPIC), 90)
     started = time.monotonic()
     group.apply(SMALL)
-    wait_until(
-        "the end of the second shard", lambda: len(group.brokers()) == 2, SCALE_SECONDS_MAX
-    )
+    wait_until("the end of the second shard", lambda: len(group.brokers()) == 2, SCALE_SECONDS_MAX)
     print(f"RESULT an empty shard is gone {time.monotonic() - started:.1f} s after the edit")
     assert group.wait_healthy() < NOTICED_SECONDS_MAX
 

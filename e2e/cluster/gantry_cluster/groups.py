@@ -103,6 +103,11 @@ class Group:
         found = self.space.cluster.api.items(f"{self.space.path('pods')}?labelSelector={selector}")
         return sorted(pod["metadata"]["name"] for pod in found)
 
+    def claims(self) -> dict[str, Object]:
+        """The claims in its namespace, by name."""
+        found = self.space.cluster.api.items(self.space.path("persistentvolumeclaims"))
+        return {claim["metadata"]["name"]: claim for claim in found}
+
     def node_of(self, pod: str) -> str:
         """Where a pod runs."""
         found = self.space.read_pod(pod)
