@@ -9,11 +9,11 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from gantry_cluster.api import Object
-from gantry_cluster.cluster import Cluster, condition
 from gantry_cluster.clients import PodLoad
+from gantry_cluster.cluster import Cluster, condition
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import DeadlineExceeded
 from gantry_cluster.faults import inside
@@ -192,7 +192,7 @@ class Group:
         return self._started("in_pod", topic, "--queues", str(queues), *words, is_direct=is_direct)
 
     def application(self, topic: str, *, first: int = 20) -> PodLoad:
-        """An ordinary client in the client's pod, which sends steadily; it is there after its first acknowledgements."""
+        """An ordinary client in the client's pod, which sends steadily; entered when it has its first answers."""
         return self._started("steady", topic, "--first", str(first))
 
     def _started(self, module: str, topic: str, *words: str, is_direct: bool = False) -> PodLoad:

@@ -33,7 +33,7 @@ UNCOMMITTED: Final[Object] = BUFFERED | {
         "commitCommitLogLeastPages": "1000000",
     }
 }
-"""The same, and nothing leaves a buffer by itself: what survives a crash of the process has been replayed from there."""
+"""The same, and nothing leaves a buffer by itself: what survives a crash has been replayed from there."""
 
 TWO_SLAVES: Final[Object] = SMALL | {"slaves": 2}
 """One of two slaves is waited for, so one broker may be away."""
