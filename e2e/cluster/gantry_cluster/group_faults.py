@@ -19,8 +19,8 @@ NOTICED_SECONDS_MAX: Final = 120.0
 OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 BROKER: Final = "broker"
 SIDECAR: Final = "sidecar"
-KILL_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
-BROKER: Final = """
+OPERATOR_CONTAINER: Final = "operator"
+KILL_BROKER: Final = """
 import os, signal
 for name in filter(str.isdigit, os.listdir("/proc")):
     fields = open(f"/proc/{name}/stat").read().rpartition(")")[2].split()
@@ -96,5 +96,5 @@ def leader(cluster: Cluster) -> str:
 def leader_stopped(cluster: Cluster) -> Iterator[str]:
     """The operator that acts does nothing, and goes on in the end with all that it believed before."""
     pod = leader(cluster)
-    with stopped_container(Namespace(cluster, SYSTEM), pod, OPERATOR):
+    with stopped_container(Namespace(cluster, SYSTEM), pod, OPERATOR_CONTAINER):
         yield pod
