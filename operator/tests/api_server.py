@@ -13,11 +13,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gantry_broker.testing.ports import free_ports
 from gantry_broker.testing.programs import kubernetes_program
 
+ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-an-administrator"
 START_S = 90.0
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
+GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
 
 
 class ApiServer:
@@ -70,6 +75,21 @@ class ApiServer:
             return self.ask("GET", "/readyz")[0] == 200
         except (OSError, urllib.error.URLError):
             return False
+
+
+@contextmanager
+def groups_server(folder: Path) -> Iterator[ApiServer]:
+    """One with the definition of groups and two namespaces, which take restricted pods only."""
+    with api_server(folder) as made:
+        status, answer = made.apply(DEFINITION, yaml.safe_load((ROOT / "manifests/crd.yaml").read_text()))
+        assert status == 201, answer
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        for name in ("shop", "gantry-system"):
+            document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+            assert made.apply(f"/api/v1/namespaces/{name}", document)[0] == 201
+        while made.ask("GET", GROUPS)[0] != 200:
+            pass
+        yield made
 
 
 @contextmanager
