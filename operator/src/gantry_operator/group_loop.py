@@ -42,7 +42,7 @@ from gantry_spec.decide import decide
 from gantry_spec.decide.decision import Condition, Decision
 from gantry_spec.explain import explain
 from gantry_spec.ledger import Ledger
-from gantry_spec.manifest.annotations import PAUSED, Wanted, wanted
+from gantry_spec.manifest.annotations import Wanted, standing, wanted
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.reading import group_of
@@ -282,12 +282,12 @@ class GroupLoop:
 
 
 def _wanted(document: Object) -> tuple[Wanted, str]:
-    """What people ask for. Orders that cannot be understood are not obeyed; a pause that is misspelled is one."""
+    """What people ask for. Orders that cannot be understood are not obeyed; what stands goes on standing."""
     annotations = annotations_of(document)
     try:
         return wanted(annotations), ""
     except ManifestError as error:
-        return Wanted(is_paused=annotations.get(PAUSED, "false") != "false"), str(error)
+        return standing(annotations), str(error)
 
 
 def _complaint(kind: str, text: str) -> Condition | None:
