@@ -46,6 +46,9 @@ def test_a_healthy_group_is_left_alone() -> None:
         "DurabilityMet": True,
         "Progressing": False,
         "Degraded": False,
+        "Fenced": False,
+        "Hibernated": False,
+        "ScalingIn": False,
         "Paused": False,
     }
 
