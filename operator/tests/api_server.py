@@ -17,6 +17,9 @@ from gantry_broker.testing.ports import free_ports
 from gantry_broker.testing.programs import kubernetes_program
 
 TOKEN = "a-token-of-an-administrator"
+PERSON = "jane"
+PERSON_TOKEN = "a-token-of-a-person"
+"""Of somebody who may only what a test lets her."""
 START_S = 90.0
 
 
@@ -24,7 +27,7 @@ class ApiServer:
     """Questions to it."""
 
     def __init__(self, port: int) -> None:
-        self._url = f"https://127.0.0.1:{port}"
+        self.url = f"https://127.0.0.1:{port}"
         self._tls = ssl.create_default_context()
         self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE  # it made its certificate just now
 
@@ -32,7 +35,7 @@ class ApiServer:
         """Status and answer."""
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, headers, method=method)
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, context=self._tls, timeout=30) as answer:
                 return answer.status, _value(answer.read())
@@ -56,7 +59,7 @@ class ApiServer:
 def api_server(folder: Path) -> Iterator[ApiServer]:
     """One of its own for a test or a module of tests."""
     store, peers, port = free_ports(3)
-    (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n")
+    (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n{PERSON_TOKEN},{PERSON},2\n")
     _make_keys(folder)
     url = f"http://127.0.0.1:{store}"
     with ExitStack() as stack:
