@@ -144,7 +144,7 @@ def test_without_rights_the_status_of_the_group_is_shown_and_what_lacks_is_said(
     least = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json", context="jane").stdout, type=GroupLook)
 
     assert looking.exit_code == 0 and "orders-0-master-0" in looking.stdout
-    assert "not seen: what the sidecars say now: you may not create pods/exec in namespace shop" in looking.stdout
+    assert "not seen: what the sidecars say now: you may not get pods/exec in namespace shop" in looking.stdout
     assert "shard 0: as the operator wrote it" in explained.stdout
     assert "this is what the operator has written last" in explained.stdout
     assert (least.phase, least.members) == ("Ready", [])

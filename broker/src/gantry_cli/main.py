@@ -44,11 +44,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "migrate": Entry("gantry_cli.migrate", "migrate", "Take over from a running broker of RocketMQ's."),
     },
     "Look": {
-        "status": Entry(
-            "gantry_cli.status",
-            "status",
-            "Show name servers, brokers, topics and groups, or a group in a Kubernetes cluster.",
-        ),
+        "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),
         "explain": Entry(
             "gantry_cli.local.explain", "explain", "Say what would happen if a master of the group died now."
         ),

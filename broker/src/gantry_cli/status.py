@@ -61,14 +61,15 @@ def status(
     group: str | None, target: Target, may_exec: bool,
     name_server: str, data: Path, with_internal: bool, page: Path | None, is_watching: bool, form: Form,
 ) -> None:  # fmt: skip
-    """Show name servers, brokers, topics and groups, or a group in a Kubernetes cluster.
+    """Show name servers, brokers, topics and groups.
 
     Of a group that `gantry up` runs here its members are shown, too, what is at risk, and what is being done.
 
     Rates are each broker's own averages over ten seconds; totals count since the broker started. A broker that does not
     answer is shown as such, and the exit code is then 1.
 
-    Of bg/GROUP it shows shards, brokers, and what is at risk; the exit code is 1 when a shard does not acknowledge.
+    Of bg/GROUP, a group in a Kubernetes cluster, shards and brokers are shown, what is at risk, and what is being done;
+    the exit code is 1 when a shard does not acknowledge.
 
     With --page the exit code says how the broker is: 0 serving, 4 silent (dead, or its event loop stands still), 5 it
     lives and does not serve, or has ended; 3 there is no page, 1 it cannot be read.

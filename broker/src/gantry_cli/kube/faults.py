@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Final, final
 
@@ -10,6 +11,8 @@ from gantry_cli.errors import Absent, CliError
 from gantry_cli.kube.kinds import GROUPS, Kind
 
 MESSAGE_MAX: Final = 400
+_CANNOT: Final = re.compile(r'cannot (\w+) resource "([^"]+)"')
+"""As the API server says which right lacks: for the same question versions of it want different ones."""
 
 
 @final
@@ -39,7 +42,9 @@ class Refusal(Exception):
     def short(self) -> str:
         """In a few words, for a remark beside other things."""
         if self.is_forbidden:
-            return f"you may not {self.verb} {self.what}"
+            said = _CANNOT.search(self.message)
+            verb, noun = (said[1], said[2]) if said is not None else (self.verb, self.what.partition(" ")[0])
+            return f"you may not {verb} {noun} {self.what.partition(' ')[2]}".strip()
         return f"{self.verb} {self.what}: {self.message or f'status {self.status}'}"
 
 

@@ -66,16 +66,16 @@ class Inside:
     def _one(self, pod: str) -> Answer:
         asked_ms = now_ms()
         if self.refused:
-            return Answer(asked_ms, asked_ms, {}, self.refused)
+            return Answer(asked_ms, asked_ms, {}, "")
         try:
             data = self.run(pod, ["gantry", "pod", "ask", STATUS, ROLE], ASK_S)
             said = json.loads(data)
             documents = {path: one["said"] for path, one in said.items() if one.get("status") == 200}
             faults = [str(one.get("reason") or one.get("status")) for one in said.values() if one.get("status") != 200]
         except Refusal as refusal:
-            if refusal.is_forbidden:
+            if refusal.is_forbidden:  # one for all: it is said once, and not of each
                 self.refused = refusal.short
-            return Answer(asked_ms, now_ms(), {}, refusal.short if refusal.is_forbidden else refusal.message)
+            return Answer(asked_ms, now_ms(), {}, "" if refusal.is_forbidden else refusal.message)
         except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
             return Answer(asked_ms, now_ms(), {}, "what came from inside of the pod is no answer of a sidecar")
         return Answer(asked_ms, now_ms(), documents, "" if STATUS in documents else "; ".join(faults)[:REASON_MAX])

@@ -19,7 +19,8 @@ SHARD_COLUMNS: Final = ("shard", "master", "epoch", "in sync", "lag", "at risk",
 MEMBER_COLUMNS: Final = (
     *("pod", "role", "epoch", "state", "wrote", "confirmed", "flushed", "behind", "machine", "remarks"),
 )
-BAD_WHEN_SO: Final = ("Degraded", "Paused", "Progressing")
+GOOD_WHEN_SO: Final = ("Ready", "Available", "Replicating", "DurabilityMet", "HugePagesReady")
+"""Conditions that a healthy group has. Of others it is said when they are so, or have something to say."""
 
 
 def render(look: GroupLook) -> Iterator[RenderableType]:
@@ -31,7 +32,8 @@ def render(look: GroupLook) -> Iterator[RenderableType]:
         yield table("Brokers", MEMBER_COLUMNS, map(_member_row, look.members), right=("epoch", *MEMBER_COLUMNS[4:8]))
     yield from (_ledger_line(look.group, ledger) for ledger in look.ledgers)
     for one in look.conditions:
-        if one.status == ("True" if one.type in BAD_WHEN_SO else "False") or one.status == "Unknown":
+        is_usual = one.status == "True" if one.type in GOOD_WHEN_SO else one.status == "False" and not one.message
+        if not is_usual:
             yield f"{one.type} is {one.status}: {one.reason}{f' ({one.message})' if one.message else ''}"
     yield from (f"asked for: {name}={text}" for name, text in look.orders.items())
     yield from (f"shard {shard.number}: waits: {reason}" for shard in look.shards for reason in shard.blocked_by)
