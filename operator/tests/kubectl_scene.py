@@ -152,8 +152,10 @@ class Scene:
              "durability": well, "decision": words | {"ifMasterDies": []}},
         ]  # fmt: skip
         available = {"type": "Available", "status": "False" if fenced else "True",
-                     "reason": "Fenced" if fenced else "EveryShardAcknowledges", "message": "", "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
-        held = available | {"type": "Fenced", "status": "True" if fenced else "False", "message": fenced}
+                     "reason": "Fenced" if fenced else "EveryShardAcknowledges", "message": "",
+                     "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}  # fmt: skip
+        held = available | {"type": "Fenced", "status": "True" if fenced else "False", "message": fenced,
+                            "reason": "ByAnnotation" if fenced else "NotFenced"}  # fmt: skip
         status = {"phase": "Ready", "ready": "2/2", "observedGeneration": 1, "eachShard": shards,
                   "conditions": [available, held]}  # fmt: skip
         self.merge(f"{groups_path()}/orders/status", {"status": status})

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 from urllib.parse import quote, urlencode
 
+import yaml
+
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.kube.faults import Refusal, near, what_of
 from gantry_cli.kube.kinds import Kind
@@ -27,6 +29,8 @@ LIST_LIMIT: Final = 500
 ANSWER_BYTES_MAX: Final = 64 << 20
 FIELD_MANAGER: Final = "gantry-cli"
 IN_CLUSTER_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+BROKEN: Final = (yaml.YAMLError, OSError, ValueError, LookupError, TypeError, AttributeError)
+"""What the package raises for a kubeconfig that has not the form of one."""
 INSTALL: Final = "pip install 'gantry-mq[kubernetes]'"
 
 
@@ -167,7 +171,7 @@ def connect(target: Target) -> Cluster:
     settings = Configuration()
     try:
         context, namespace = _load(target, settings)
-    except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+    except (config.ConfigException, *BROKEN) as error:
         raise CliError(f"the kubeconfig cannot be used: {_reason(error)}", "see `kubectl config view`") from error
     if not settings.verify_ssl:  # as the kubeconfig says; kubectl says nothing to it, either
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)

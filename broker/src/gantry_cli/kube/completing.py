@@ -7,6 +7,8 @@ nothing to offer.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from typing import Final
@@ -52,13 +54,21 @@ def names(context: click.Context, kind: str, *, is_namespaced: bool = True) -> l
 
 
 def _lines(words: Sequence[str]) -> list[str]:
+    nowhere = subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            ["kubectl", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired, ValueError):
+        child = subprocess.Popen(
+            ["kubectl", *words], stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+    except (OSError, ValueError):
         return []
-    return done.stdout.split() if done.returncode == 0 else []
+    with child:
+        try:
+            output, _ = child.communicate(timeout=ANSWER_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)  # and whatever it has started to log in with
+            return []
+    return output.split() if child.returncode == 0 else []
 
 
 def _items(found: object, incomplete: str) -> list[CompletionItem]:

@@ -4,7 +4,7 @@
       group.yaml  look.json                    the group, and what `gantry status` says of it
       objects/KIND/NAME.yaml                   everything that the operator has made of it, but Secrets
       events.yaml                              of all of these
-      logs/POD/CONTAINER.log, .previous.log    the end of what containers have written, in the run before, too
+      logs/POD/CONTAINER.log, .previous.log    the end of what containers have written
       sidecars/POD.tar.gz                      what each sidecar packs of its broker
       operator/                                its Deployment, pods and logs
       nodes/NAME.yaml                          machines on which its pods are

@@ -80,12 +80,13 @@ def _connection(scheme: str, host: str, port: int) -> http.client.HTTPConnection
 
 
 def _first_token(path: Path) -> str:
-    """Of a file with lines `NAME:TOKEN`; none if there is no such file."""
+    """Of a file with lines `NAME:TOKEN` and comments; none if there is no such file."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
-    return next((line.strip().partition(":")[2] or line.strip() for line in lines if line.strip()), "")
+    said = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return (said[0].partition(":")[2] or said[0]) if said else ""
 
 
 def _reason(status: int, body: bytes) -> str:
