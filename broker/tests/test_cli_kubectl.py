@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -143,7 +144,7 @@ def test_a_token_of_a_service_account_is_known_by_its_form() -> None:
 
 def test_an_object_loses_values_and_keeps_the_names_of_secrets() -> None:
     """Variables, arguments, annotations of kubectl; where a pod has its Secrets from stays: a fault may be there."""
-    pod = {
+    pod: dict[str, Any] = {
         "metadata": {
             "managedFields": [{}],
             "annotations": {"kubectl.kubernetes.io/last-applied-configuration": SECRET, "example.com/token": SECRET},

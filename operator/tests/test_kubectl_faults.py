@@ -322,7 +322,8 @@ def test_pods_have_the_names_that_the_operator_gives_them() -> None:
     for shard, member in ((0, 1), (12, 2), (3, 10)):
         pod = names.member_pod("orders-1", shard, member)
         assert naming.pod_of("orders-1", shard, member) == pod
-        assert naming.place_of("orders-1", pod) == names.member_of("orders-1", pod) == (shard, member)
+        ours, theirs = naming.place_of("orders-1", pod), names.member_of("orders-1", pod)
+        assert (ours, theirs) == ((shard, member), (shard, member))
     assert naming.lease_of("orders", 3) == names.shard_name("orders", 3)
     for stranger in ("orders-1-0-master-1", "orders-1-nameserver-0", "other-0-master-0", "orders-1-0-slave-x"):
         assert naming.place_of("orders-1", stranger) is None

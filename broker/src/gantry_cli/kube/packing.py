@@ -10,8 +10,8 @@
       nodes/NAME.yaml                          machines on which its pods are
       versions.json  left-out.txt              what could not be had, and why
 
-Secrets are never asked for. Whatever is asked for goes through ``scrub``. One may lack rights to any of it: what is left
-out is named with the right that lacks, and the rest is there.
+Secrets are never asked for. Whatever is asked for goes through ``scrub``. One may lack rights to any of it: what is
+left out is named with the right that lacks, and the rest is there.
 """
 
 from __future__ import annotations
