@@ -174,6 +174,31 @@ def test_a_status_of_another_version_is_shown_as_far_as_it_goes(server: Answerin
     assert (document["phase"], [one["number"] for one in document["shards"]]) == ("New", [0])
 
 
+def test_what_others_have_written_moves_no_terminal(server: Answering, tmp_path: Path) -> None:
+    """An event, a condition, an annotation with escape sequences, and with what would be markup, are shown as text."""
+    evil = "\x1b]0;owned\x07[/bold] [red]text[/red] \x1b[2J"
+    condition = {"type": "Available", "status": "False", "reason": "NoMaster", "message": evil}
+    event = {"reason": "Said", "message": evil, "type": "Normal", "lastTimestamp": "2026-01-01T00:00:00Z"}
+    metadata = GROUP["metadata"] | {"annotations": {"gantry.dev/promote": evil}}
+    shard = {"number": 0, "master": evil, "decision": {"action": evil, "blockedBy": [evil], "ifMasterDies": [evil]}}
+    status = {"phase": evil, "conditions": [condition], "eachShard": [shard]}
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        if path.endswith("/events"):
+            return 200, json.dumps({"items": [event]}).encode()
+        return (200, group_with(status=status, metadata=metadata)) if path.endswith("/orders") else served(path)
+
+    server.answer = answer
+
+    screens = [kubectl(tmp_path, server.url, command, "orders").output for command in ("status", "explain")]
+    refused = kubectl(tmp_path, server.url, "promote", "orders", "0", "--timeout", "0.1")
+
+    for text in (*screens, refused.output):
+        assert "\x1b" not in text and "\x07" not in text
+    assert screens[0].count("[/bold] [red]text[/red]") >= 4
+    assert "[/bold] [red]text[/red]" in screens[1]
+
+
 def test_an_api_server_that_goes_away_is_waited_for(
     server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from api_server import api_server
 from kubectl_scene import BEHIND, EPOCH, PODS, SECRET, WROTE, Scene
 from scripted_kubelet import Outcome, scripted_kubelet
 
+from gantry_cli.kube import ordering
+from gantry_cli.kube.cluster import Cluster
 from gantry_cli.kube.documents import GroupLook, KubeExplainDocument, OrderDocument
 
 pytestmark = pytest.mark.needs_api_server
@@ -187,6 +189,16 @@ def test_promote_waits_until_the_new_master_is_named(scene: Scene) -> None:
     assert (document.before_master, document.before_epoch) == ("orders-0-master-0", EPOCH)
 
 
+def test_a_status_of_before_is_believed_without_the_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: whoever takes the status as it stands when the order is gone names the wrong master."""
+    monkeypatch.setattr(ordering.Waiting, "_is_written", lambda self, epoch: lambda document: True)
+
+    with scene.meanwhile(lambda: obey(scene, 2, 4_000)):
+        result = scene.kubectl("promote", "orders", "0", "-O", "json")
+
+    assert msgspec.json.decode(result.stdout, type=OrderDocument).master == "orders-0-master-0"
+
+
 def test_promote_says_when_somebody_else_became_the_master(scene: Scene) -> None:
     """An order that was taken off is not an order that was done."""
     with scene.meanwhile(lambda: obey(scene, 1, 5_000)):
@@ -271,10 +283,16 @@ def test_fence_waits_until_the_operator_says_that_it_stands(scene: Scene) -> Non
     assert scene.annotations()["gantry.dev/fence"] == "1"
 
 
-def test_whoever_is_faster_is_not_overwritten(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compares", [True, False], ids=["compared", "twin"])
+def test_whoever_is_faster_is_not_overwritten(scene: Scene, monkeypatch: pytest.MonkeyPatch, compares: bool) -> None:
     """An order that comes between reading and writing stays: the patch is for the version that was read."""
-    from gantry_cli.kube import ordering
+    if not compares:
+        patch = Cluster.patch
 
+        def careless(self: Cluster, kind: Any, name: str, change: Any) -> Any:
+            return patch(self, kind, name, {"metadata": {"annotations": change["metadata"]["annotations"]}})
+
+        monkeypatch.setattr(Cluster, "patch", careless)
     real, others = ordering.with_promotion, ["1=2@faster"]
 
     def slow(*arguments: Any) -> Any:
@@ -286,7 +304,7 @@ def test_whoever_is_faster_is_not_overwritten(scene: Scene, monkeypatch: pytest.
     monkeypatch.setattr(ordering, "with_promotion", slow)
 
     assert scene.kubectl("promote", "orders", "0", "--timeout", "0").exit_code == 0
-    assert scene.annotations()["gantry.dev/promote"].startswith("1=2@faster,0@")
+    assert scene.annotations()["gantry.dev/promote"].startswith("1=2@faster,0@" if compares else "0@")
 
 
 # -- bundle ------------------------------------------------------------------------------------------------------------
@@ -322,6 +340,20 @@ def test_a_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path) -> No
     assert not [name for name, data in found.items() if SECRET.encode() in data or "secret" in name]
     assert json.loads(found["versions.json"])["api_server"]["major"] == "1"
     assert [line for line in found["left-out.txt"].decode().splitlines() if "monitor" in line] == []
+
+
+def test_without_scrubbing_a_bundle_has_secrets_in_it(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: what is looked for above is there to be found."""
+    monkeypatch.setattr("gantry_cli.kube.packing.scrubbed", lambda value: value)
+    file = tmp_path / "orders.tar.gz"
+
+    assert scene.kubectl("bundle", "orders", "--to", str(file)).exit_code == 0
+
+    assert [name for name, data in packed(file).items() if SECRET.encode() in data] == [
+        "objects/configmaps/orders-0.yaml"
+    ]
 
 
 def test_a_bundle_without_rights_names_what_lacks(scene: Scene, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Refusal(Exception):
         """The kind, and where: `pods in namespace shop`."""
         self.status: Final = status
         """Of HTTP; 0 for no answer."""
-        self.message: Final = " ".join(message.split())[:MESSAGE_MAX]
+        self.message: Final = harmless(" ".join(message.split()))[:MESSAGE_MAX]
         self.is_unserved: Final = not is_ours
         """Whether the API server does not know the kind at all."""
 
@@ -46,6 +46,11 @@ class Refusal(Exception):
             verb, noun = (said[1], said[2]) if said is not None else (self.verb, self.what.partition(" ")[0])
             return f"you may not {verb} {noun} {self.what.partition(' ')[2]}".strip()
         return f"{self.verb} {self.what}: {self.message or f'status {self.status}'}"
+
+
+def harmless(text: str) -> str:
+    """Without characters that a terminal obeys: what comes from a cluster may have been written by anybody."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
 def what_of(kind: Kind, namespace: str, part: str = "") -> str:

@@ -23,7 +23,7 @@ import click
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.kube.cluster import Cluster, Object, Target
 from gantry_cli.kube.documents import OrderDocument, ShardLook
-from gantry_cli.kube.faults import Refusal, line_of
+from gantry_cli.kube.faults import Refusal, harmless, line_of
 from gantry_cli.kube.groups import group_again, open_group
 from gantry_cli.kube.kinds import GROUPS, LEASES
 from gantry_cli.kube.look import group_from, shards_of
@@ -228,10 +228,10 @@ class Waiting:
                 trouble = refusal.short  # an API server that is away comes back, and the order stands meanwhile
             now_s = time.monotonic()
             if now_s > deadline:
-                raise CliError(f"not done after {self._asked.timeout_s:g} s: {trouble}", "the order stands")
+                raise CliError(f"not done after {self._asked.timeout_s:g} s: {harmless(trouble)}", "the order stands")
             if trouble != self._said and now_s > self._began_s + SHOW_S:
                 self._said = trouble
-                click.echo(trouble, err=True)
+                click.echo(harmless(trouble), err=True)
             document = None
             time.sleep(POLL_S)
 

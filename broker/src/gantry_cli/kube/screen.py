@@ -1,14 +1,21 @@
-"""A group in a cluster for people: shards, brokers, what is at risk, what is done, what happened lately."""
+"""A group in a cluster for people: shards, brokers, what is at risk, what is done, what happened lately.
+
+Much of it was written by others: whoever may create an event may write anything into it. So nothing in it is taken for
+markup, and what would move a terminal's cursor or its title is shown as a mark.
+"""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from rich.console import RenderableType
+from rich.markup import escape
+from rich.text import Text
 
 from gantry_cli.kube.documents import EventLook, GroupLook, KubeExplainDocument, MemberLook, ShardLook
+from gantry_cli.kube.faults import harmless
 from gantry_cli.kube.naming import pod_of
 from gantry_cli.tables import table
 from gantry_cli.text import bytes_text, duration_text
@@ -25,11 +32,19 @@ GOOD_WHEN_SO: Final = ("Ready", "Available", "Replicating", "DurabilityMet", "Hu
 
 def render(look: GroupLook) -> Iterator[RenderableType]:
     """Part by part."""
-    yield _head(look)
+    yield Text(harmless(_head(look)))
     if look.shards:
-        yield table("Shards", SHARD_COLUMNS, map(_shard_row, look.shards), right=("epoch", "in sync"))
+        yield table("Shards", SHARD_COLUMNS, _cells(map(_shard_row, look.shards)), right=("epoch", "in sync"))
     if look.members:
-        yield table("Brokers", MEMBER_COLUMNS, map(_member_row, look.members), right=("epoch", *MEMBER_COLUMNS[4:8]))
+        right = ("epoch", *MEMBER_COLUMNS[4:8])
+        yield table("Brokers", MEMBER_COLUMNS, _cells(map(_member_row, look.members)), right=right)
+    yield from (Text(harmless(line)) for line in _lines(look))
+    if look.events:
+        yield table("Lately", ("when", "what", ""), _cells(map(_event_row, look.events[-EVENTS_SHOWN:])))
+    yield from (Text(harmless(f"not seen: {line}")) for line in look.left_out)
+
+
+def _lines(look: GroupLook) -> Iterator[str]:
     yield from (_ledger_line(look.group, ledger) for ledger in look.ledgers)
     for one in look.conditions:
         is_usual = one.status == "True" if one.type in GOOD_WHEN_SO else one.status == "False" and not one.message
@@ -37,13 +52,18 @@ def render(look: GroupLook) -> Iterator[RenderableType]:
             yield f"{one.type} is {one.status}: {one.reason}{f' ({one.message})' if one.message else ''}"
     yield from (f"asked for: {name}={text}" for name, text in look.orders.items())
     yield from (f"shard {shard.number}: waits: {reason}" for shard in look.shards for reason in shard.blocked_by)
-    if look.events:
-        yield table("Lately", ("when", "what", ""), map(_event_row, look.events[-EVENTS_SHOWN:]))
-    yield from (f"not seen: {line}" for line in look.left_out)
 
 
-def explained(document: KubeExplainDocument) -> Iterator[str]:
+def _cells(rows: Iterable[Sequence[str]]) -> Iterator[list[str]]:
+    return ([escape(harmless(cell)) for cell in row] for row in rows)
+
+
+def explained(document: KubeExplainDocument) -> Iterator[RenderableType]:
     """For people."""
+    yield from (Text(harmless(line)) for line in _explained_lines(document))
+
+
+def _explained_lines(document: KubeExplainDocument) -> Iterator[str]:
     yield from document.lines
     yield from document.decision or ("nothing is to be done",)
     yield from (f"not seen: {line}" for line in document.left_out)
