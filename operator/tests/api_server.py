@@ -20,6 +20,9 @@ from gantry_broker.testing.programs import kubernetes_program
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-an-administrator"
+PERSON = "jane"
+PERSON_TOKEN = "a-token-of-a-person"
+"""Of somebody who may only what a test lets her."""
 START_S = 90.0
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
@@ -96,7 +99,7 @@ def groups_server(folder: Path) -> Iterator[ApiServer]:
 def api_server(folder: Path) -> Iterator[ApiServer]:
     """One of its own for a test or a module of tests."""
     store, peers, port = free_ports(3)
-    (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n")
+    (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n{PERSON_TOKEN},{PERSON},2\n")
     _make_keys(folder)
     url = f"http://127.0.0.1:{store}"
     with ExitStack() as stack:
