@@ -12,7 +12,7 @@ write_archive() { # write_archive IMAGE FILE: the image, and beside it what it w
     rm -f "$2.sources" "$2.draft"
     buildah push --quiet "$1" "docker-archive:$2.draft:localhost/$1:latest"
     mv "$2.draft" "$2"
-    sources_in "$1" >"$2.sources"
+    printf '%s\n' "$(sources_in "$1")" >"$2.sources"
 }
 sources_in() { # sources_in IMAGE: what it was made of
     buildah inspect --type image --format "{{index .OCIv1.Config.Labels \"$SOURCES_LABEL\"}}" "$1"

@@ -43,7 +43,7 @@ class OurImage:
         made_of = self.path.with_name(f"{self.archive}.sources")
         if not self.path.exists() or not made_of.exists():
             return False
-        return made_of.read_text() == run(self.root / "scripts" / "image-sources", self.name)
+        return made_of.read_text().strip() == run(self.root / "scripts" / "image-sources", self.name).strip()
 
     def fresh(self) -> Path:
         """The archive, built now if it is not fresh. Raises ``ClusterError``."""
