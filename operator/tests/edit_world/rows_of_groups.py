@@ -27,7 +27,6 @@ from edit_world.making import (
     edit,
     going,
     refused,
-    roll,
 )
 from edit_world.row import ABSENT, Effect, Fields, Row, Shown, at
 
@@ -125,11 +124,11 @@ LOSS: Final = (
 )  # fmt: skip
 
 ACCESS: Final = (
-    roll(
-        "access.aclSecret", "", "accounts",
+    edit(
+        Effect.ROLL, "access.aclSecret", "", "accounts", STARTED | NAME_SERVER,
         Shown(CONFIG, "aclEnable", "false", "true"),
         Shown(DOOR, "plain", YES, NO),
-        more=NAME_SERVER,
+        also={"access": {"tlsSecret": ""}},
     ),
     edit(
         Effect.ROLL, "access.tlsSecret", "certificates", "renewed", SETS | NAME_SERVER,
