@@ -7,6 +7,7 @@ from operator_world.cluster import GROUP, NAMESPACE
 from operator_world.play import ASYNC, SYNC, Play, operator_of
 from spec_world.judge import Wrong
 
+from gantry_operator.acting.pods import Pods
 from gantry_operator.api import CLAIMS, STATEFUL_SETS, annotations_of, labels_of, place_of, uid_of
 from gantry_operator.objects import names
 from gantry_operator.observing import pods
@@ -152,6 +153,44 @@ async def test_an_edit_rolls_slaves_first_and_the_master_by_a_switchover() -> No
     images = {container["image"] for pod in play.cluster.pods() for container in pod["spec"]["containers"]}
     assert images == {"gantry:next"}
     assert all(shard.judge.lost == set() for shard in play.cluster.shards.values())
+
+
+async def rolled_with_slow_pods() -> None:
+    """Pods take seconds to go and acknowledge until they do; meanwhile the other slave falls behind, and is next."""
+    play = await Play(SYNC | {"slaves": 2}, nodes=4).begun()
+    shard, copy = play.cluster.shards[0], play.cluster.shards[0].copy
+
+    def going() -> set[int]:
+        return {
+            play.cluster.place(one).member for one in play.cluster.pods() if one["metadata"].get("deletionTimestamp")
+        }
+
+    def lagging(number: int, records: int) -> None:
+        copy(number, records if number in going() or not going() else 1)
+
+    shard.copy = lagging  # type: ignore[method-assign]
+    play.cluster.grace_ms = 3_000
+    old = {uid_of(pod) for pod in play.cluster.pods()}
+    play.cluster.edit(image="gantry:next")
+    while old & {uid_of(pod) for pod in play.cluster.pods()}:
+        await play.turn()
+        away = {number for number in (1, 2, 3) if number in going() or play.cluster.pod(0, number) is None}
+        assert len(away) <= 1, f"two at once: {away}"
+    await play.until(play.is_well, "all is well")
+    assert shard.judge.lost == set()
+
+
+async def test_a_roll_waits_for_a_pod_that_takes_its_time_to_go() -> None:
+    """Its broker still counts as in sync; that does not let the next one go."""
+    await rolled_with_slow_pods()
+
+
+async def test_without_that_guard_both_slaves_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: whoever acts looks at no other pod of the shard."""
+    monkeypatch.setattr(Pods, "_refuse_second", lambda self, action: None)
+
+    with pytest.raises(AssertionError, match="two at once"):
+        await rolled_with_slow_pods()
 
 
 def is_serving(play: Play, name: str) -> bool:

@@ -441,7 +441,7 @@ class Broker:
         self.roles = Roles(
             settings, self.store, self.replication, self.core.gate, self,
             promises=PromiseFile(self._disk, settings.store_path), records=RoleFile(self._disk, settings.store_path),
-            wholeness=Wholeness(self._disk, settings.store_path),
+            wholeness=Wholeness(self._disk, settings.store_path, scope=settings.memory_scope),
         )  # fmt: skip
         reads = SlaveReads(live, self.store, self.replication, self.roles)
         self.pulls.suggest = reads.suggest

@@ -81,6 +81,9 @@ class ModelCluster:
         """Whether new pods are put anywhere."""
 
         self.local_disks = True
+        self.grace_ms = 0
+        """For how long a pod that was deleted runs on."""
+
         self.messages = 0
         """That every master says are left in its queues."""
 
@@ -286,13 +289,14 @@ class ModelCluster:
         if node is None or node in self.silent:
             return
         fleet = self.shards[shard]
-        if pod["metadata"].get("deletionTimestamp"):
+        deleted = pod["metadata"].get("deletionTimestamp")
+        if deleted and self.clock.wall() - datetime.fromisoformat(deleted) >= timedelta(milliseconds=self.grace_ms):
             fleet.end(member)
             pod["status"] |= {"phase": "Succeeded"}
             pod["status"]["containerStatuses"] = [_container(pod, "terminated")]
             self.api.put(pod)
             self.api.remove(place_of(pod))
-        elif not pod["status"].get("podIP"):
+        elif not deleted and not pod["status"].get("podIP"):
             claim = self._claim_of(pod)
             self.ghosts.discard((shard, member))
             fleet.begin(member, uid_of(claim))

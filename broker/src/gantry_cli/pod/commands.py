@@ -85,6 +85,7 @@ def broker(run_folder: Path, still: int, alive: int, newer: tuple[str, ...]) -> 
             "brokerId": str(member.number),
             "brokerIP1": addresses.of(member.own_service),
             "brokerMasterIP": addresses.of(member.role_service),
+            "memoryScope": os.environ.get("POD_UID", ""),
         }
         path = run_folder / "broker.conf"
         path.write_text(with_own(cold, own | LEAVE_OUT))
