@@ -248,7 +248,7 @@ def test_a_conflict_is_no_end_but_for_ever_it_is(server: Answering, tmp_path: Pa
 
 @pytest.mark.parametrize("answer", [None, (504, b"{}")], ids=["hung-up", "timed-out"])
 def test_an_order_that_nobody_has_answered_may_stand(server: Answering, tmp_path: Path, answer: Answer | None) -> None:
-    """It may have been done before the answer was lost: neither success nor failure is claimed, and it is not repeated."""
+    """It may have been done before the answer was lost: nothing is claimed, and it is not repeated."""
     server.answer = lambda method, path, body: answer if method == "PATCH" else served(path)
 
     result = kubectl(tmp_path, server.url, "promote", "orders", "0")
