@@ -260,3 +260,20 @@ async def test_a_leader_that_is_cut_off_ends_its_process_before_the_next_one_act
     await parts["two"].release()
     lease = fake.found(LEASES, "gantry-system", "gantry-operator")
     assert lease is not None and lease["spec"]["holderIdentity"] == ""
+
+
+async def test_of_two_that_start_at_once_the_slower_one_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """That is how it should be. A leader whose Lease was written by somebody else has reason to."""
+    fake, place = FakeKubernetes(), Place(LEASES, "gantry-system", "gantry-operator")
+    caplog.set_level("DEBUG")
+    parts = [Leadership(fake, place, Candidate(name, Terms()), TestClock(), lambda: None) for name in ("one", "two")]
+
+    for part in parts:
+        await part._do(Write(None))
+
+    assert [part.is_leader() for part in parts] == [True, False]
+    [slower] = [one for one in caplog.records if one.message == "the leader's Lease"]
+    assert slower.levelname == "DEBUG"
+
+    await parts[0]._do(Write("0"))
+    assert caplog.records[-1].levelname == "WARNING"

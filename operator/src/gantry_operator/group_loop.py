@@ -169,7 +169,7 @@ class GroupLoop:
             return TICK_S
         orders, complaint = _wanted(document)
         token = await self._secret(group)
-        problem = "" if orders.is_paused else await self._apply(group)
+        problem = "" if orders.is_paused else await self._apply(group, orders)
         observed = await self._looker.look(group, orders, token)
         self.observed = msgspec.structs.replace(observed, lease_duration_ms=self._parts.lease_duration_ms)
         now_ms = self._parts.clock.now_ms()
@@ -203,10 +203,10 @@ class GroupLoop:
                 await self._parts.api.create(secret(group, token))
         return token
 
-    async def _apply(self, group: BrokerGroup) -> str:
+    async def _apply(self, group: BrokerGroup, orders: Wanted) -> str:
         """Why something could not be applied; empty if all is."""
         parts = self._parts
-        facts = facts_of(parts.base, group, self._looker.objects, self._ledgers)
+        facts = facts_of(parts.base, group, self._looker.objects, self._ledgers, is_hibernated=orders.is_hibernated)
         if self._rendered is None or self._rendered[:2] != (group, facts):
             try:
                 self._rendered = group, facts, parts.render(group, facts)
@@ -215,6 +215,8 @@ class GroupLoop:
         await self._applier.apply(self._rendered[2])
         await self._applier.grow(int(group.spec.storage.size))
         kept = {shard.number for shard in facts.shards}
+        if not orders.is_hibernated:
+            await self._applier.wake()
         await self._applier.sweep(lambda number: number >= group.spec.shards and number not in kept)
         return "; ".join(sorted(self._applier.problems.values()))
 

@@ -76,6 +76,7 @@ def broker(run_folder: Path, still: int, alive: int) -> None:
             "brokerId": str(member.number),
             "brokerIP1": addresses.of(member.own_service),
             "brokerMasterIP": addresses.of(member.role_service),
+            "memoryScope": os.environ.get("POD_UID", ""),
         }
         path = run_folder / "broker.conf"
         path.write_text(with_own(cold, own))

@@ -31,6 +31,9 @@ RESTORE: Final = f"{API_GROUP}/restore"
 FENCE: Final = f"{API_GROUP}/fence"
 HIBERNATE: Final = f"{API_GROUP}/hibernate"
 
+RESTORING: Final = "restore "
+"""What the id of an order to restore a shard begins with; its number follows."""
+
 _PROMOTE: Final = re.compile(r"(\d{1,3})(?:=(\d{1,3}))?(?:@[-\w:.+]{1,60})?", re.ASCII)
 _DISK: Final = re.compile(r"(\d{1,3})/(\d{1,3})", re.ASCII)
 _SHARD: Final = re.compile(r"\d{1,3}", re.ASCII)
