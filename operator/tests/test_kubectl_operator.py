@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 from kubectl_scene import write_kubeconfig
 from operator_world.cluster import GROUP, NAMESPACE
 from operator_world.http_kubernetes import TOKEN, HttpKubernetes
-from test_operator_worlds import SYNC, Play
+from operator_world.play import SYNC, Play
+from test_operator_withheld import lost_without_proof
 
 from gantry_cli.kube.documents import GroupLook, KubeExplainDocument, OrderDocument
 from gantry_cli.kube.plugin import cli
@@ -107,3 +108,38 @@ async def test_what_the_operator_writes_is_shown(tmp_path: Path) -> None:
     ]
     document = msgspec.json.decode(explained.stdout, type=KubeExplainDocument)
     assert document.source == "status" and "member 2 would take over" in document.lines[0]
+
+
+async def test_a_fence_stands_when_the_command_says_so(tmp_path: Path) -> None:
+    """The master takes no send any more, by its own word; lifted, it takes them again."""
+    play = await Play(SYNC).begun()
+    async with person_at(play, tmp_path) as person:
+        fenced = await person.types("fence", GROUP, "0")
+        is_closed = play.cluster.shards[0].said(1)["is_draining"]
+        status = await person.types("status", GROUP, "--no-exec")
+        lifted = await person.types("fence", GROUP, "0", "--lift")
+        await play.until(play.is_well, "it takes sends again")
+
+    assert fenced.exit_code == lifted.exit_code == 0, fenced.output + lifted.output
+    assert "shard 0 takes no sends, and keeps its master" in fenced.stdout and is_closed
+    assert status.exit_code == 1 and "Available is False: Fenced" in status.stdout
+    assert "asked for: gantry.dev/fence=0" in status.stdout
+    assert "shard 0 is fenced no more" in lifted.stdout
+    assert not play.cluster.shards[0].said(1)["is_draining"]
+    assert play.cluster.master(0) == 1
+
+
+async def test_a_lost_group_is_restored_when_somebody_gives_up_what_lacks(tmp_path: Path) -> None:
+    """The operator's question is what the command asks; with --yes the furthest that is there becomes the master."""
+    play = await lost_without_proof()
+    async with person_at(play, tmp_path) as person:
+        asked = await person.types("restore", GROUP, "0")
+        is_begun = bool(play.cluster.shards[0].masters())
+        play.cluster.shards[0].judge.safe.clear()  # given up by that person
+        done = await person.types("restore", GROUP, "0", "--yes", "-O", "json")
+
+    assert asked.exit_code == 1 and "it comes back from its volumes, and something may lack" in asked.stderr
+    assert not is_begun
+    assert done.exit_code == 0, done.output
+    assert msgspec.json.decode(done.stdout, type=OrderDocument).master == f"{GROUP}-0-slave-1"
+    assert play.cluster.master(0) == 3
