@@ -52,7 +52,7 @@ def observed(group: BrokerGroup, found: Found) -> Observed:
 
 
 def asked_of(document: Object) -> Wanted:
-    """What people ask of the group, as the operator reads it: beside what is misspelled, what stands goes on standing."""
+    """What people ask of the group, as the operator reads it: a fence stands also beside what is misspelled."""
     annotations = annotations_of(document)
     try:
         return wanted(annotations)
