@@ -51,7 +51,7 @@ ABSENT = [
     *(f"{name} --data /nowhere/x" for name in ("explain", "kill master-0", "promote 0", "bundle")),
     f"apply --data /nowhere/x -f {__file__}",
     *(f"{name} --kubeconfig /nowhere/k" for name in ("status bg/x", "explain bg/x", "bundle bg/x")),
-    *(f"{name} bg/x 0 --kubeconfig /nowhere/k" for name in ("promote", "fence")),
+    *(f"{name} bg/x 0 --kubeconfig /nowhere/k" for name in ("promote", "fence", "restore")),
 ]
 
 

@@ -24,6 +24,7 @@ SHOWS_NOTHING = {
     "gantry apply": "is an order to the group here; what comes of it `status` shows",
     "gantry promote": "is an order to the group here; what comes of it `status` shows",
     "gantry fence": "is an order; `kubectl gantry fence` shows what came of it to programs, too",
+    "gantry restore": "is an order; `kubectl gantry restore` shows what came of it to programs, too",
     "gantry kill": "is an order to the group here; what comes of it `status` shows",
     "gantry bundle": "writes a file",
     "gantry nameserver": "is the server itself",

@@ -256,9 +256,9 @@ def role_of(pod: str) -> Object:
     }  # fmt: skip
 
 
-def write_kubeconfig(path: Path, url: str, authority: Path) -> None:
+def write_kubeconfig(path: Path, url: str, authority: Path | None = None) -> None:
     """Of an administrator, and of a person who may less."""
-    cluster = {"server": url, "certificate-authority": str(authority)}
+    cluster = {"server": url} | ({} if authority is None else {"certificate-authority": str(authority)})
     users = {"admin": TOKEN, "jane": PERSON_TOKEN, "stranger": "a-token-of-nobody"}
     contexts = [{"name": name, "context": {"cluster": "c", "user": name, "namespace": "shop"}} for name in users]
     document = {

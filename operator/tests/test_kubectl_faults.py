@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from gantry_cli.kube import ordering
+from gantry_cli.kube import ordering, waiting
 from gantry_cli.kube.cluster import Target, connect
 from gantry_cli.kube.plugin import cli
 from gantry_operator.objects import names
@@ -203,7 +203,7 @@ def test_an_api_server_that_goes_away_is_waited_for(
     server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The order was left before; it stands, and what came of it is said when somebody answers again."""
-    monkeypatch.setattr(ordering, "POLL_S", 0.01)
+    monkeypatch.setattr(waiting, "POLL_S", 0.01)
     gone: list[Answer | None] = [None, (503, b"{}"), (200, b"<html>"), None]
 
     def answer(method: str, path: str, body: bytes) -> Answer | None:
@@ -246,11 +246,22 @@ def test_a_conflict_is_no_end_but_for_ever_it_is(server: Answering, tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize("answer", [None, (504, b"{}")], ids=["hung-up", "timed-out"])
+def test_an_order_that_nobody_has_answered_may_stand(server: Answering, tmp_path: Path, answer: Answer | None) -> None:
+    """It may have been done before the answer was lost: nothing is claimed, and it is not repeated."""
+    server.answer = lambda method, path, body: answer if method == "PATCH" else served(path)
+
+    result = kubectl(tmp_path, server.url, "promote", "orders", "0")
+
+    assert result.exit_code == 1 and "the order may stand: see `kubectl get bg/orders -n shop" in result.stderr
+    assert len(server.bodies) == 1
+
+
 def test_a_group_that_is_deleted_meanwhile_ends_the_waiting(
     server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for what cannot come any more."""
-    monkeypatch.setattr(ordering, "POLL_S", 0.01)
+    monkeypatch.setattr(waiting, "POLL_S", 0.01)
     absent = b'{"kind":"Status","message":"not found","details":{"name":"orders"}}'
     server.answer = lambda method, path, body: (
         (200, group_with()) if method == "PATCH" else (404, absent) if server.bodies else served(path)

@@ -16,7 +16,7 @@ from api_server import api_server
 from kubectl_scene import BEHIND, EPOCH, PODS, SECRET, WROTE, Scene
 from scripted_kubelet import Outcome, scripted_kubelet
 
-from gantry_cli.kube import ordering
+from gantry_cli.kube import ordering, waiting
 from gantry_cli.kube.cluster import Cluster
 from gantry_cli.kube.documents import GroupLook, KubeExplainDocument, OrderDocument
 
@@ -191,7 +191,7 @@ def test_promote_waits_until_the_new_master_is_named(scene: Scene) -> None:
 
 def test_a_status_of_before_is_believed_without_the_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: whoever takes the status as it stands when the order is gone names the wrong master."""
-    monkeypatch.setattr(ordering.Waiting, "_is_written", lambda self, epoch: lambda document: True)
+    monkeypatch.setattr(waiting.Waiting, "_is_written", lambda self, epoch: lambda document: True)
 
     with scene.meanwhile(lambda: obey(scene, 2, 4_000)):
         result = scene.kubectl("promote", "orders", "0", "-O", "json")
@@ -281,6 +281,33 @@ def test_fence_waits_until_the_operator_says_that_it_stands(scene: Scene) -> Non
     assert lifted.exit_code == 0, lifted.output
     assert msgspec.json.decode(lifted.stdout, type=OrderDocument).message == "shard 0 is fenced no more"
     assert scene.annotations()["gantry.dev/fence"] == "1"
+
+
+def test_restore_gives_nothing_up_before_somebody_says_so(scene: Scene) -> None:
+    """It says what the operator waits for, and leaves an order with --yes only; a shard with a master needs none."""
+    refused = scene.kubectl("restore", "orders", "0", "--yes")
+    scene.set_status(0, "", 0, blockedBy=["it comes back from its volumes, and something may lack: member 2"])
+    careful = scene.gantry("restore", "bg/orders", "0")
+    before = scene.annotations()
+
+    def begin() -> None:
+        deadline = time.monotonic() + 30
+        while scene.annotations().get("gantry.dev/restore") != "0":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        scene.crown(0, 2, 7_000)
+        scene.annotate(restore=None)
+        time.sleep(0.7)
+        scene.set_status(0, "orders-0-slave-0", 7_000)
+
+    with scene.meanwhile(begin):
+        result = scene.kubectl("restore", "orders", "0", "--yes", "-O", "json")
+
+    assert refused.exit_code == 1 and "there is nothing to restore" in refused.stderr
+    assert careful.exit_code == 1 and "something may lack: member 2 -- say --yes" in careful.stderr
+    assert not [name for name in before if name.startswith("gantry.dev/")]
+    document = msgspec.json.decode(result.stdout, type=OrderDocument, strict=True)
+    assert (document.master, document.epoch, document.before_master) == ("orders-0-slave-0", 7_000, "")
 
 
 @pytest.mark.parametrize("compares", [True, False], ids=["compared", "twin"])

@@ -51,4 +51,5 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "kubectl gantry explain": KubeExplainDocument,
     "kubectl gantry promote": OrderDocument,
     "kubectl gantry fence": OrderDocument,
+    "kubectl gantry restore": OrderDocument,
 }

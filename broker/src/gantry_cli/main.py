@@ -33,8 +33,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "apply": Entry("gantry_cli.local.apply", "apply", "Hand a changed manifest over to the local group."),
         "promote": Entry("gantry_cli.local.promote", "promote", "Move the master's role in a shard of the group."),
         "fence": Entry(
-            "gantry_cli.kube.fence", "fence", "Have a shard in a cluster take no sends, and keep its master."
+            "gantry_cli.kube.commands", "fence", "Have a shard in a cluster take no sends, and keep its master."
         ),
+        "restore": Entry("gantry_cli.kube.commands", "restore", "Begin a shard with the volumes that are there."),
         "kill": Entry("gantry_cli.local.kill", "kill", "Kill a process of the local group, or have it stand still."),
         "down": Entry("gantry_cli.down", "down", "Stop what `gantry up` started."),
         "nameserver": Entry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),

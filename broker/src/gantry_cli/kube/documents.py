@@ -148,7 +148,7 @@ class KubeExplainDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 @final
 class OrderDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """`gantry promote` and `gantry fence`: an order, and what came of it."""
+    """`kubectl gantry promote`, `fence` and `restore`: an order, and what came of it."""
 
     context: str
     namespace: str

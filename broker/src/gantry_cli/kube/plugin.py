@@ -24,9 +24,9 @@ from gantry_cli.kube import ordering
 from gantry_cli.kube.cluster import Target
 from gantry_cli.kube.completing import complete_context, complete_group, complete_namespace
 from gantry_cli.kube.naming import group_word
-from gantry_cli.kube.ordering import Asked
 from gantry_cli.kube.packing import pack_and_say
 from gantry_cli.kube.showing import show_explanation, show_status
+from gantry_cli.kube.waiting import Asked
 from gantry_cli.output import Form, output_option
 
 PROGRAM: Final = "kubectl gantry"
@@ -180,6 +180,27 @@ def fence(words: tuple[str, ...], target: Target, is_lifted: bool, timeout_s: fl
     """
     group, shard = group_and_shard(words)
     ordering.fence(Asked(target, group, form, timeout_s), ordering.shard_number(shard), is_lifted=is_lifted)
+
+
+@cli.command(
+    epilog=examples(
+        ("kubectl gantry restore orders 0", "say what may be lost if shard 0 begins with what is there"),
+        ("kubectl gantry restore orders 0 --yes", "begin"),
+    )
+)
+@click.argument("words", nargs=-1, required=True, metavar="[GROUP] SHARD", shell_complete=complete_group)
+@where_options
+@click.option("--yes", "is_confirmed", is_flag=True, help="Give up what no volume has.")
+@timeout
+@output_option
+def restore(words: tuple[str, ...], target: Target, is_confirmed: bool, timeout_s: float, form: Form) -> None:
+    """Begin a shard of a group that was lost with the volumes that were kept.
+
+    The operator does that by itself where they prove that nothing lacks, and waits for this order where they do not.
+    """
+    group, shard = group_and_shard(words)
+    asked = Asked(target, group, form, timeout_s)
+    ordering.restore(asked, ordering.shard_number(shard), is_confirmed=is_confirmed)
 
 
 @cli.command(

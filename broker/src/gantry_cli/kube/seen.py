@@ -16,7 +16,7 @@ from gantry_cli.kube.naming import BROKER_CONTAINER, place_of
 from gantry_spec.heard import Besides, report_of
 from gantry_spec.lease_annotations import BadRecord, record_of
 from gantry_spec.manifest import ManifestError
-from gantry_spec.manifest.annotations import wanted
+from gantry_spec.manifest.annotations import Wanted, standing, wanted
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.observed import Member, Observed, ObservedLease, ObservedShard, Process, Report
 
@@ -41,15 +41,26 @@ def observed(group: BrokerGroup, found: Found) -> Observed:
     """As a decision looks at it."""
     seen_ms = time.monotonic_ns() // 1_000_000
     numbers = {place.shard for pod in found.pods if (place := place_of(found.name, pod["metadata"]["name"]))}
+    asked = asked_of(found.document)
+    shards = [_shard(group, found, number, seen_ms, asked) for number in sorted({*range(group.spec.shards), *numbers})]
+    return Observed(
+        shards=tuple(shards),
+        is_paused=asked.is_paused,
+        is_hibernated=asked.is_hibernated,
+        generation=group.metadata.generation,
+    )
+
+
+def asked_of(document: Object) -> Wanted:
+    """What people ask of the group, as the operator reads it: a fence stands also beside what is misspelled."""
+    annotations = annotations_of(document)
     try:
-        is_paused = wanted(annotations_of(found.document)).is_paused
+        return wanted(annotations)
     except ManifestError:
-        is_paused = False
-    shards = [_shard(group, found, number, seen_ms) for number in sorted({*range(group.spec.shards), *numbers})]
-    return Observed(shards=tuple(shards), is_paused=is_paused, generation=group.metadata.generation)
+        return standing(annotations)
 
 
-def _shard(group: BrokerGroup, found: Found, number: int, seen_ms: int) -> ObservedShard:
+def _shard(group: BrokerGroup, found: Found, number: int, seen_ms: int, asked: Wanted) -> ObservedShard:
     pods = {}
     for pod in found.pods:
         place = place_of(found.name, pod["metadata"]["name"])
@@ -57,7 +68,12 @@ def _shard(group: BrokerGroup, found: Found, number: int, seen_ms: int) -> Obser
             pods[place.member] = pod
     wanted_members = group.spec.members if number < group.spec.shards else range(0)
     members = [_member(group, pods.get(one), one, found) for one in sorted({*wanted_members, *pods})]
-    return ObservedShard(number=number, lease=_lease(found, number, seen_ms), members=tuple(members))
+    return ObservedShard(
+        number=number,
+        lease=_lease(found, number, seen_ms),
+        members=tuple(members),
+        is_fenced=number in asked.fenced,
+    )
 
 
 def _lease(found: Found, number: int, seen_ms: int) -> ObservedLease | None:

@@ -14,8 +14,8 @@ from gantry_cli.examples import examples
 from gantry_cli.kube.cluster import Target
 from gantry_cli.kube.completing import complete_cluster_group
 from gantry_cli.kube.options import cluster_options, group_before
-from gantry_cli.kube.ordering import Asked
 from gantry_cli.kube.ordering import promote as promote_in_cluster
+from gantry_cli.kube.waiting import Asked
 from gantry_cli.local.look import Look
 from gantry_cli.local.looking import require_alive, require_look
 from gantry_cli.local.names import member_name
