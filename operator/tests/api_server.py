@@ -13,11 +13,19 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gantry_broker.testing.ports import free_ports
 from gantry_broker.testing.programs import kubernetes_program
 
+ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-an-administrator"
+PERSON = "jane"
+PERSON_TOKEN = "a-token-of-a-person"
+"""Of somebody who may only what a test lets her."""
 START_S = 90.0
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
+GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
 
 
 class ApiServer:
@@ -73,10 +81,25 @@ class ApiServer:
 
 
 @contextmanager
+def groups_server(folder: Path) -> Iterator[ApiServer]:
+    """One with the definition of groups and two namespaces, which take restricted pods only."""
+    with api_server(folder) as made:
+        status, answer = made.apply(DEFINITION, yaml.safe_load((ROOT / "manifests/crd.yaml").read_text()))
+        assert status == 201, answer
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        for name in ("shop", "gantry-system"):
+            document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+            assert made.apply(f"/api/v1/namespaces/{name}", document)[0] == 201
+        while made.ask("GET", GROUPS)[0] != 200:
+            pass
+        yield made
+
+
+@contextmanager
 def api_server(folder: Path) -> Iterator[ApiServer]:
     """One of its own for a test or a module of tests."""
     store, peers, port = free_ports(3)
-    (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n")
+    (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n{PERSON_TOKEN},{PERSON},2\n")
     _make_keys(folder)
     url = f"http://127.0.0.1:{store}"
     with ExitStack() as stack:

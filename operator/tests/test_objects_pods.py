@@ -181,3 +181,10 @@ def test_pods_are_told_where_images_come_from() -> None:
         pod = one["spec"]["template"]["spec"]
         assert {c["image"] for c in containers(one["spec"]["template"]).values()} == {"example.com/other:1"}
         assert pod["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_a_broker_knows_which_pod_it_is_in() -> None:
+    """By the uid: a pod of the same name has another memory, and its broker must not believe that nothing was lost."""
+    for home in broker_sets(rendered(group())).values():
+        variables = {one["name"]: one for one in containers(home["spec"]["template"])["broker"]["env"]}
+        assert variables["POD_UID"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.uid"

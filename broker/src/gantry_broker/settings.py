@@ -67,6 +67,13 @@ class BrokerSettings:
     servers of Gantry's tell them to whoever asks on their `externalListenPort`. Empty: nobody comes from there.
     """
 
+    memory_scope: str = ""
+    """memoryScope: whose memory holds what is not on the disk yet, beside this run of the machine; in a pod its uid.
+
+    After a crash, a start in another scope takes that for lost: buffers are the old pod's, and the volume may have been
+    torn off and mounted anew, with the page cache gone. Empty: the machine's alone.
+    """
+
     listen_host: str = "0.0.0.0"
     """bindAddress: the address to listen on."""
 
@@ -437,6 +444,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerIP1": ("broker_ip", _ip_address),
     "brokerMasterIP": ("master_ip", _ip_address),
     "externalAddressPath": ("outside_path", str),
+    "memoryScope": ("memory_scope", str),
     "bindAddress": ("listen_host", str),
     "listenPort": ("listen_port", _PORT),
     "fastListenPort": ("fast_port", _whole(-1, 65535)),

@@ -101,6 +101,9 @@ class Drain(Order, frozen=True, kw_only=True, tag="drain"):
     """
 
     timeout_ms: Milliseconds
+    withdraw: bool = False
+    """For as long as it takes, and not for a moment: name servers are told that nothing can be sent here, and too late
+    it stays so, though not everything could be handed over."""
 
 
 @final

@@ -67,6 +67,7 @@ class DrainBody(OrderBody):
     """Take no more sends, commit, flush, wait for the slaves."""
 
     timeout_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = 30_000
+    withdraw: Annotated[bool, Field(strict=True)] = False
 
 
 class PromisedDocument(Document):

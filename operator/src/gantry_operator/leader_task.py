@@ -14,7 +14,7 @@ from typing import Final, final
 
 from gantry_operator.api import LEASES, Kubernetes, Object, Place, revision_of, uid_of
 from gantry_operator.clock import Clock, micro_text
-from gantry_operator.errors import ApiError, Gone
+from gantry_operator.errors import ApiError, Conflict, Gone
 from gantry_operator.leader import Candidate, Read, SeenLease, Sleep, Write
 
 log = logging.getLogger(__name__)
@@ -101,9 +101,12 @@ class Leadership:
         except Gone:
             self.candidate.read(None, self._clock.now_ms())
         except ApiError as error:
+            was_leader = self.is_leader()
             if isinstance(step, Write):
                 self.candidate.failed()
-            log.warning("the leader's Lease", extra={"reason": str(error)})
+            # Of two that start at once one is slower: only a leader has reason to wonder.
+            level = logging.DEBUG if isinstance(error, Conflict) and not was_leader else logging.WARNING
+            log.log(level, "the leader's Lease", extra={"reason": str(error)})
             return False
         return True
 

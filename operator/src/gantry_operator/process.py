@@ -114,7 +114,7 @@ class Operator:
             groups = self.groups = Groups(parts, settings.namespaces)
             await self._listed(groups)
             keeping = asyncio.create_task(groups.run(), name="gantry-groups")
-            watching = asyncio.create_task(self._watch(groups), name="gantry-watches")
+            watching = asyncio.create_task(self.watch(groups), name="gantry-watches")
             try:
                 await _first(asyncio.shield(watching), asyncio.shield(leading), self._stop.wait())
             finally:
@@ -160,14 +160,16 @@ class Operator:
             has_prometheus_rule=await _is_known(api, PROMETHEUS_RULES),
         )
 
-    async def _watch(self, groups: Groups) -> None:
+    async def watch(self, groups: Groups) -> None:
+        """Have Kopf tell what changes, until stopped."""
         namespaces = self.settings.namespaces
         before = asyncio.all_tasks()
         tasks = await kopf.spawn_tasks(
             registry=registry_of(groups, lambda: connection_of(self._configuration)),
             settings=settings_of(),
             standalone=True,
-            identity=own_identity(),  # type: ignore[arg-type]  # else Kopf asks for a user's name, and a pod's may have none
+            # Without one Kopf asks for the user's name, and a pod's user may have none.
+            identity=own_identity(),  # type: ignore[arg-type]
             clusterwide=not namespaces,
             namespaces=namespaces,
             stop_flag=self._stop,

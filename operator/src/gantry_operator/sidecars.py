@@ -123,8 +123,10 @@ def order_of(action: act.MemberAction) -> tuple[str, dict[str, Any], int]:
             return "demote", {"epoch": epoch, "master": master}, 0
         case act.Fence(epoch=epoch):
             return "fence", {"epoch": epoch}, 0
-        case act.Drain(timeout_ms=timeout_ms) | act.Withdraw(timeout_ms=timeout_ms):
+        case act.Drain(timeout_ms=timeout_ms):
             return "drain", {"timeout_ms": timeout_ms}, timeout_ms
+        case act.Withdraw(timeout_ms=timeout_ms):
+            return "drain", {"timeout_ms": timeout_ms, "withdraw": True}, timeout_ms
         case _:
             raise AssertionError(f"no order: {action}")
 

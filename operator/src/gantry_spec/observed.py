@@ -237,8 +237,17 @@ class ObservedShard(Part, frozen=True):
     replace_disks: tuple[int, ...] = ()
     """Members whose lost volume somebody has given up."""
 
+    restore: str = ""
+    """The order to begin again with the volumes that are there, if somebody has given it."""
+
+    is_fenced: bool = False
+    """Whether it shall take no sends, and get no other master."""
+
     holds_nothing: bool | None = None
     """Whether no message and no consumer is left on it."""
+
+    left: str = ""
+    """What is left on one that is scaled away, for people."""
 
 
 @final
@@ -250,6 +259,9 @@ class Observed(Part, frozen=True):
     """Hash of what members should be started with."""
 
     is_paused: bool = False
+    is_hibernated: bool = False
+    """Whether no process of it shall run."""
+
     lease_duration_ms: int = 15_000
     """Of Leases that are made from now on."""
 

@@ -54,6 +54,10 @@ class Host(Protocol):
         """Be known to name servers under this number, or not at all."""
         ...
 
+    def routes_changed(self) -> None:
+        """Have name servers told again of what can be sent and read here."""
+        ...
+
     def clamp_offsets(self) -> None:
         """Set consumers' offsets beyond their queues back."""
         ...
@@ -85,6 +89,9 @@ class Roles:
 
         self.trouble = ""
         self.is_draining = False
+        self.is_withdrawn = False
+        """Whether name servers are told that nothing can be sent here."""
+
         self.is_closed = False
         self.replication: Final = replication
         self.records: Final = records
@@ -271,20 +278,25 @@ class Roles:
             await self._lose_role(f"it was fenced at epoch {epoch}")
             return status_of(self)
 
-    async def drain(self, timeout_ms: int) -> HaStatus:
-        """Take no more sends, and have all that was taken on the disk and on the slaves."""
+    async def drain(self, timeout_ms: int, withdraw: bool = False) -> HaStatus:
+        """Take no more sends, and have all that was taken on the disk and on the slaves; ``withdraw``: for a while."""
         async with self._lock:
             if self.role is not HaRole.MASTER:
                 raise OrderRefused(f"only a master drains, and this is {self.role}")
             self._host.append_pass()
             self.is_draining = True
             self._gate.close_to_sends("this broker is drained")
+            if withdraw and not self.is_withdrawn:
+                self.is_withdrawn = True
+                self._host.routes_changed()
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await asyncio.to_thread(self.store.flush)
                     while self.store.flushed < self.store.wrote or not self.replication.is_copied:
                         await self.replication.moves()
             except TimeoutError:
+                if withdraw:
+                    return status_of(self)
                 self._end_drain()
                 raise OrderRefused(f"not drained within {timeout_ms} ms; sends are taken again") from None
             except BrokerError as error:
@@ -294,6 +306,9 @@ class Roles:
     def _end_drain(self) -> None:
         self.is_draining = False
         self._gate.open()
+        if self.is_withdrawn:
+            self.is_withdrawn = False
+            self._host.routes_changed()
 
     async def lease(self, renewed_ms: int, duration_ms: int) -> HaStatus:
         """The shard's Lease is ours, as of ``renewed_ms`` on the boot-time clock."""
@@ -433,6 +448,7 @@ class Roles:
         self._host.close_clients(reason)
         self._host.register(None)
         self.role, self.trouble, self.is_draining = HaRole.UNASSIGNED, reason, False
+        self.is_withdrawn = False
         log.warning("this broker has no role any more", extra={"reason": reason})
 
     def _stop_leading(self, reason: str) -> None:

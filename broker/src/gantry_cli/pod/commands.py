@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.pod.addresses import Addresses
+from gantry_cli.pod.asking import READ_TOKENS, SIDECAR_PORT, asked
 from gantry_cli.pod.member import member_of_pod, with_own
 from gantry_cli.pod.pulse import Pulse
 from gantry_cli.pod.supervisor import Charge, PodSupervisor
@@ -83,6 +85,7 @@ def broker(run_folder: Path, still: int, alive: int, newer: tuple[str, ...]) -> 
             "brokerId": str(member.number),
             "brokerIP1": addresses.of(member.own_service),
             "brokerMasterIP": addresses.of(member.role_service),
+            "memoryScope": os.environ.get("POD_UID", ""),
         }
         path = run_folder / "broker.conf"
         path.write_text(with_own(cold, own | LEAVE_OUT))
@@ -138,6 +141,36 @@ def sidecar(configuration: Path, arguments: tuple[str, ...]) -> None:
         return ["gantry_admin", "--ignore-unknown", *arguments, *peers]
 
     _keep(Charge(name="sidecar", command=command, is_changed=lambda: _text(path) != started_with[0]))
+
+
+@pod.command(
+    "ask",
+    epilog=examples(
+        ("gantry pod ask /v1/status", "in a sidecar's container: what it says of its broker"),
+        ("gantry pod ask --raw /v1/bundle > bundle.tar.gz", "what it packs, as it is"),
+    ),
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--url", default=f"http://127.0.0.1:{SIDECAR_PORT}", show_default=True, help="Of the sidecar.")
+@click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), default=READ_TOKENS, show_default=True,
+              help="With the token that is shown.")  # fmt: skip
+@click.option("--raw", "is_raw", is_flag=True, help="Of one PATH: the answer as it is.")
+def ask(paths: tuple[str, ...], url: str, token_file: Path, is_raw: bool) -> None:
+    """Ask the sidecar of this pod, with the token that is mounted here.
+
+    So whoever may run something in the pod need not be shown a token, and none leaves it. One JSON object with what was
+    answered to each PATH, or, with --raw, the one answer as it is. Only questions are asked, no orders given.
+    """
+    if is_raw and len(paths) > 1:
+        raise click.UsageError("--raw is for one PATH")
+    answers = {path: asked(url, path, token_file) for path in paths}
+    if not is_raw:
+        click.echo(msgspec.json.encode({path: answer.as_document() for path, answer in answers.items()}))
+        return
+    [answer] = answers.values()
+    if answer.status != 200:
+        raise CliError(answer.reason)
+    sys.stdout.buffer.write(answer.body)
 
 
 def _keep(charge: Charge) -> None:

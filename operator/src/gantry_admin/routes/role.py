@@ -131,8 +131,11 @@ async def fence(
 async def drain(
     body: DrainBody, request: Request, sidecar: TheSidecar, caller: Orderer, timeout_ms: Timeout = ORDER_TIMEOUT_MS
 ) -> RoleDocument:
-    """Take no more sends, commit, flush, wait for the slaves; a promotion in the same epoch takes sends again."""
-    order = Drain(timeout_ms=body.timeout_ms)
+    """Take no more sends, commit, flush, wait for the slaves; a promotion in the same epoch takes sends again.
+
+    With `withdraw`, name servers are told that nothing can be sent here, and too late it stays so.
+    """
+    order = Drain(timeout_ms=body.timeout_ms, withdraw=body.withdraw)
     return _role(await _order(request, sidecar, caller, order, timeout_ms + body.timeout_ms))
 
 

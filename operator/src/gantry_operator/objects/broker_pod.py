@@ -62,6 +62,7 @@ def broker_template(group: BrokerGroup, facts: Facts, shard: int) -> Object:
 def _broker(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     variables = [
         *pod_parts.place_variables(),
+        pod_parts.from_field("POD_UID", "metadata.uid"),
         {"name": "GANTRY_BROKER_CONF", "value": configuration.cold_conf(group, shard)},
     ]
     mounts = [

@@ -144,6 +144,11 @@ def _slave_restarts(view: View, master: Report) -> list[Action]:
         why = f"member {member.number} is to be restarted, and acknowledgements need {view.reign.acks_needed} slaves"
         number = view.reign.master
         return [Withdraw(shard=view.shard.number, member=number, timeout_ms=DRAIN_TIMEOUT_MS, why=why)]
+    if received.get(member.number) != master.wrote:
+        why = (
+            f"member {member.number} gets the rest before it is restarted, or what waits for it would never be answered"
+        )
+        return [Wait(shard=view.shard.number, why=why)]
     return [_restart(view, member)]
 
 
