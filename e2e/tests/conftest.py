@@ -3,29 +3,85 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import final
 
 import pytest
-from gantry_cluster import look, making
-from gantry_cluster.cluster import Cluster, Plan
-from gantry_cluster.commands import run
-from gantry_cluster.groups import install_operator
-from gantry_cluster.places import Folder
+from gantry_cluster import look, making, our_images
+from gantry_cluster.cluster import Cluster, Plan, find
+from gantry_cluster.errors import NoCluster
+from gantry_cluster.groups import has_operator, install_operator
+from gantry_cluster.places import Folder, default_folder
+from gantry_cluster.spaces import Spaces
 
-ROOT = Path(__file__).resolve().parents[2]
-ARCHIVE = ROOT / ".image" / "gantry.tar"
-OPERATOR_ARCHIVE = ROOT / ".image" / "gantry-operator.tar"
-SCRIPTS = ROOT / "scripts"
 LOCK = Path("/run/lock/gantry-cluster-tests")
+KEEP = "GANTRY_KEEP_CLUSTER"
+"""With this variable set a cluster that is there is used as it is, and stays: for whoever works on these tests."""
 NODES = 3
 HUGE_PAGES = 32
-SCRIPT_SECONDS_MAX = 1200
+
+
+@final
+class SharedCluster:
+    """The cluster with the operator that all tests of groups share; ended before another test wants the machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._end = ExitStack()
+        self._cluster: Cluster | None = None
+
+    def operated(self, image: Path, operator: Path) -> Cluster:
+        """It, made and given the operator by the first who asks."""
+        if self._cluster is None:
+            self._cluster = self._kept() or self._made(image)
+            if not has_operator(self._cluster):
+                install_operator(self._cluster, operator)
+        return self._cluster
+
+    def end(self) -> None:
+        """The machine is as it was before."""
+        self._cluster = None
+        self._end.close()
+
+    def _kept(self) -> Cluster | None:
+        if KEEP not in os.environ:
+            return None
+        try:
+            return find()
+        except NoCluster:
+            return None
+
+    def _made(self, image: Path) -> Cluster:
+        lock = self._end.enter_context(LOCK.open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = look.machine_as_it_is()
+        made = making.up(Folder.at(self._folder), Plan(NODES, HUGE_PAGES), print)
+        if KEEP not in os.environ:
+            self._end.callback(self._down, before)
+        assert made.load_image(image) == ["localhost/gantry:latest"]
+        return made
+
+    def _down(self, before: dict[str, list[str]]) -> None:
+        making.down(print)
+        assert look.differences(before, look.machine_as_it_is()) == []
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedCluster]:
+    """Made when a test of groups asks for it."""
+    folder = default_folder() if KEEP in os.environ else tmp_path_factory.mktemp("groups") / "here"
+    shared = SharedCluster(folder)
+    yield shared
+    shared.end()
 
 
 @pytest.fixture(scope="module")
-def whole_machine() -> Iterator[None]:
+def whole_machine(shared_cluster: SharedCluster) -> Iterator[None]:
     """A machine carries one cluster: tests of other processes wait here for their turn."""
+    shared_cluster.end()
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -33,11 +89,8 @@ def whole_machine() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def image_archive() -> Path:
-    """Our image as a file, built when there is none; tests of the cluster itself want no newer one than there is."""
-    if not ARCHIVE.exists():
-        for words in ([SCRIPTS / "local-base"], [SCRIPTS / "image", "gantry-base"], [SCRIPTS / "image-archive"]):
-            run(*words, seconds_max=SCRIPT_SECONDS_MAX)
-    return ARCHIVE
+    """Our image as a file, built when there is none of the sources that are here."""
+    return our_images.BROKER.fresh()
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +109,19 @@ def cluster(whole_machine: None, image_archive: Path, tmp_path_factory: pytest.T
 
 @pytest.fixture(scope="session")
 def operator_archive(image_archive: Path) -> Path:
-    """The operator's image as a file, built when there is none."""
-    if not OPERATOR_ARCHIVE.exists():
-        for words in ([SCRIPTS / "local-base"], [SCRIPTS / "image-operator", "gantry-base"]):
-            run(*words, seconds_max=SCRIPT_SECONDS_MAX)
-    return OPERATOR_ARCHIVE
+    """The operator's image as a file, built when there is none of the sources that are here."""
+    return our_images.OPERATOR.fresh()
 
 
-@pytest.fixture(scope="module")
-def operated(cluster: Cluster, operator_archive: Path) -> Cluster:
+@pytest.fixture
+def operated(shared_cluster: SharedCluster, image_archive: Path, operator_archive: Path) -> Cluster:
     """A cluster with the operator, installed by its chart."""
-    install_operator(cluster, operator_archive)
-    return cluster
+    return shared_cluster.operated(image_archive, operator_archive)
+
+
+@pytest.fixture
+def spaces(operated: Cluster) -> Iterator[Spaces]:
+    """Namespaces that go with the test: two processors carry only so many groups."""
+    found = Spaces(operated)
+    yield found
+    found.end()

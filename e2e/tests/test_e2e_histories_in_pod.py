@@ -106,7 +106,7 @@ async def test_a_load_says_what_its_clients_have_noticed(tmp_path: Path) -> None
         first = await talk.hear()
         marked = await talk.say(mark="nothing")
         report = await talk.say(report=50)
-        verdict = await talk.say(finish=True)
+        verdict = await talk.say(finish=[])
 
     assert first["acknowledged"] >= 20
     assert marked["marked"] == report["mark"] == "nothing"
@@ -120,6 +120,6 @@ async def test_what_is_gone_in_the_end_is_found(tmp_path: Path) -> None:
         await talk.hear()
         await admin.topics.delete(TOPIC)
         await admin.topics.create(TOPIC, queues=QUEUES)
-        verdict = await talk.say(finish=True)
+        verdict = await talk.say(finish=[])
 
     assert any(finding.startswith(("LOST", "MOVED", "DISPLACED")) for finding in verdict["findings"])

@@ -13,36 +13,64 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gantry_broker.testing.ports import free_ports
 from gantry_broker.testing.programs import kubernetes_program
 
+ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-an-administrator"
+PERSON = "jane"
+PERSON_TOKEN = "a-token-of-a-person"
+"""Of somebody who may only what a test lets her."""
 START_S = 90.0
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
+GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
 
 
 class ApiServer:
     """Questions to it."""
 
-    def __init__(self, port: int) -> None:
-        self._url = f"https://127.0.0.1:{port}"
+    def __init__(self, port: int, authority: Path) -> None:
+        self._authority = authority
+        self.url = f"https://127.0.0.1:{port}"
         self._tls = ssl.create_default_context()
         self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE  # it made its certificate just now
 
-    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
-        """Status and answer."""
+    def ask(
+        self, method: str, path: str, body: Any = None, kind: str = "application/json", *, user: str = ""
+    ) -> tuple[int, Any]:
+        """Status and answer; as the administrator, or as a user."""
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
+        headers |= {"Impersonate-User": user} if user else {}
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, headers, method=method)
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, context=self._tls, timeout=30) as answer:
                 return answer.status, _value(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, _value(error.read())
 
-    def apply(self, path: str, document: dict[str, Any], *, is_dry: bool = False) -> tuple[int, Any]:
+    def apply(self, path: str, document: dict[str, Any], *, is_dry: bool = False, user: str = "") -> tuple[int, Any]:
         """Server-side apply, as the operator does it."""
         flags = "?fieldManager=test&force=true" + ("&dryRun=All" if is_dry else "")
-        return self.ask("PATCH", path + flags, document, "application/apply-patch+yaml")
+        return self.ask("PATCH", path + flags, document, "application/apply-patch+yaml", user=user)
+
+    def kubeconfig(self, folder: Path, namespace: str, account: str) -> Path:
+        """A way in for whoever runs under a service account, with a token that the API server made for it."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        status, answer = self.ask("POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"})
+        assert status == 201, answer
+        cluster = {"server": self.url, "certificate-authority": str(self._authority)}
+        document = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": account}}],
+            "clusters": [{"name": "here", "cluster": cluster}],
+            "users": [{"name": account, "user": {"token": answer["status"]["token"]}}],
+        }  # fmt: skip
+        target = folder / f"{account}.kubeconfig"
+        target.write_text(json.dumps(document))
+        return target
 
     def is_ready(self) -> bool:
         """Whether it answers."""
@@ -53,10 +81,25 @@ class ApiServer:
 
 
 @contextmanager
+def groups_server(folder: Path) -> Iterator[ApiServer]:
+    """One with the definition of groups and two namespaces, which take restricted pods only."""
+    with api_server(folder) as made:
+        status, answer = made.apply(DEFINITION, yaml.safe_load((ROOT / "manifests/crd.yaml").read_text()))
+        assert status == 201, answer
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        for name in ("shop", "gantry-system"):
+            document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+            assert made.apply(f"/api/v1/namespaces/{name}", document)[0] == 201
+        while made.ask("GET", GROUPS)[0] != 200:
+            pass
+        yield made
+
+
+@contextmanager
 def api_server(folder: Path) -> Iterator[ApiServer]:
     """One of its own for a test or a module of tests."""
     store, peers, port = free_ports(3)
-    (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n")
+    (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n{PERSON_TOKEN},{PERSON},2\n")
     _make_keys(folder)
     url = f"http://127.0.0.1:{store}"
     with ExitStack() as stack:
@@ -67,7 +110,7 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
              "--service-account-issuer=https://example.com", f"--service-account-key-file={folder}/accounts.pub",
              f"--service-account-signing-key-file={folder}/accounts.key", "--authorization-mode=RBAC",
              "--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount")  # fmt: skip
-        server = ApiServer(port)
+        server = ApiServer(port, folder / "certs" / "apiserver.crt")
         deadline = time.monotonic() + START_S
         while not server.is_ready():
             assert time.monotonic() < deadline, (folder / "kube-apiserver.log").read_text()[-2000:]

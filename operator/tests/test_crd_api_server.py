@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from api_server import ApiServer, api_server
+from api_server import GROUPS, ApiServer, groups_server
 from charts_scene import ROOT
 from objects_scene import EVERYTHING, facts, group, rendered
 
@@ -21,8 +21,6 @@ from gantry_spec.manifest.rules import RULES
 
 pytestmark = pytest.mark.needs_api_server
 
-DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
-GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
 PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 BROKEN: list[tuple[str, dict[str, Any]]] = [
@@ -54,16 +52,8 @@ SHAPES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One with the definition and two namespaces, one of them for restricted pods only."""
-    with api_server(tmp_path_factory.mktemp("api")) as made:
-        status, answer = made.apply(DEFINITION, yaml.safe_load((ROOT / "manifests/crd.yaml").read_text()))
-        assert status == 201, answer
-        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-        for name in ("shop", "gantry-system"):
-            document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-            assert made.apply(f"/api/v1/namespaces/{name}", document)[0] == 201
-        while made.ask("GET", GROUPS)[0] != 200:
-            pass
+    """One for all tests here."""
+    with groups_server(tmp_path_factory.mktemp("api")) as made:
         yield made
 
 

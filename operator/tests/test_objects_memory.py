@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from objects_scene import group, rendered
 
+from gantry_broker.store.write_buffer import piece_bytes
 from gantry_operator.objects import CannotFit, NodeFacts, hugepages_shortage
-from gantry_operator.objects.memory import broker_resources
+from gantry_operator.objects.memory import PAGE_BYTES, broker_resources
 from gantry_spec.manifest.quantities import parse_size
 
 MEBIBYTE = 1 << 20
@@ -25,9 +26,17 @@ def sums(resources: dict[str, Any] | None = None, **buffer: Any) -> tuple[int, i
 
 
 def test_hugepages_are_the_buffers_and_no_part_of_the_memory() -> None:
-    """3 buffers of 64Mi: 192Mi of pages; the memory is the default with the small volume in it."""
-    assert sums(medium="HugePages-2Mi", buffers=3, segmentSize="64Mi") == (1040, 1040, 192)
+    """3 buffers of 64Mi, each with a page before it: 198Mi; the memory is the default with the small volume in it."""
+    assert sums(medium="HugePages-2Mi", buffers=3, segmentSize="64Mi") == (1040, 1040, 198)
     assert sums(medium="Off", segmentSize="64Mi") == (1040, 1040, 0)
+
+
+@pytest.mark.parametrize("segment", ["2Mi", "8Mi", "64Mi", "1Gi"])
+def test_a_broker_gets_the_hugepages_that_it_takes(segment: str) -> None:
+    """The broker's own sum for a buffer, times their number: with one page less it cannot start."""
+    taken = 3 * piece_bytes(int(parse_size(segment)), PAGE_BYTES)
+
+    assert sums(medium="HugePages-2Mi", buffers=3, segmentSize=segment)[2] == taken // MEBIBYTE
 
 
 def test_buffers_in_memory_are_in_the_limit_with_room() -> None:
@@ -70,10 +79,10 @@ def test_a_shortage_of_pages_names_the_machine_that_has_most() -> None:
     """For the condition: how much is needed, and who comes nearest; what is not known is no shortage."""
     spec = group(writeBuffer={"medium": "HugePages-2Mi", "buffers": 2, "segmentSize": "64Mi"}).spec
     small = [NodeFacts(name="a", memory_bytes=1 << 30), NodeFacts(name="b", memory_bytes=1, hugepages_bytes=2 << 20)]
-    enough = NodeFacts(name="c", memory_bytes=1, hugepages_bytes=128 << 20)
+    enough = NodeFacts(name="c", memory_bytes=1, hugepages_bytes=132 << 20)
 
     assert hugepages_shortage(spec, []) is None
     assert hugepages_shortage(spec, [*small, enough]) is None
     assert hugepages_shortage(group().spec, small) is None
     told = hugepages_shortage(spec, small)
-    assert told is not None and "128Mi" in told and "2Mi (b)" in told
+    assert told is not None and "132Mi" in told and "2Mi (b)" in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -32,10 +33,21 @@ from gantry_operator.main import settings_of as options_of
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
 from gantry_operator.probes import probes
-from gantry_operator.settings import address_of, pairs_of
+from gantry_operator.process import Operator
+from gantry_operator.settings import OperatorSettings, address_of, pairs_of
 from gantry_operator.sidecars import HttpSidecars, Peer
 from gantry_spec import actions as act
 from gantry_spec.heard import report_of
+
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: here
+contexts: [{name: here, context: {cluster: here, user: here}}]
+clusters: [{name: here, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: here, user: {}}]
+"""
+"""Of a cluster where nobody answers."""
 
 # -- options -----------------------------------------------------------------------------------------------------------
 
@@ -73,6 +85,23 @@ def test_an_address_that_is_none_is_refused(text: str) -> None:
         address_of(text, "--listen")
     with pytest.raises(SettingsError, match="--labels"):
         pairs_of("novalue", "--labels")
+
+
+async def test_the_process_needs_no_name_of_its_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A pod's user is a number without an entry in passwd: nobody may ask what it is called, Kopf included."""
+
+    def refuse() -> str:
+        raise KeyError("getpwuid(): uid not found: 65532")
+
+    monkeypatch.setattr(getpass, "getuser", refuse)
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(KUBECONFIG)
+    operator = Operator(OperatorSettings(image="gantry:test", kubeconfig=str(kubeconfig)))
+    groups = Groups(parts_of(FakeKubernetes()), ("a",))
+
+    operator.stop()
+    async with asyncio.timeout(20):
+        await operator.watch(groups)
 
 
 # -- the key -----------------------------------------------------------------------------------------------------------

@@ -225,6 +225,12 @@ class BrokerSettings:
     names is changed there only. Empty: no such file.
     """
 
+    is_tolerant: bool = False
+    """ignoreUnknownSettings: leave out keys that this version does not know, and say so, instead of refusing to start.
+
+    For pods: the operator that writes their settings may be newer than their image. A value that is wrong is refused.
+    """
+
     shutdown_timeout_ms: int = 60_000
     """shutdownTimeout: a stop that has not flushed everything by then ends with code 1, and the next start recovers.
 
@@ -426,6 +432,7 @@ def _tls_mode(text: str) -> TlsMode:
         raise ValueError(f"write one of {', '.join(mode.value for mode in TlsMode)}") from error
 
 
+TOLERANT_KEY: Final = "ignoreUnknownSettings"
 _FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
 _PORT: Final = _whole(1, 65535)
 _POSITIVE: Final = _whole(1)
@@ -447,6 +454,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "storePathRootDir": ("store_path", str),
     "statusPagePath": ("status_page_path", str),
     "liveSettingsPath": ("live_settings_path", str),
+    "ignoreUnknownSettings": ("is_tolerant", _boolean),
     "shutdownTimeout": ("shutdown_timeout_ms", _whole(100)),
     "registerNameServerPeriod": ("register_period_ms", _whole(10_000, 60_000)),
     "autoCreateTopicEnable": ("auto_create_topics", _boolean),
@@ -584,6 +592,8 @@ def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
         if key in _LATER:
             raise SettingsError(f"{key}={text} has no effect in this broker ({_LATER[key]}); remove it")
         if key not in _KEYS:
+            if tolerates(pairs):
+                continue
             raise SettingsError(f"{key} is not a setting of this broker; `gantry broker --settings` lists them")
         name, read = _KEYS[key]
         try:
@@ -594,6 +604,16 @@ def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
     settings = _assemble(values, dict(pairs))
     _check_together(settings)
     return settings
+
+
+def tolerates(pairs: Mapping[str, str]) -> bool:
+    """Whether keys are left out that this version does not know."""
+    return pairs.get(TOLERANT_KEY, "").lower() == "true"
+
+
+def unknown_keys(pairs: Mapping[str, str]) -> list[str]:
+    """Keys that this version does not know."""
+    return sorted(pairs.keys() - _KEYS.keys() - _FIXED.keys() - _LATER.keys())
 
 
 def _check_fixed(key: str, text: str) -> None:

@@ -7,16 +7,19 @@ not hear, before connection tracking and in a table that kube-proxy never touche
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
+from gantry_cluster.machine import Machine
 from gantry_cluster.node_files import SOCKET
 from gantry_cluster.pods import Namespace
 
 CRASH_SECONDS_MAX = 30.0
 TABLE = ("iptables", "--wait", "-t", "raw")
+TASKS = ("ctr", "--address", SOCKET, "--namespace", "k8s.io", "tasks")
 
 
 @contextmanager
@@ -67,15 +70,49 @@ def kill(cluster: Cluster, machine: str, program: str) -> None:
     wait_until(f"the end of {program}", lambda: not process.is_alive(), CRASH_SECONDS_MAX)
 
 
-def kill_container(space: Namespace, pod: str, container: str = "main") -> None:
-    """Kill the first process of a container, as the kernel does when memory is short; the kubelet starts another."""
+def container_id(space: Namespace, pod: str, container: str = "main") -> tuple[Machine, str]:
+    """Where a container runs, and what the runtime there calls it."""
     found = space.read_pod(pod)
     assert found is not None, f"there is no pod {pod}"
+    status = found["status"]
     [identifier] = [
-        status["containerID"].rpartition("/")[2]
-        for status in (*found["status"]["containerStatuses"], *found["status"].get("initContainerStatuses", ()))
-        if status["name"] == container
+        one["containerID"].rpartition("/")[2]
+        for one in (*status["containerStatuses"], *status.get("initContainerStatuses", ()))
+        if one["name"] == container
     ]
-    machine = space.cluster.machines[found["spec"]["nodeName"]]
-    tasks = ("ctr", "--address", SOCKET, "--namespace", "k8s.io", "tasks")
-    machine.run(*tasks, "kill", "--signal", "SIGKILL", identifier)
+    return space.cluster.machines[found["spec"]["nodeName"]], identifier
+
+
+def inside(space: Namespace, pod: str, container: str, *words: str) -> list[str]:
+    """The command that runs something in a container by the runtime of its node, without an API server."""
+    machine, identifier = container_id(space, pod, container)
+    name = f"test-{time.monotonic_ns()}"
+    return machine.enter([*TASKS, "exec", "--exec-id", name, identifier, *words])
+
+
+def kill_container(space: Namespace, pod: str, container: str = "main") -> None:
+    """Kill the first process of a container, as the kernel does when memory is short; the kubelet starts another."""
+    machine, identifier = container_id(space, pod, container)
+    machine.run(*TASKS, "kill", "--signal", "SIGKILL", identifier)
+
+
+@contextmanager
+def stopped_container(space: Namespace, pod: str, container: str = "main") -> Iterator[None]:
+    """The first process of a container is there and does nothing."""
+    machine, identifier = container_id(space, pod, container)
+    machine.run(*TASKS, "kill", "--signal", "SIGSTOP", identifier)
+    try:
+        yield
+    finally:
+        machine.run(*TASKS, "kill", "--signal", "SIGCONT", identifier)
+
+
+@contextmanager
+def away(cluster: Cluster, machine: str, program: str) -> Iterator[None]:
+    """A program of the cluster is killed, and started again in the end."""
+    kill(cluster, machine, program)
+    try:
+        yield
+    finally:
+        cluster.machines[machine].respawn(program)
+        cluster.save()

@@ -6,26 +6,26 @@ Only what a user has is used: the chart, `kubectl apply`, the group's status, an
 from __future__ import annotations
 
 import json
-import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, final
+from typing import final
 
 from gantry_cluster.api import Object
+from gantry_cluster.clients import PodLoad
 from gantry_cluster.cluster import Cluster, condition
-from gantry_cluster.commands import run, wait_until
-from gantry_cluster.errors import ClusterError, DeadlineExceeded
+from gantry_cluster.commands import wait_until
+from gantry_cluster.errors import DeadlineExceeded
+from gantry_cluster.faults import inside
 from gantry_cluster.places import ROOT
-from gantry_cluster.pods import Namespace, container, pod_spec
+from gantry_cluster.pods import Namespace, container, is_gone, pod_spec
 
 SYSTEM = "gantry-system"
 OPERATOR = "gantry-operator"
 TAG = "e2e"
 CHART = ROOT / "charts" / OPERATOR
 HISTORIES = ROOT / "e2e" / "histories" / "gantry_histories"
+RECORD = "gantry.dev/record"
 READY_SECONDS_MAX = 180.0
 CLIENT = "client"
 LINES = 40
@@ -41,12 +41,20 @@ def install_operator(cluster: Cluster, archive: Path, *values: str) -> Namespace
     known = cluster.load_image(archive)
     cluster.name_image(known[0], f"localhost/{OPERATOR}:{TAG}")
     cluster.name_image("localhost/gantry:latest", f"localhost/gantry:{TAG}")
-    space = Namespace(cluster, SYSTEM).make()
+    space = Namespace(cluster, SYSTEM)
+    if is_gone(space):
+        space.make()
     images = [f"image.repository=localhost/{OPERATOR}", "brokerImage.repository=localhost/gantry"]
     images += [f"{image}.{key}" for image in ("image", "brokerImage") for key in (f"tag={TAG}", "pullPolicy=Never")]
     words = [word for value in (*images, *values) for word in ("--set", value)]
     cluster.helm("install", OPERATOR, CHART, "--namespace", SYSTEM, "--wait", "--timeout", "110s", *words)
     return space
+
+
+def has_operator(cluster: Cluster) -> bool:
+    """Whether somebody has installed it."""
+    found = cluster.api.items(f"/apis/apps/v1/namespaces/{SYSTEM}/deployments")
+    return any(one["metadata"]["name"] == OPERATOR for one in found)
 
 
 def operator_log(cluster: Cluster) -> str:
@@ -82,6 +90,44 @@ class Group:
     def masters(self) -> list[str]:
         """The pod of each shard's master, as the status says; `-` for none."""
         return str(self.read().get("status", {}).get("master", "")).split(",")
+
+    def record(self, shard: int = 0) -> Object:
+        """What stands in the Lease of a shard: epochs, and the reigns that are not forgotten yet."""
+        path = f"{self.space.path('leases', 'apis/coordination.k8s.io/v1')}/{self.name}-{shard}"
+        found: Object = json.loads(self.space.cluster.api.get(path)["metadata"]["annotations"][RECORD])
+        return found
+
+    def brokers(self) -> list[str]:
+        """The pods of brokers that are there."""
+        selector = f"gantry.dev%2Fgroup%3D{self.name}%2Capp.kubernetes.io%2Fcomponent%3Dbroker"
+        found = self.space.cluster.api.items(f"{self.space.path('pods')}?labelSelector={selector}")
+        return sorted(pod["metadata"]["name"] for pod in found)
+
+    def claims(self) -> dict[str, Object]:
+        """The claims in its namespace, by name."""
+        found = self.space.cluster.api.items(self.space.path("persistentvolumeclaims"))
+        return {claim["metadata"]["name"]: claim for claim in found}
+
+    def node_of(self, pod: str) -> str:
+        """Where a pod runs."""
+        found = self.space.read_pod(pod)
+        assert found is not None, f"there is no pod {pod}"
+        return str(found["spec"]["nodeName"])
+
+    def node_without(self, *pods: str) -> str:
+        """A node that none of these pods is on."""
+        taken = {self.node_of(pod) for pod in pods}
+        return next(node for node in self.space.cluster.nodes if node not in taken)
+
+    def uid_of(self, pod: str) -> str:
+        """Of a pod; empty if there is none."""
+        found = self.space.read_pod(pod)
+        return "" if found is None else str(found["metadata"]["uid"])
+
+    def annotate(self, name: str, value: str) -> None:
+        """Order something of the operator."""
+        path = f"{self.space.path('brokergroups', 'apis/gantry.dev/v1alpha1')}/{self.name}"
+        self.space.cluster.api.merge(path, {"metadata": {"annotations": {name: value}}})
 
     def wait_healthy(self, seconds_max: float = READY_SECONDS_MAX) -> float:
         """Wait until every condition is as it should be; how long that took."""
@@ -120,8 +166,8 @@ class Group:
         """Where clients in the cluster ask."""
         return f"{self.name}-nameserver.{self.space.name}:9876"
 
-    def start_client(self) -> None:
-        """A pod beside the group's, with our image and the judge of histories in it."""
+    def start_client(self, node: str = "") -> None:
+        """A pod beside the group's, with our image and the judge of histories in it; on a node, if that matters."""
         files = {path.name: path.read_text() for path in HISTORIES.glob("*.py")}
         self.space.cluster.api.create(self.space.path("configmaps"), {"metadata": {"name": "histories"}, "data": files})
         items = [{"key": name, "path": f"{HISTORIES.name}/{name}"} for name in files]
@@ -132,7 +178,8 @@ class Group:
             volumeMounts=[{"name": "histories", "mountPath": "/judge"}],
         )
         volume = {"name": "histories", "configMap": {"name": "histories", "items": items}}
-        self.space.pod(CLIENT, pod_spec(main, volumes=[volume]))
+        place = {"nodeName": node} if node else {}
+        self.space.pod(CLIENT, pod_spec(main, volumes=[volume], **place))
         self.space.wait_ready(CLIENT)
 
     def gantry(self, *words: str) -> str:
@@ -140,83 +187,19 @@ class Group:
         place = ("exec", CLIENT, f"--namespace={self.space.name}", "--", "gantry")
         return self.space.cluster.kubectl(*place, *words, "--namesrv", self.name_server)
 
-    def load(self, topic: str, queues: int, *words: str) -> PodLoad:
-        """Producers, a consumer and their judge, in the client's pod."""
+    def load(self, topic: str, queues: int, *words: str, is_direct: bool = False) -> PodLoad:
+        """Producers, a consumer and their judge, in the client's pod. A direct one needs no API server."""
+        return self._started("in_pod", topic, "--queues", str(queues), *words, is_direct=is_direct)
+
+    def application(self, topic: str, *, first: int = 20) -> PodLoad:
+        """An ordinary client in the client's pod, which sends steadily; entered when it has its first answers."""
+        return self._started("steady", topic, "--first", str(first))
+
+    def _started(self, module: str, topic: str, *words: str, is_direct: bool = False) -> PodLoad:
         cluster = self.space.cluster
-        return PodLoad(
-            (
-                *(str(cluster.programs["kubectl"]), f"--kubeconfig={cluster.folder.kubeconfig}"),
-                *("exec", "--stdin", CLIENT, f"--namespace={self.space.name}", "--"),
-                *("python", "-m", "gantry_histories.in_pod", "--name-server", self.name_server),
-                *("--topic", topic, "--queues", str(queues), *words),
-            )
-        )
-
-
-@final
-class PodLoad:
-    """`gantry_histories.in_pod` in a pod; its own words say what it hears and says."""
-
-    def __init__(self, words: tuple[str, ...]) -> None:
-        self._words = words
-        self._process: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> PodLoad:
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(self._words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-        self._hear()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        process = self._running()
-        process.kill()
-        process.communicate()
-
-    def mark(self, name: str) -> None:
-        """Something is about to be done to the group."""
-        self._say({"mark": name})
-
-    def report(self, more: int) -> dict[str, Any]:
-        """After so many further acknowledgements: what clients have noticed since the mark."""
-        return self._say({"report": more})
-
-    def finish(self) -> dict[str, Any]:
-        """Stop, read everything, judge."""
-        return self._say({"finish": True})
-
-    def _running(self) -> subprocess.Popen[str]:
-        assert self._process is not None, "entered before it is used"
-        return self._process
-
-    def _say(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        entry: IO[str] | None = self._running().stdin
-        assert entry is not None, "it was started with a pipe"
-        entry.write(json.dumps(document) + "\n")
-        entry.flush()
-        return self._hear()
-
-    def _hear(self) -> dict[str, Any]:
-        """One line. It ends by itself when nothing is acknowledged for too long, so this does."""
-        process = self._running()
-        assert process.stdout is not None, "it was started with a pipe"
-        line = process.stdout.readline()
-        if not line:
-            raise ClusterError(f"the load has ended: {process.communicate()[1].strip()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-
-def outside_gantry(address: str, *words: str) -> str:
-    """Run `gantry` on this machine, which is outside of the cluster, as a client of what is at an address."""
-    return run(ROOT / ".venv" / "bin" / "gantry", *words, "--namesrv", address)
-
-
-def external_address(space: Namespace, service: str) -> str:
-    """Where a Service of type NodePort is reached from outside: any node takes it."""
-    found = space.cluster.api.get(f"{space.path('services')}/{service}")
-    [port] = found["spec"]["ports"]
-    node = space.cluster.api.items("/api/v1/nodes")[0]
-    [address] = [one["address"] for one in node["status"]["addresses"] if one["type"] == "InternalIP"]
-    return f"{address}:{port['nodePort']}"
+        program = ("python", "-m", f"{HISTORIES.name}.{module}", "--name-server", self.name_server, "--topic", topic)
+        if is_direct:
+            return PodLoad(tuple(inside(self.space, CLIENT, "main", *program, *words)))
+        kubectl = (str(cluster.programs["kubectl"]), f"--kubeconfig={cluster.folder.kubeconfig}")
+        place = ("exec", "--stdin", CLIENT, f"--namespace={self.space.name}", "--")
+        return PodLoad((*kubectl, *place, *program, *words))

@@ -99,3 +99,12 @@ class Namespace:
         """Run some Python in a pod that is there; what it printed."""
         words = ("exec", name, f"--namespace={self.name}", f"--container={container}", "--", "python", "-c", program)
         return self.cluster.kubectl(*words).strip()
+
+
+def is_gone(space: Namespace) -> bool:
+    """Whether a namespace is there no more."""
+    try:
+        space.cluster.api.get(f"/api/v1/namespaces/{space.name}")
+    except ApiRefused as refusal:
+        return refusal.status == NOT_FOUND
+    return False

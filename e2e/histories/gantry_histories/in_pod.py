@@ -9,11 +9,15 @@ It says on its output, and hears on its input, one JSON document a line:
     says   {"marked": "NAME", "acknowledged": N}
     hears  {"report": MORE}                   wait for MORE further acknowledgements
     says   {"mark": "NAME", "seconds": S, "pause": P, "acknowledged": N}
-    hears  {"finish": true}                   stop, read everything, judge
-    says   {"sent": N, "acknowledged": N, "shown": N, "findings": [...], "failed": {"CODE": N}}
+    hears  {"finish": [[EPOCH, START], ...]}  stop, read everything, judge; where newer masters' reigns begin in the log
+    says   {"sent": N, "acknowledged": N, "shown": N, "findings": [...], "failed": {"CODE": N},
+            "lost": MESSAGES, "lost_bytes": N}
 
 ``seconds`` is how long after the mark the longest pause between two acknowledgements was over, ``pause`` how long that
 pause was: what clients of the group have noticed. All times are of this process's clock.
+
+With ``--loss suffix`` a new reign may take the end of the log before it, and ``lost_bytes`` is how much of that had
+been acknowledged: from where the reign begins to the last message that is gone.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ from typing import IO, Any, Final, NamedTuple, final
 
 from gantry_histories.check import check
 from gantry_histories.consumer import read_queue
-from gantry_histories.events import Answered, History, Journal, Outcome, Queue
+from gantry_histories.events import Answered, History, Journal, Outcome, Queue, Reign
+from gantry_histories.final import EpochStart
 from gantry_histories.final import Final as End
 from gantry_histories.findings import Loss, Mode
 from gantry_histories.load import Load
@@ -68,6 +73,36 @@ def failures(history: History) -> dict[str, int]:
     return dict(Counter("none" if one is None else str(one.code) for one in bad))
 
 
+def reigns_of(history: History, end: End) -> list[Reign]:
+    """When reigns began, as far as clients can know it: with the first acknowledgement that lies in the reign's log.
+
+    All masters of a shard have one address, so all that was acknowledged later counts as the new master's.
+    """
+    places = {message.physical_offset for messages in end.queues.values() for message in messages}
+    kept = [
+        (answer.physical_offset, answer) for _, answer in history.acknowledged() if answer.physical_offset in places
+    ]
+    brokers = {answer.broker for answer in history.answered.values()} | {shown.broker for shown in history.shown}
+    found = [Reign(epoch=0, broker=broker, at=0) for broker in sorted(brokers)]
+    for epoch, start in sorted(end.epochs):
+        first = min((answer.at for offset, answer in kept if offset >= start), default=None)
+        if first is not None:
+            found += [Reign(epoch=epoch, broker=broker, at=first) for broker in sorted(brokers)]
+    return found
+
+
+def lost_places(history: History, end: End) -> list[int]:
+    """Where in the log the acknowledged messages were that are gone."""
+    keys = {message.key for messages in end.queues.values() for message in messages}
+    return sorted(answer.physical_offset for sent, answer in history.acknowledged() if sent.key not in keys)
+
+
+def lost_bytes(lost: Sequence[int], epochs: Sequence[EpochStart]) -> int:
+    """At least so many bytes of the log are gone: from where a newer reign begins to the last message that is gone."""
+    start = min((start for _, start in epochs), default=0)
+    return max(lost) - start + 1 if lost else 0
+
+
 @final
 class Script:
     """What is heard and said while the load runs."""
@@ -94,8 +129,8 @@ class Script:
                 case {"report": int(more)}:
                     await self._load.wait_acknowledged(more, PATIENCE_S)
                     await self._report()
-                case {"finish": True}:
-                    await self._finish()
+                case {"finish": list(epochs)}:
+                    await self._finish([EpochStart(epoch, start) for epoch, start in epochs])
                     return
                 case other:
                     raise SystemExit(f"nobody knows what {other} means")
@@ -106,7 +141,7 @@ class Script:
         figures = {"seconds": round(pause.seconds, 2), "pause": round(pause.pause, 2)}
         self._say(mark=name, acknowledged=self._load.acknowledged, **figures)
 
-    async def _finish(self) -> None:
+    async def _finish(self, epochs: Sequence[EpochStart]) -> None:
         address = await self._load.master()
         await self._load.stop()
         assert address is not None, "the name server knows no master"
@@ -114,11 +149,15 @@ class Script:
         channel = await Channel.connect(address)
         stored = {queue: await read_queue(channel, queue) for queue in self._queues}
         await channel.close()
-        history = self._load.journal.history
-        findings = [str(one) for one in check(history, End(stored, committed=standing), self._mode)]
+        history, end = self._load.journal.history, End(stored, epochs, committed=standing)
+        for reign in reigns_of(history, end):
+            history.add(reign)
+        findings = [str(one) for one in check(history, end, self._mode)]
+        lost = lost_places(history, end)
         self._say(
             sent=len(history.sent), acknowledged=self._load.acknowledged, shown=len(history.shown),
-            findings=findings[:FINDINGS_MAX], failed=failures(history),
+            findings=findings[:FINDINGS_MAX], failed=failures(history), lost=len(lost),
+            lost_bytes=lost_bytes(lost, epochs),
         )  # fmt: skip
 
     def _say(self, **document: Any) -> None:
@@ -135,7 +174,10 @@ async def lines_of(file: IO[str]) -> asyncio.StreamReader:
 async def play(arguments: argparse.Namespace) -> None:
     """The whole run."""
     queues = [Queue(arguments.topic, number) for number in range(arguments.queues)]
-    load = Load(arguments.name_server, queues, Journal(), arguments.seed, producers=2, consumers=1)
+    load = Load(
+        arguments.name_server, queues, Journal(), arguments.seed,
+        producers=2, consumers=1, broker_name=arguments.broker_name,
+    )  # fmt: skip
     script = Script(load, queues, Mode(loss=Loss(arguments.loss)), sys.stdout)
     async with load:
         await script.run(await lines_of(sys.stdin))
@@ -147,6 +189,7 @@ def main() -> None:
     parser.add_argument("--name-server", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--queues", type=int, required=True)
+    parser.add_argument("--broker-name", default="", help="of the shard that is meant, where there are several")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--loss", choices=[str(one) for one in Loss], default=str(Loss.NOTHING))
     try:

@@ -26,10 +26,10 @@ class Load:
 
     def __init__(
         self, name_server: str, queues: Sequence[Queue], journal: Journal, seed: int,
-        *, producers: int = 4, consumers: int = 2, body_bytes: Sequence[int] = BODY_BYTES,
+        *, producers: int = 4, consumers: int = 2, body_bytes: Sequence[int] = BODY_BYTES, broker_name: str = "",
     ) -> None:  # fmt: skip
         self.journal: Final = journal
-        routes = self._routes = Routes(name_server, queues[0].topic)
+        routes = self._routes = Routes(name_server, queues[0].topic, broker_name)
         self._stop: Final = asyncio.Event()
         self.producers: Final = [
             Producer(f"p{number}", journal, routes, queues, seed, is_stubborn=number % 2 == 1, body_bytes=body_bytes)

@@ -25,6 +25,7 @@ from gantry_operator.acting.applying import AGAIN_MS, Applier
 from gantry_operator.acting.hands import Hands
 from gantry_operator.acting.labels import relabel
 from gantry_operator.acting.leases import Leases
+from gantry_operator.acting.leftovers import Leftovers
 from gantry_operator.api import GROUPS, Kubernetes, Object, Place, annotations_of
 from gantry_operator.cache import Cache, GroupKey
 from gantry_operator.clock import Clock, moment_text
@@ -97,6 +98,7 @@ class GroupLoop:
         self._looker: Final = Looker(key, parts.cache, parts.api, parts.sidecars, parts.clock)
         self._leases: Final = Leases(parts.api, parts.clock, parts.cache.put)
         self._applier: Final = Applier(key, parts.cache, parts.api, parts.clock)
+        self._leftovers: Final = Leftovers(key, parts.cache, parts.api, parts.clock)
         self._teller: Final = Teller(parts.api, parts.clock)
         self._hands: Final = Hands(
             self._looker.objects,
@@ -218,6 +220,7 @@ class GroupLoop:
         if not orders.is_hibernated:
             await self._applier.wake()
         await self._applier.sweep(lambda number: number >= group.spec.shards and number not in kept)
+        await self._leftovers.clear(self._rendered[2], group.metadata.uid)
         return "; ".join(sorted(self._applier.problems.values()))
 
     async def _label(self) -> None:

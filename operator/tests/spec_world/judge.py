@@ -34,7 +34,9 @@ class Judge:
         self.losses: Final[list[tuple[int, int]]] = []
         """Bytes lost and announced."""
 
-        self._spec: Final = spec
+        self.spec = spec
+        """What is allowed; an edit gives another one."""
+
         self._newest: tuple[int, frozenset[Record]] = (0, frozenset())
 
     def lacks_something(self, store: Store) -> bool:
@@ -84,7 +86,7 @@ class Judge:
         accepted = 0 if goal is None else goal.loss_accepted
         if reign.loss < 0 or accepted is None:
             return None
-        if reign.loss > max(self._spec.failover.max_data_loss_bytes, accepted):
+        if reign.loss > max(self.spec.failover.max_data_loss_bytes, accepted):
             raise Wrong(f"epoch {epoch} may lose {reign.loss} bytes, which nobody has allowed")
         return reign.loss
 

@@ -243,8 +243,8 @@ NEEDS: dict[str, Need] = {
         Need("curl", probe_curl, "apt-get install curl"),
         Need("openssl", probe_openssl, "apt-get install openssl"),
         Need("buildah", probe_buildah, "apt-get install buildah"),
-        Need("helm", probe_helm, "scripts/helm --build, which needs Go"),
-        Need("api_server", probe_api_server, "make e2e builds it, once"),
+        Need("helm", probe_helm, "scripts/kubernetes helm, which needs Go"),
+        Need("api_server", probe_api_server, "scripts/kubernetes, which needs Go"),
         Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }

@@ -3,6 +3,7 @@
     container's memory = process and page cache  (spec.resources, else 1Gi)
                        + buffers of medium Memory, and a sixteenth of them for what tmpfs needs beside the bytes
     hugepages-2Mi      = buffers of medium HugePages-2Mi; request and limit are the same, as Kubernetes demands
+    a buffer in them   = whole pages for a segment, and one page before, in which the broker says whose it is
 
 A Memory buffer is paid for by the pod even after its container was started again, so the pod was OOM killed where only
 the process had been counted. Hugepages are no part of the memory limit; only the broker's container has them, and the
@@ -51,7 +52,10 @@ def buffer_bytes(spec: Spec) -> int:
     """Of all write buffers of one broker."""
     if spec.write_buffer.medium is Medium.OFF:
         return 0
-    return spec.write_buffer.buffers * int(spec.write_buffer.segment_size)
+    segment = int(spec.write_buffer.segment_size)
+    if spec.write_buffer.medium is Medium.HUGE_PAGES:
+        segment = PAGE_BYTES - -segment // PAGE_BYTES * PAGE_BYTES
+    return spec.write_buffer.buffers * segment
 
 
 def broker_resources(spec: Spec) -> Resources:

@@ -1,6 +1,7 @@
 """What an edit of a group may change: some fields are fixed once there is a store, and some only grow.
 
-What is refused here would need another store, or would throw messages away. Shards are taken away only when they are
+What is refused here would need another store, would throw messages away, or could not be rolled out one broker after
+the other. Shards are taken away only when they are
 empty, which nobody can see in the manifest: so that is not refused here, and waits with a reason (``decide``).
 """
 
@@ -46,6 +47,14 @@ FIXED: Final = (
         True,
         "a volume only grows",
         "quantity(string(self.storage.size)).compareTo(quantity(string(oldSelf.storage.size))) >= 0",
+    ),
+    Fixed(
+        "spec.access.tlsSecret",
+        lambda spec: "on" if spec.access.tls_secret else "off",
+        False,
+        "a broker with TLS follows none without it, so TLS is on from the beginning or never;"
+        " make another group and move to it",
+        "(self.access.tlsSecret == '') == (oldSelf.access.tlsSecret == '')",
     ),
 )
 

@@ -216,7 +216,8 @@ class Access(Part, frozen=True):
     """A Secret with accounts; empty: everybody may do everything. It may be replaced at any time."""
 
     tls_secret: SecretName = ""
-    """A Secret with `tls.crt`, `tls.key` and `ca.crt`; empty: no TLS. It may be renewed at any time."""
+    """A Secret with `tls.crt`, `tls.key` and `ca.crt`; empty: no TLS. It may be renewed at any time, or be another
+    one of the same authority; whether there is one is fixed."""
 
     external: External = External()
     """The way in from outside of the cluster."""

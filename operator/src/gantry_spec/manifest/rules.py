@@ -19,13 +19,17 @@ BLOCK_BYTES: Final = 4096
 OURS: Final = frozenset(
     {
         *("brokerRole", "brokerId", "brokerName", "brokerClusterName", "namesrvAddr", "flushDiskType"),
-        *("inSyncReplicas", "slaveTimeout", "haAckLevel", "haElectable", "haMasterAddress", "roleAtStart"),
+        *("inSyncReplicas", "slaveTimeout", "haAckLevel", "haDegrade", "haElectable", "haMasterAddress", "roleAtStart"),
         *("controlSocketPath", "storePathRootDir", "transientStorePoolEnable", "transientStorePoolSize"),
         *("transientStorePoolPath", "mappedFileSizeCommitLog", "listenPort", "haListenPort", "fileReservedTime"),
-        *("flushIntervalCommitLog", "haMaxGapNotInSync"),
+        *("flushIntervalCommitLog", "flushCommitLogLeastPages", "haMaxGapNotInSync"),
+        *("brokerIP1", "brokerIP2", "brokerMasterIP", "bindAddress", "fastListenPort", "externalAddressPath"),
+        *("statusPagePath", "liveSettingsPath", "aclEnable", "aclFile", "aclCredentialsPath"),
+        *("tlsMode", "tlsServerCertPath", "tlsServerKeyPath", "tlsEnable", "tlsClientTrustCertPath"),
+        *("tlsClientCheckHostName", "haSecretPath", "haTlsCertPath", "haTlsKeyPath", "haTlsTrustCertPath"),
     }
 )
-"""Keys of a ``broker.conf`` that fields decide."""
+"""Keys of a ``broker.conf`` that fields decide, or whoever runs the brokers: where things lie, and who is let in."""
 
 
 class Rule(NamedTuple):

@@ -1,0 +1,135 @@
+"""How long clients wait: goals, measured for groups that lose little and for groups that lose nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from gantry_cluster import making
+from gantry_cluster.cluster import Cluster
+from gantry_cluster.commands import wait_until
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, revived, wait_epoch
+from gantry_cluster.groups import Group
+from gantry_cluster.spaces import Spaces
+from gantry_cluster.specs import ASYNC, SMALL, TOPIC, TWO_SLAVES
+from gantry_cluster.trial import under_load
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+
+POD_GOAL_S = 15.0
+NODE_GOAL_S = 30.0
+SWITCHOVER_GOAL_S = 1.0
+BACK_GOAL_S = 20.0
+SPECS = {"async-1-slave": ASYNC, "sync-2-slaves": TWO_SLAVES}
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_deleted_pod_is_noticed_for_less_than_15_seconds(spaces: Spaces, kind: str) -> None:
+    """Master's pod deleted, until the next acknowledgement."""
+    group = spaces.group(f"pod-{kind}", SPECS[kind])
+    [master] = group.masters()
+
+    outcome = under_load(
+        group, f"goal pod {kind}", lambda: print(f"{group.replace_pod(master):.1f} s"), is_async=SPECS[kind] is ASYNC
+    )
+
+    outcome.demand(POD_GOAL_S)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_lost_machine_is_noticed_for_less_than_30_seconds(spaces: Spaces, operated: Cluster, kind: str) -> None:
+    """Master's machine crashed, until the next acknowledgement, with this cluster's settings."""
+    group = spaces.group(f"node-{kind}", SPECS[kind])
+    [master] = group.masters()
+    epoch = group.record()["epoch"]
+
+    def crash() -> None:
+        crash_node(group, master)
+        wait_epoch(group, epoch)
+        time.sleep(10)
+        making.revive(operated, group.node_of(master))
+
+    with revived(operated):
+        outcome = under_load(group, f"goal node {kind}", crash, is_async=SPECS[kind] is ASYNC)
+    outcome.demand(NODE_GOAL_S)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_planned_switchover_pauses_writes_for_less_than_a_second(spaces: Spaces, kind: str) -> None:
+    """By order; the Service leads clients to the new master at once."""
+    group = spaces.group(f"switch-{kind}", SPECS[kind])
+    [master] = group.masters()
+
+    def switch() -> None:
+        group.annotate("gantry.dev/promote", "0")
+        wait_until("another master", lambda: group.masters() not in ([master], ["-"]), NOTICED_SECONDS_MAX)
+        time.sleep(3)
+
+    outcome = under_load(group, f"goal switchover {kind}", switch, is_async=SPECS[kind] is ASYNC)
+
+    outcome.demand(SWITCHOVER_GOAL_S)
+    assert outcome.lost == 0
+
+
+def test_an_old_master_is_back_in_sync_within_20_seconds(spaces: Spaces) -> None:
+    """Sync with one slave, pod deleted: until everything is well again."""
+    group = spaces.group("back", SMALL)
+    [master] = group.masters()
+    took: list[float] = []
+
+    def delete() -> None:
+        started = time.monotonic()
+        group.replace_pod(master)
+        group.wait_healthy()
+        took.append(time.monotonic() - started)
+
+    under_load(group, "goal back in sync", delete).demand(BACK_GOAL_S)
+    print(f"RESULT old pod back in sync after {took[0]:.1f} s, at most {BACK_GOAL_S:.0f}")
+    assert took[0] <= BACK_GOAL_S
+
+
+def test_without_its_slave_a_sync_group_acknowledges_nothing_and_says_so(spaces: Spaces, operated: Cluster) -> None:
+    """Sync with one slave, machine lost: no code 0, Available is False for NoInSyncSlave, and reads go on."""
+    group = spaces.group("alone", SMALL, apart_from_all=True)
+    group.gantry("produce", TOPIC, "before")
+    [master] = group.masters()
+
+    with revived(operated):
+        crash_node(group, master)
+        wait_until("NoInSyncSlave", lambda: available(group) == ("False", "NoInSyncSlave"), NOTICED_SECONDS_MAX)
+        with group.application(TOPIC, first=0) as application:
+            time.sleep(10)
+            told = application.finish()
+        print(f"RESULT without its slave: {json.dumps(told)}")
+        assert told["sent"] > 100 and told["acknowledged"] == 0
+        assert "before" in group.gantry("consume", TOPIC).splitlines()
+    group.wait_healthy()
+
+
+def available(group: Group) -> tuple[str, str]:
+    """What the condition Available says, and why."""
+    conditions = group.read().get("status", {}).get("conditions", [])
+    return next(((one["status"], one["reason"]) for one in conditions if one["type"] == "Available"), ("", ""))
+
+
+def test_rolling_a_two_by_two_group_fails_no_client_call(spaces: Spaces) -> None:
+    """An ordinary client with its own retries: no call fails, and none is told 10, 11 or 12."""
+    spec = SMALL | {"shards": 2, "slaves": 2}
+    group = spaces.group("two-by-two", spec)
+    before = {pod: group.uid_of(pod) for pod in group.brokers()}
+
+    with group.application(TOPIC) as application:
+        started = time.monotonic()
+        group.apply(spec | {"template": {"annotations": {"example.com/roll": "1"}}})
+        wait_until(
+            "other pods everywhere",
+            lambda: all(group.uid_of(pod) not in ("", uid) for pod, uid in before.items()),
+            600,
+        )
+        group.wait_healthy(300)
+        rolled = time.monotonic() - started
+        told = application.finish()
+
+    print(f"RESULT 2x2 rolled in {rolled:.1f} s: {json.dumps(told)}")
+    assert told["failures"] == 0

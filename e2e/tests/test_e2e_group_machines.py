@@ -1,0 +1,140 @@
+"""Machines crash, are cut off, are emptied, lose their disks: the group goes on, or says why it does not."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import pytest
+from gantry_cluster import faults, making, network
+from gantry_cluster.cluster import Cluster, ready_nodes
+from gantry_cluster.commands import wait_until
+from gantry_cluster.errors import CommandFailed
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, revived, wait_epoch
+from gantry_cluster.groups import Group
+from gantry_cluster.spaces import Spaces
+from gantry_cluster.specs import SMALL, TWO_SLAVES
+from gantry_cluster.trial import under_load
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+
+LOST_SECONDS_MAX = 45.0
+CUT_SECONDS_MAX = 45.0
+CUT_S = 30.0
+DRAIN_SECONDS_MAX = 5.0
+MOVE_SECONDS_MAX = 5.0
+DISK_SECONDS_MAX = 45.0
+
+
+def test_a_crashed_machine_costs_the_group_nothing(spaces: Spaces, operated: Cluster) -> None:
+    """Sync with two slaves: one of them takes over while the machine is away, and it follows when it is back."""
+    group = spaces.group("crashed", TWO_SLAVES)
+    [master] = group.masters()
+    epoch = group.record()["epoch"]
+
+    def crash() -> None:
+        node = crash_node(group, master)
+        print(f"a new master {wait_epoch(group, epoch):.1f} s after {node} was not ready")
+        making.revive(operated, node)
+
+    with revived(operated):
+        under_load(group, "node crashed", crash).demand(LOST_SECONDS_MAX)
+
+
+def test_a_machine_that_is_cut_off_acknowledges_nothing(spaces: Spaces, operated: Cluster) -> None:
+    """Both ways: the others elect a master, and the one behind the cut never acknowledges what they have not."""
+    group = spaces.group("cut", TWO_SLAVES)
+    [master] = group.masters()
+    epoch = group.record()["epoch"]
+
+    def cut() -> None:
+        with faults.uplink_cut(operated, group.node_of(master)):
+            print(f"a new master after {wait_epoch(group, epoch):.1f} s")
+            time.sleep(CUT_S)
+        wait_until("all nodes", lambda: ready_nodes(operated.api) == set(operated.nodes), NOTICED_SECONDS_MAX)
+
+    under_load(group, "node cut off", cut).demand(CUT_SECONDS_MAX)
+
+
+def test_a_machine_that_hears_no_other_loses_nothing(spaces: Spaces, operated: Cluster) -> None:
+    """One way: what the master's machine sends arrives, and it hears no other machine's pods."""
+    group = spaces.group("deaf", TWO_SLAVES)
+    [master] = group.masters()
+    epoch = group.record()["epoch"]
+
+    def deafen() -> None:
+        with faults.deaf(operated, group.node_of(master), network.PODS):
+            print(f"a new master after {wait_epoch(group, epoch):.1f} s")
+            time.sleep(CUT_S)
+
+    under_load(group, "node deaf", deafen).demand(CUT_SECONDS_MAX)
+
+
+def drain(group: Group, node: str, seconds: int) -> None:
+    """Empty a node of the brokers of a group, as people do; other pods there are not meant."""
+    ours = f"--pod-selector=gantry.dev/group={group.name},app.kubernetes.io/component=broker"
+    words = ("--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={seconds}s")
+    group.space.cluster.kubectl("drain", node, ours, *words)
+
+
+def test_a_machine_is_emptied_without_loss(spaces: Spaces, operated: Cluster) -> None:
+    """`kubectl drain` waits until the role has moved: the budget of masters lets nobody evict one."""
+    group = spaces.group("drained", TWO_SLAVES)
+    [master] = group.masters()
+    node = group.node_of(master)
+
+    def emptied() -> None:
+        started = time.monotonic()
+        try:
+            drain(group, node, 100)
+            print(f"{node} was emptied in {time.monotonic() - started:.1f} s, masters {group.masters()}")
+            assert group.masters() != [master]
+        finally:
+            operated.kubectl("uncordon", node)
+
+    under_load(group, "node drained", emptied).demand(DRAIN_SECONDS_MAX)
+
+
+def test_a_drain_waits_rather_than_take_the_last_acknowledgement(spaces: Spaces, operated: Cluster) -> None:
+    """Sync with one slave: the role moves, and then the old master's pod is the slave that nobody may evict."""
+    group = spaces.group("undrained", SMALL, apart_from_all=True)
+    [master] = group.masters()
+    node = group.node_of(master)
+    uid = group.uid_of(master)
+
+    def refused() -> None:
+        try:
+            with pytest.raises(CommandFailed, match="timeout"):
+                drain(group, node, 20)
+        finally:
+            operated.kubectl("uncordon", node)
+        assert group.masters() != [master]
+        assert group.uid_of(master) == uid, "nobody has evicted it"
+
+    under_load(group, "drain refused", refused).demand(MOVE_SECONDS_MAX)
+
+
+def test_a_lost_disk_is_replaced_when_somebody_gives_it_up(spaces: Spaces, operated: Cluster) -> None:
+    """A machine is gone with its volume: its broker starts with an empty one elsewhere, and copies everything."""
+    group = spaces.group("diskless", TWO_SLAVES)
+    [master] = group.masters()
+    epoch, node = group.record()["epoch"], group.node_of(master)
+
+    def lose() -> None:
+        crash_node(group, master)
+        wait_epoch(group, epoch)
+        operated.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+        claim = f"data-{master}"
+        before = group.claims()[claim]["metadata"]["uid"]
+        shutil.rmtree(operated.folder.disk(node), ignore_errors=True)
+
+        def is_another() -> bool:
+            after = group.claims().get(claim)
+            return after is not None and after["metadata"]["uid"] != before
+
+        wait_until("another claim", is_another, NOTICED_SECONDS_MAX)
+        operated.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service-")
+        making.revive(operated, node)
+
+    with revived(operated):
+        under_load(group, "disk lost", lose).demand(DISK_SECONDS_MAX)

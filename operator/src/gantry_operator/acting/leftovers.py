@@ -1,0 +1,125 @@
+"""Objects that a group has no more: a way in that was closed, the Service of a slave that went, name servers replaced.
+
+Server-side apply takes fields away, and never objects: without this, what an edit no longer asks for would stay, and a
+door that was shut would stand open.
+
+    looked for   when the group is rendered with other objects than before, when this process begins, and now and then
+    deleted      Services, budgets and policies of this very group, and the StatefulSet of its name servers
+    kept         what belongs to a shard that is not rendered: that is swept when it is empty (``applying``)
+                 the Service of a pod that is still there
+                 name servers that were replaced, while a broker was started with them: it registers there
+
+Brokers' StatefulSets, volumes, Secrets and Leases are nothing that this ever deletes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Final, final
+
+from gantry_operator.acting.applying import AGAIN_MS, RETRY_MS
+from gantry_operator.api import (
+    BUDGETS,
+    PODS,
+    POLICIES,
+    SERVICES,
+    STATEFUL_SETS,
+    Kind,
+    Kubernetes,
+    Object,
+    Place,
+    annotations_of,
+    labels_of,
+    place_of,
+    uid_of,
+)
+from gantry_operator.cache import Cache, GroupKey
+from gantry_operator.clock import Clock
+from gantry_operator.errors import ApiError
+from gantry_operator.objects.names import (
+    BROKER,
+    COMPONENT_LABEL,
+    GROUP_LABEL,
+    NAME_SERVER,
+    SHARD_LABEL,
+    TEMPLATE_ANNOTATION,
+)
+
+log = logging.getLogger(__name__)
+
+CLEARED: Final = (SERVICES, BUDGETS, POLICIES, STATEFUL_SETS)
+
+
+@final
+class Leftovers:
+    """Of one group; owned by its task."""
+
+    def __init__(self, key: GroupKey, cache: Cache, api: Kubernetes, clock: Clock) -> None:
+        self._key: Final = key
+        self._cache: Final = cache
+        self._api: Final = api
+        self._clock: Final = clock
+        self._cleared: frozenset[Place] = frozenset()
+        """What was rendered when nothing was left over last."""
+
+        self._looked_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<Leftovers {'/'.join(self._key)}>"
+
+    async def clear(self, rendered: Sequence[Object], owner: str) -> None:
+        """Delete what is the group's, by the uid of the group, and is not rendered. Never raises for the API server."""
+        wanted, now_ms = frozenset(place_of(one) for one in rendered), self._clock.now_ms()
+        age_ms = None if self._looked_ms is None else now_ms - self._looked_ms
+        if age_ms is not None and age_ms < (AGAIN_MS if wanted == self._cleared else RETRY_MS):
+            return
+        self._looked_ms = now_ms
+        try:
+            left = [one for kind in CLEARED for one in await self._left(kind, wanted, owner)]
+            going = [one for one in left if not self._is_needed(one, rendered)]
+            for document in going:
+                await self._api.delete(place_of(document), uid=uid_of(document))
+                self._cache.take("DELETED", document)
+                log.info("deleted, since the group has it no more", extra={"place": str(place_of(document))})
+        except ApiError as error:
+            log.warning("leftovers are not deleted", extra={"reason": str(error)})
+            return
+        if len(going) == len(left):
+            self._cleared = wanted
+
+    async def _left(self, kind: Kind, wanted: frozenset[Place], owner: str) -> list[Object]:
+        listed = await self._api.list(kind, self._key[0], f"{GROUP_LABEL}={self._key[1]}")
+        found = [one for one in listed if place_of(one) not in wanted and owner in _owners(one)]
+        shards = {labels_of(one).get(SHARD_LABEL) for one in self._homes()}
+        if kind is STATEFUL_SETS:
+            return [one for one in found if labels_of(one).get(COMPONENT_LABEL) == NAME_SERVER]
+        return [one for one in found if labels_of(one).get(SHARD_LABEL) in {*shards, None}]
+
+    def _homes(self) -> Iterable[Object]:
+        homes = self._cache.of_group(STATEFUL_SETS, self._key)
+        return (one for one in homes if (one.get("spec") or {}).get("replicas"))
+
+    def _is_needed(self, document: Object, rendered: Sequence[Object]) -> bool:
+        """Whether something that runs still counts on it."""
+        pod = Place(PODS, self._key[0], document["metadata"]["name"])
+        if self._cache.get(pod) is not None:
+            return True
+        is_of_name_servers = labels_of(document).get(COMPONENT_LABEL) == NAME_SERVER
+        has_name_servers = any(labels_of(one).get(COMPONENT_LABEL) == NAME_SERVER for one in rendered)
+        return is_of_name_servers and not has_name_servers and not self._are_started_with(rendered)
+
+    def _are_started_with(self, rendered: Sequence[Object]) -> bool:
+        """Whether every broker that is there has a template of now."""
+        templates = {
+            annotations_of(one["spec"]["template"]).get(TEMPLATE_ANNOTATION)
+            for one in rendered
+            if place_of(one).kind is STATEFUL_SETS
+        }
+        pods = self._cache.of_group(PODS, self._key)
+        brokers = (pod for pod in pods if labels_of(pod).get(COMPONENT_LABEL) == BROKER)
+        return all(annotations_of(pod).get(TEMPLATE_ANNOTATION) in templates for pod in brokers)
+
+
+def _owners(document: Object) -> set[str]:
+    return {str(one.get("uid", "")) for one in document["metadata"].get("ownerReferences") or []}

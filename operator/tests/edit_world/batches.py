@@ -1,0 +1,100 @@
+"""Rows that are edited together, so that a group is not rolled for each of them, and that do not hide each other.
+
+A row joins a batch only if no field that it touches is touched otherwise there, if nothing that shows it also shows
+another, and if both sides of all rows together are specs that are allowed. What it shows must then be just what it
+would show alone: whatever hides it makes its own test fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from edit_world.row import BASE, Fields, Row, merged, values_at
+from edit_world.table import ROWS
+
+from gantry_spec.manifest.errors import ManifestError
+from gantry_spec.manifest.group import API_VERSION, KIND
+from gantry_spec.manifest.reading import group_of
+
+LEAVES = sorted({row.path for row in ROWS})
+SHARED = {"broker", *(leaf for leaf in LEAVES if "[]" in leaf)}
+"""Fields of which two rows edit different parts. Of any other, one row's default is another's edit."""
+
+
+class Batch(NamedTuple):
+    """Some rows."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def before(self) -> dict[str, Any]:
+        """The spec before the edit."""
+        return _together(self.rows, [row.before for row in self.rows])
+
+    @property
+    def after(self) -> dict[str, Any]:
+        """And after it."""
+        return _together(self.rows, [row.after for row in self.rows])
+
+    @property
+    def name(self) -> str:
+        """By its first row, for people."""
+        return f"{self.rows[0]} and {len(self.rows) - 1} more"
+
+
+def batches(rows: Iterable[Row]) -> list[Batch]:
+    """All of them, each in the first batch that it can join."""
+    found: list[Batch] = []
+    for row in rows:
+        for number, batch in enumerate(found):
+            if fits(row, batch):
+                found[number] = Batch((*batch.rows, row))
+                break
+        else:
+            found.append(Batch((row,)))
+    return found
+
+
+def fits(row: Row, batch: Batch) -> bool:
+    """Whether neither hides the other."""
+    shown = {one[:2] for other in batch.rows for one in other.shown}
+    if shown & {one[:2] for one in row.shown}:
+        return False
+    joined = Batch((*batch.rows, row))
+    if not (_is_allowed(joined.before) and _is_allowed(joined.after)):
+        return False
+    for one in joined.rows:
+        for whole, side in ((joined.before, one.before), (joined.after, one.after)):
+            own = merged(one.also, side)
+            if any(not _has(whole, own, leaf) for leaf in LEAVES):
+                return False
+    return all(row.path != other.path or row.path in SHARED for other in batch.rows)
+
+
+def _has(spec: Fields, own: Fields, leaf: str) -> bool:
+    """Whether everything that one says at a leaf stands in the whole."""
+    whole = values_at(spec, leaf)
+    return all(any(_is_in(value, other) for other in whole) for value in values_at(own, leaf))
+
+
+def _is_in(value: Any, other: Any) -> bool:
+    if isinstance(value, dict) and isinstance(other, dict):
+        return all(key in other and _is_in(inner, other[key]) for key, inner in value.items())
+    return bool(value == other)
+
+
+def _together(rows: Iterable[Row], sides: Iterable[Fields]) -> dict[str, Any]:
+    spec = dict(BASE)
+    for row, side in zip(rows, sides, strict=True):
+        spec = merged(merged(spec, row.also), side)
+    return spec
+
+
+def _is_allowed(spec: Fields) -> bool:
+    head = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "orders"}}
+    try:
+        group_of(head | {"spec": spec})
+    except ManifestError:
+        return False
+    return True

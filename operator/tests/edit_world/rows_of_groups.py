@@ -1,0 +1,163 @@
+"""Rows of what a group is: how many, where, on which volumes, what may be lost, and who may come in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from edit_world.making import (
+    ALERTS,
+    ARGUMENTS,
+    CLAIM,
+    CONF,
+    CONFIG,
+    DOOR,
+    NAME_SERVER,
+    NO,
+    OBJECT,
+    POD,
+    ROUTES,
+    SAID,
+    SETS,
+    STARTED,
+    STATUS,
+    YES,
+    appearing,
+    decided,
+    edit,
+    going,
+    refused,
+)
+from edit_world.row import ABSENT, Effect, Fields, Row, Shown, at
+
+OPEN: Final[Fields] = {"access": {"external": {"type": "NodePort"}}}
+WAYS_IN: Final = ("orders-0", "orders-0-master-0", "orders-0-slave-0", "orders-nameserver")
+OUTER: Final = frozenset(f"Service/{name}-external" for name in WAYS_IN)
+OWN_NAME_SERVERS: Final = ";".join(f"orders-nameserver-{one}.orders-nameserver.shop.svc:9876" for one in (0, 1))
+HOME: Final = "StatefulSet/orders-0-master:spec"
+
+CERTIFICATES: Final = {
+    name: datetime(year, 1, 1, tzinfo=UTC) for name, year in (("certificates", 2035), ("renewed", 2036))
+}
+"""Secrets with certificates of one authority, and when these end."""
+
+
+def wall_ms(moment: datetime) -> str:
+    """As it is reported."""
+    return str(int(moment.timestamp() * 1000))
+
+
+COUNTS: Final = (
+    edit(
+        Effect.OBJECTS, "shards", 1, 2,
+        CONF | appearing(
+            *(f"{kind}/orders-1" for kind in ("ConfigMap", "Role", "RoleBinding", "Service", "ServiceAccount")),
+            *(f"Service/orders-1-{name}" for name in ("master", "slave", "master-0", "slave-0")),
+            *("StatefulSet/orders-1-master", "StatefulSet/orders-1-slave", "PodDisruptionBudget/orders-1-slaves"),
+        ),
+        Shown(ARGUMENTS, "--peer", "1", "3"),
+        Shown(SAID, "shards", "1", "2"),
+        Shown(SAID, "ready", "1/1", "2/2"),
+    ),
+    edit(
+        Effect.OBJECTS, "slaves", 1, 2, CONF | {"StatefulSet/orders-0-slave"} | appearing("Service/orders-0-slave-1"),
+        Shown(ARGUMENTS, "--peer", "1", "2"),
+        Shown(SAID, "eachShard.0.inSync", "1", "2"),
+    ),
+    edit(
+        Effect.ROLL, "image", "localhost/gantry:e2e", "localhost/gantry:next", SETS | NAME_SERVER,
+        Shown(POD, "spec.containers.0.image", "localhost/gantry:e2e", "localhost/gantry:next"),
+        Shown(POD, "spec.initContainers.0.image", "localhost/gantry:e2e", "localhost/gantry:next"),
+    ),
+    edit(
+        Effect.ROLL, "nameServers.replicas", 1, 2,
+        STARTED | NAME_SERVER | appearing("PodDisruptionBudget/orders-nameserver"),
+        Shown(CONFIG, "namesrvAddr", OWN_NAME_SERVERS.partition(";")[0], OWN_NAME_SERVERS),
+    ),
+    Row(
+        path="nameServers.addresses",
+        before={},
+        after={"nameServers": {"addresses": ["elsewhere.shop.svc:9876"]}},
+        effect=Effect.ROLL,
+        changes=STARTED | going(
+            *(f"{kind}/orders-nameserver" for kind in ("NetworkPolicy", "PodDisruptionBudget", "Service")),
+            "StatefulSet/orders-nameserver",
+        ),
+        shown=(
+            Shown(CONFIG, "namesrvAddr", OWN_NAME_SERVERS, "elsewhere.shop.svc:9876"),
+            Shown(OBJECT, "StatefulSet/orders-nameserver", YES, NO),
+            Shown(OBJECT, "Service/orders-nameserver", YES, NO),
+        ),
+    ),
+)  # fmt: skip
+
+VOLUMES: Final = (
+    edit(
+        Effect.OBJECTS, "storage.size", "1Gi", "2Gi", SETS,
+        Shown(OBJECT, f"{HOME}.volumeClaimTemplates.0.spec.resources.requests.storage", "1Gi", "2Gi"),
+        Shown(OBJECT, f"{CLAIM}:spec.resources.requests.storage", "1Gi", "2Gi"),
+    ),
+    refused("storage.size", "1Gi", "512Mi", "a volume only grows", "storage.size: less"),
+    refused("storage.storageClassName", "", "other", "a volume stays in the class in which it was made"),
+    edit(
+        Effect.OBJECTS, "storage.retain", "Always", "Never", SETS,
+        Shown(OBJECT, f"{HOME}.persistentVolumeClaimRetentionPolicy.whenDeleted", "Retain", "Delete"),
+        Shown(OBJECT, f"{CLAIM}:metadata.ownerReferences.0.kind", ABSENT, "StatefulSet"),
+    ),
+    edit(
+        Effect.HOT, "storage.reservedTime", "72h", "48h", CONF,
+        Shown(CONFIG, "fileReservedTime", "72", "48"),
+    ),
+    decided("storage.replaceAfter", "0s", "30s"),
+)  # fmt: skip
+
+LOSS: Final = (
+    decided("durability.maxAtRiskBytes", "64Mi", "1Ki", more=ALERTS),
+    decided("durability.maxAtRisk", "1m", "1ms"),
+    decided(
+        "failover.mode", "Automatic", "Manual",
+        Shown(SAID, "eachShard.0.decision.ifMasterDies?failover.mode is Manual", NO, YES),
+    ),
+    decided("failover.maxDataLossBytes", "0", "1Gi"),
+    decided("failover.after", "5s", "30s"),
+    decided("failover.switchback", False, True),
+)  # fmt: skip
+
+ACCESS: Final = (
+    edit(
+        Effect.ROLL, "access.aclSecret", "", "accounts", STARTED | NAME_SERVER,
+        Shown(CONFIG, "aclEnable", "false", "true"),
+        Shown(DOOR, "plain", YES, NO),
+        also={"access": {"tlsSecret": ""}},
+    ),
+    edit(
+        Effect.ROLL, "access.tlsSecret", "certificates", "renewed", SETS | NAME_SERVER,
+        Shown(STATUS, "certificate_ends_wall_ms", *(wall_ms(ends) for ends in CERTIFICATES.values())),
+    ),
+    refused("access.tlsSecret", "", "certificates", "TLS is on from the beginning", "access.tlsSecret: switched on"),
+    refused("access.tlsSecret", "certificates", "", "TLS is on from the beginning", "access.tlsSecret: switched off"),
+    edit(
+        Effect.OBJECTS, "access.external.type", "None", "NodePort",
+        appearing(*OUTER) | NAME_SERVER | {"NetworkPolicy/orders-nameserver"},
+        Shown(OBJECT, "Service/orders-0-external:spec.type", ABSENT, "NodePort"),
+        Shown(ROUTES, "outside", NO, YES),
+    ),
+    Row(
+        path="access.external.type",
+        title="access.external.type: closed again",
+        before=OPEN,
+        after=at("access.external.type", "None"),
+        effect=Effect.OBJECTS,
+        changes=going(*OUTER) | NAME_SERVER | {"NetworkPolicy/orders-nameserver"},
+        shown=(
+            Shown(OBJECT, "Service/orders-0-external", YES, NO),
+            Shown(OBJECT, "Service/orders-nameserver-external", YES, NO),
+            Shown(ROUTES, "outside", YES, NO),
+        ),
+    ),
+    edit(
+        Effect.OBJECTS, "access.external.annotations", {}, {"team": "orders"}, OUTER,
+        Shown(OBJECT, "Service/orders-0-external:metadata.annotations.team", ABSENT, "orders"),
+        also=OPEN,
+    ),
+)  # fmt: skip

@@ -1,0 +1,114 @@
+"""Every edit of the table on a real API server: taken or refused as the table says, and so are the objects it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from api_server import GROUPS, ApiServer, groups_server
+from edit_world.reports import name_of
+from edit_world.row import BASE, Effect, Fields, Row
+from edit_world.table import ROWS
+from objects_scene import group, rendered
+
+from gantry_operator.api import place_of
+from gantry_operator.objects.base import Object
+
+pytestmark = pytest.mark.needs_api_server
+
+MERGE = "application/merge-patch+json"
+FOREIGN = ("PodMonitor", "PrometheusRule")
+"""Kinds that this server does not know."""
+
+MADE_ANEW = {("storage.size", "StatefulSet/orders-0-master"), ("storage.size", "StatefulSet/orders-0-slave")}
+"""Where the API server takes no change of an object, and the operator makes it anew around its pods."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """One for all tests here."""
+    with groups_server(tmp_path_factory.mktemp("api")) as made:
+        yield made
+
+
+def edited(server: ApiServer, row: Row, number: int, after: Fields) -> tuple[int, Any]:
+    """Make a group of one side of a row, and replace its spec by another, as `kubectl replace` does."""
+    path = f"{GROUPS}/edit-{number}"
+    head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": f"edit-{number}"}}
+    status, answer = server.ask("POST", f"{GROUPS}?fieldValidation=Strict", head | {"spec": row.spec(row.before)})
+    assert status == 201, answer
+    try:
+        answer["spec"] = row.spec(after)
+        return server.ask("PUT", f"{path}?fieldValidation=Strict", answer)
+    finally:
+        assert server.ask("DELETE", path)[0] == 200
+
+
+@pytest.mark.parametrize(("number", "row"), list(enumerate(ROWS)), ids=[str(row) for row in ROWS])
+def test_an_edit_is_taken_or_refused_as_the_table_says(server: ApiServer, number: int, row: Row) -> None:
+    """What is refused says why, in our words, and before anybody acts by it; a new generation is what is taken."""
+    status, answer = edited(server, row, number, row.after)
+
+    if row.effect is Effect.REFUSED:
+        assert status == 422, answer
+        assert row.refusal in answer["message"]
+        return
+    assert status == 200, answer
+    assert answer["metadata"]["generation"] == 2, "the server sees another spec"
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["shards", "slaves", "image"])
+def test_the_same_again_is_no_edit(server: ApiServer, number: int) -> None:
+    """The twin: a spec that says the same makes no new generation, so that one is the edit's doing."""
+    row = ROWS[number]
+
+    status, answer = edited(server, row, 100 + number, row.before)
+
+    assert (status, answer["metadata"]["generation"]) == (200, 1)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.effect is not Effect.REFUSED], ids=str)
+def test_objects_that_an_edit_changes_are_taken(server: ApiServer, row: Row) -> None:
+    """Each by server-side apply over the one before; those that cannot be are the ones that are made anew."""
+    old, new = (by_name(row, fields) for fields in (row.before, row.after))
+    names = {name.lstrip("+") for name in row.changes if not name.startswith("-")}
+    for name in sorted(name for name in names if not name.startswith(FOREIGN)):
+        if name in old:
+            status, answer = apply(server, old[name])
+            assert status in (200, 201), answer
+        status, answer = apply(server, new[name])
+        is_refused = status == 422 and "Forbidden" in str(answer["message"])
+        assert is_refused is ((row.path, name) in MADE_ANEW), (name, answer)
+        assert is_refused or status in (200, 201), (name, answer)
+        delete(server, new[name])
+
+
+def by_name(row: Row, fields: Fields) -> dict[str, Object]:
+    """What is rendered of one side."""
+    return {name_of(one): one for one in rendered(group(**row.spec(fields)))}
+
+
+def apply(server: ApiServer, document: Object) -> tuple[int, Any]:
+    """As the operator does."""
+    place = place_of(document)
+    return server.apply(place.kind.path(place.namespace, place.name), document)
+
+
+def delete(server: ApiServer, document: Object) -> None:
+    """So that the next row begins with nothing."""
+    place = place_of(document)
+    status, answer = server.ask("DELETE", place.kind.path(place.namespace, place.name))
+    assert status == 200, answer
+
+
+def test_a_field_that_nobody_knows_is_refused(server: ApiServer) -> None:
+    """A typing error in an edit is no edit."""
+    path = f"{GROUPS}/typed"
+    head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "typed"}}
+    assert server.apply(path, head | {"spec": dict(BASE)})[0] == 201
+
+    change = {"spec": {"replication": {"ackTimout": "4s"}}}
+    status, answer = server.ask("PATCH", f"{path}?fieldValidation=Strict&fieldManager=test", change, MERGE)
+
+    assert status in (400, 422) and "ackTimout" in answer["message"]

@@ -1,0 +1,123 @@
+"""Edits by which the operator decides otherwise: each is made on a group that runs, then comes what it is about.
+
+Brokers are models, and the operator is the real loop. What happens with the value before is its own twin: every test
+sees both, and they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from edit_world.row import Fields, Row, Source, merged
+from edit_world.table import ROWS
+from operator_world.cluster import NAMESPACE
+from operator_world.play import ASYNC, SYNC, Play
+
+from gantry_operator.api import CLAIMS, uid_of
+from gantry_spec.manifest.reading import group_of
+
+MODELLED = [row for row in ROWS if any(shown.source is Source.MODEL for shown in row.shown)]
+LONG_S = 60.0
+SOON_S = 20.0
+TWO_SLAVES = SYNC | {"slaves": 2}
+
+Seen = Callable[[Play], Awaitable[str]]
+
+
+async def turns(play: Play, seconds: float) -> None:
+    """So many of the model."""
+    until_ms = play.cluster.clock.ms + seconds * 1000
+    while play.cluster.clock.ms < until_ms:
+        await play.turn()
+
+
+async def master_is_cut_off(play: Play) -> str:
+    """Whether another one takes over by itself, soon, late or never."""
+    play.cluster.cut(play.cluster.node_of(0, 1))
+    began_ms = play.cluster.clock.ms
+    await turns(play, SOON_S)
+    if play.cluster.master(0) not in (None, 1):
+        return "soon"
+    while play.cluster.clock.ms - began_ms < LONG_S * 1000:
+        await play.turn()
+        if play.cluster.master(0) not in (None, 1):
+            return "late"
+    return "never"
+
+
+async def role_is_moved(play: Play) -> str:
+    """Whether it goes back by itself."""
+    play.cluster.annotate(promote="0=2")
+    await play.until(lambda: play.cluster.master(0) == 2, "member 2 is the master")
+    await turns(play, LONG_S)
+    return f"member {play.cluster.master(0)}"
+
+
+async def volume_is_lost(play: Play) -> str:
+    """Whether another one is made for the slave by itself."""
+    claim = play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
+    assert claim is not None
+    before = uid_of(claim)
+    claim["status"] = {"phase": "Lost"}
+    play.cluster.api.put(claim)
+    await turns(play, LONG_S)
+    after = play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
+    return "waited for" if after is not None and uid_of(after) == before else "replaced"
+
+
+async def disks_stand_still(play: Play) -> str:
+    """Whether the group says that more is at risk than it allows, some seconds later."""
+    for shard in play.cluster.shards.values():
+        shard.flush = lambda number: None  # type: ignore[method-assign]
+        shard.copy = lambda number, records: None  # type: ignore[method-assign]
+    await turns(play, 3.0)
+    conditions = {one["type"]: one["status"] for one in play.cluster.group["status"]["conditions"]}
+    return f"DurabilityMet={conditions['DurabilityMet']}"
+
+
+def edit(play: Play, fields: Fields) -> None:
+    """Of the group, which whoever judges hears of, too."""
+    play.cluster.edit(**fields)
+    spec = group_of({name: value for name, value in play.cluster.group.items() if name != "status"}).spec
+    for shard in play.cluster.shards.values():
+        shard.judge.spec = spec
+
+
+SCENES: dict[str, tuple[dict[str, Any], Seen, str, str]] = {
+    "storage.replaceAfter": (TWO_SLAVES, volume_is_lost, "waited for", "replaced"),
+    "durability.maxAtRiskBytes": (
+        ASYNC | {"durability": {"maxAtRisk": "1h"}}, disks_stand_still, "DurabilityMet=True", "DurabilityMet=False",
+    ),
+    "durability.maxAtRisk": (
+        ASYNC | {"durability": {"maxAtRiskBytes": "1Gi", "maxAtRisk": "1h"}}, disks_stand_still,
+        "DurabilityMet=True", "DurabilityMet=False",
+    ),
+    "failover.mode": (TWO_SLAVES, master_is_cut_off, "soon", "never"),
+    "failover.maxDataLossBytes": (ASYNC, master_is_cut_off, "never", "late"),
+    "failover.after": (TWO_SLAVES, master_is_cut_off, "soon", "late"),
+    "failover.switchback": (TWO_SLAVES, role_is_moved, "member 2", "member 1"),
+}  # fmt: skip
+"""By leaf: the group, what comes over it, and what is seen with the value before and the one after."""
+
+
+def test_every_edit_that_only_decides_has_a_scene() -> None:
+    """And no scene is about a field whose row does not want it."""
+    assert {row.path for row in MODELLED} == SCENES.keys()
+
+
+@pytest.mark.parametrize("row", MODELLED, ids=str)
+async def test_the_operator_decides_by_the_edit(row: Row) -> None:
+    """Without the edit the group does as before; with it, made while the group runs, it does otherwise from then on."""
+    base, scene, before, after = SCENES[row.path]
+    untouched = await Play(merged(base, row.before)).begun()
+    assert await scene(untouched) == before
+
+    edited = await Play(merged(base, row.before)).begun()
+    edit(edited, merged(base, row.after))
+    await edited.until(edited.is_well, "the edit is seen")
+    pods = {uid_of(pod) for pod in edited.cluster.pods()}
+    await turns(edited, 1.0)
+    assert {uid_of(pod) for pod in edited.cluster.pods()} == pods, "no pod is made anew"
+    assert await scene(edited) == after
