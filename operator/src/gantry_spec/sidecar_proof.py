@@ -13,9 +13,9 @@ taken for anything else. So whoever gives orders needs no right to read the Secr
 
 from __future__ import annotations
 
+import binascii
 import hashlib
 import hmac
-import ssl
 from typing import Final
 
 PURPOSE: Final = b"gantry sidecar certificate 1\0"
@@ -30,7 +30,7 @@ def fingerprint_of(certificate_pem: str) -> bytes:
     stop = certificate_pem.find(end, start)
     if start < 0 or stop < 0:
         raise ValueError("there is no certificate in it")
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate_pem[start : stop + len(end)])).digest()
+    return hashlib.sha256(binascii.a2b_base64(certificate_pem[start + len(begin) : stop])).digest()
 
 
 def proof_of(token: str, nonce: str, fingerprint: bytes) -> str:
