@@ -140,8 +140,8 @@ def order_of(action: act.MemberAction) -> tuple[str, dict[str, Any], int]:
             return "fence", {"epoch": epoch}, 0
         case act.Drain(timeout_ms=timeout_ms):
             return "drain", {"timeout_ms": timeout_ms}, timeout_ms
-        case act.Withdraw(timeout_ms=timeout_ms):
-            return "drain", {"timeout_ms": timeout_ms, "withdraw": True}, timeout_ms
+        case act.Withdraw(timeout_ms=timeout_ms, goes_on=goes_on):
+            return "drain", {"timeout_ms": timeout_ms, "withdraw": True, "goes_on": goes_on}, timeout_ms
         case _:
             raise AssertionError(f"no order: {action}")
 
