@@ -278,17 +278,23 @@ class Roles:
             await self._lose_role(f"it was fenced at epoch {epoch}")
             return status_of(self)
 
-    async def drain(self, timeout_ms: int, withdraw: bool = False) -> HaStatus:
-        """Take no more sends, and have all that was taken on the disk and on the slaves; ``withdraw``: for a while."""
+    async def drain(self, timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
+        """Take no more sends, and have all that was taken on the disk and on the slaves; ``withdraw``: for a while.
+
+        ``goes_on``: clients send nothing more, and the log goes on with what it has.
+        """
         async with self._lock:
             if self.role is not HaRole.MASTER:
                 raise OrderRefused(f"only a master drains, and this is {self.role}")
             self._host.append_pass()
-            self.is_draining = True
-            self._gate.close_to_sends("this broker is drained")
-            if withdraw and not self.is_withdrawn:
+            if (withdraw or goes_on) and not self.is_withdrawn:
                 self.is_withdrawn = True
                 self._host.routes_changed()
+            if goes_on:
+                self._gate.close_to_clients("this broker is to be emptied")
+                return status_of(self)
+            self.is_draining = True
+            self._gate.close_to_sends("this broker is drained")
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await asyncio.to_thread(self.store.flush)
