@@ -26,9 +26,9 @@ class Spaces:
 
     def make(self, name: str) -> Namespace:
         """A new one, which demands the `restricted` pod standard."""
-        space = Namespace(self._cluster, name)
+        space = Namespace(self._cluster, name).make()  # one that was there already is not ours to end
         self._made.append(space)
-        return space.make()
+        return space
 
     def group(self, name: str, spec: Object, *, apart_from_all: bool = False) -> Group:
         """A group in a namespace of its own, healthy, with the topics of its spec, and a client.
