@@ -180,8 +180,16 @@ def commands_page(root_command: Any) -> str:
     """docs/commands.md: what `--help` says, for every command."""
     import click
 
-    lines = [NOTE, "# Commands", "", "What `gantry COMMAND --help` prints, for every command."]
-    for name, command, context in walk_commands(root_command, "gantry"):
+    lines = [
+        NOTE,
+        "# Commands",
+        "",
+        "What `gantry COMMAND --help` prints, for every command, and `kubectl gantry` after it.",
+    ]
+    from gantry_cli.kube.plugin import cli as plugin
+
+    every = [*walk_commands(root_command, "gantry"), *walk_commands(plugin, "kubectl gantry")]
+    for name, command, context in every:
         with context:
             text = "\n".join(line.rstrip() for line in click.unstyle(command.get_help(context)).splitlines())
         lines += ["", f"## `{name}`", "", "```text", text, "```"]

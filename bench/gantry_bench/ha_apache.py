@@ -90,7 +90,7 @@ def _start_name_server(folder: Path, nursery: Nursery) -> str:
     port, home = free_port(), folder / "name-server-home"
     settings = folder / "namesrv.conf"
     settings.write_text(f"listenPort={port}\nbindAddress=127.0.0.1\n")
-    command = peers.NAME_SERVER.command(home, ["-c", str(settings)])
+    command = replace(peers.NAME_SERVER, is_measured=True).command(home, ["-c", str(settings)])
     child = nursery.start("name-server", command, java.environment(home))
     wait_until("the name server's answer", lambda: _answers(port), READY_SECONDS_MAX, child)
     return f"127.0.0.1:{port}"
@@ -102,7 +102,7 @@ def _start_broker(role: str, settings: dict[str, str], folder: Path, nursery: Nu
     path = folder / f"{role}.conf"
     path.write_text("".join(f"{key}={value}\n" for key, value in {**settings, **paths}.items()))
     options = (*peers.BROKER.options, f"-Xms{HEAP_MIB}m", f"-XX:MaxDirectMemorySize={direct_mib}m")
-    program = replace(peers.BROKER, heap_mib=HEAP_MIB, options=options)
+    program = replace(peers.BROKER, heap_mib=HEAP_MIB, options=options, is_measured=True)
     return nursery.start(role, program.command(home, ["-c", str(path)]), java.environment(home))
 
 

@@ -60,6 +60,7 @@ def test_the_append_tail_is_measured_on_every_medium(quick_store: RunCommand, tm
 
 
 @pytest.mark.needs_go
+@pytest.mark.slow
 def test_synchronous_flush_is_measured_beside_asynchronous(quick_store: RunCommand, tmp_path: Path) -> None:
     """One send under way means one message a sync; the asynchronous broker hardly syncs at all."""
     result = quick_store("--only", "sync")
@@ -85,6 +86,7 @@ def test_recovery_is_measured_after_a_kill(quick_store: RunCommand, tmp_path: Pa
 
 
 @pytest.mark.needs_go
+@pytest.mark.slow
 def test_memory_is_measured_with_and_without_a_buffer(quick_store: RunCommand, tmp_path: Path) -> None:
     """Buffers are memory that is there from the start, and are counted apart."""
     result = quick_store("--only", "rss")

@@ -22,7 +22,15 @@ PAGE = ROOT / "docs/exit-codes.md"
 SERVERS = {"gantry nameserver", "gantry broker", "gantry sidecar"}
 COMMANDS = {words: command for words, command in leaves(cli) if words not in SERVERS}
 
-ARGUMENTS = {"name": "x", "topic": "x", "directory": "/nowhere/at/all", "shell": "bash", "bodies": "x", "order": "0"}
+ARGUMENTS = {
+    "name": "x",
+    "topic": "x",
+    "directory": "/nowhere/at/all",
+    "shell": "bash",
+    "bodies": "x",
+    "words": "0",
+    "paths": "/v1/status",
+}
 """What the arguments of commands can be; a command with another one has to be added here."""
 OPTIONS = {
     "--socket": "/nowhere/control.sock",
@@ -42,6 +50,8 @@ ABSENT = [
     "status --page /nowhere/status",
     *(f"{name} --data /nowhere/x" for name in ("explain", "kill master-0", "promote 0", "bundle")),
     f"apply --data /nowhere/x -f {__file__}",
+    *(f"{name} --kubeconfig /nowhere/k" for name in ("status bg/x", "explain bg/x", "bundle bg/x")),
+    *(f"{name} bg/x 0 --kubeconfig /nowhere/k" for name in ("promote", "fence", "restore")),
 ]
 
 

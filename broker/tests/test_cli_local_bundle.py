@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 from local_group_kit import planned
 
-from gantry_cli.local.bundle import bundle
 from gantry_cli.local.child import boot_id_of
 from gantry_cli.local.state import GroupRecord, GroupState
+from gantry_cli.main import cli
 
 
 class Listener(HTTPServer):
@@ -63,7 +63,7 @@ def of_one(folder: Path, sidecar: Listener, boot_id: str) -> GroupRecord:
 
 def packed(folder: Path) -> set[str]:
     target = folder / "b.tar.gz"
-    result = CliRunner().invoke(bundle, ["--data", str(folder), "--to", str(target)], catch_exceptions=False)
+    result = CliRunner().invoke(cli, ["bundle", "--data", str(folder), "--to", str(target)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     with tarfile.open(fileobj=io.BytesIO(target.read_bytes())) as archive:
         return {one.name.removeprefix("gantry-bundle/") for one in archive.getmembers()}

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from looking.looks import filled
 
 from gantry_cli.document_types import DOCUMENTS
+from gantry_cli.kube.plugin import cli as plugin
 from gantry_cli.main import cli
 from gantry_cli.output import FORMS, Form, yaml_text
 from gantry_client.testing import FakeCluster, ThreadedCluster
@@ -22,12 +23,19 @@ SHOWS_NOTHING = {
     "gantry down": "stops servers",
     "gantry apply": "is an order to the group here; what comes of it `status` shows",
     "gantry promote": "is an order to the group here; what comes of it `status` shows",
+    "gantry fence": "is an order; `kubectl gantry fence` shows what came of it to programs, too",
+    "gantry restore": "is an order; `kubectl gantry restore` shows what came of it to programs, too",
     "gantry kill": "is an order to the group here; what comes of it `status` shows",
     "gantry bundle": "writes a file",
     "gantry nameserver": "is the server itself",
     "gantry broker": "is the server itself",
     "gantry sidecar": "is the server itself",
     "gantry completion": "prints a script",
+    "gantry pod broker": "is the first process of a container",
+    "gantry pod nameserver": "is the first process of a container",
+    "gantry pod sidecar": "is the first process of a container",
+    "gantry pod ask": "hands on what a sidecar answers, which is a document",
+    "kubectl gantry bundle": "writes a file",
 }
 
 
@@ -52,7 +60,7 @@ def without_forms(command: click.Command) -> bool:
 
 def test_every_command_that_shows_something_has_every_form() -> None:
     """A command without `--output` is in the list of those that have nothing to show, with the reason."""
-    found = dict(leaves(cli))
+    found = dict(leaves(cli)) | dict(leaves(plugin, "kubectl gantry"))
 
     assert {words for words, command in found.items() if without_forms(command)} - set(SHOWS_NOTHING) == set()
     assert {words for words, command in found.items() if not without_forms(command)} - set(DOCUMENTS) == set()

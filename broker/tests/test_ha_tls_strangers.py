@@ -13,6 +13,7 @@ from gantry_broker.testing.certificates import Party
 from gantry_broker.testing.local import dialogue, running_broker, wait_until
 
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
+FLUSHED_SOON = {"flushCommitLogThoroughInterval": "100"}
 
 
 def parties(tmp_path: Path, *, is_guarded: bool) -> tuple[Party, Party]:
@@ -43,7 +44,7 @@ async def test_a_strange_slave_gets_nothing(tmp_path: Path, is_guarded: bool) ->
     """It knows the group's name and asks as a slave does: no stream, no byte, no ack that counts, nothing written."""
     honest, stranger = parties(tmp_path, is_guarded=is_guarded)
     async with running_broker(
-        tmp_path / "master", disk=None, clock=None, brokerRole="ASYNC_MASTER", **honest.replication()
+        tmp_path / "master", disk=None, clock=None, brokerRole="ASYNC_MASTER", **FLUSHED_SOON, **honest.replication()
     ) as master:  # fmt: skip
         async with dialogue(master) as peer:
             assert (await peer.send(b"a secret")).code == 0

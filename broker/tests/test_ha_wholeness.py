@@ -87,6 +87,35 @@ def test_a_doubt_outlives_clean_stops_and_power_cuts() -> None:
     assert started(disk, "c", report()).is_whole is False
 
 
+def scoped(disk: FaultyDisk, scope: str) -> bool | None:
+    """What a start in a pod believes after a crash, on one run of one machine."""
+    one = Wholeness(disk, "/store", "a", scope=scope)
+    one.load()
+    one.started(report(), NO_POOL)
+    return one.is_whole
+
+
+def test_another_pod_on_the_same_machine_believes_nothing() -> None:
+    """Its memory is not the old one's, though the machine never went down; its own container may come and go."""
+    disk = known_disk()
+    assert scoped(disk, "pod-1") is False
+    started(disk, "a", report(is_clean=True)).caught_up()
+
+    one = Wholeness(disk, "/store", "a", scope="pod-1")
+    one.load()
+    one.started(report(is_clean=True), NO_POOL)
+    assert one.is_whole is True
+    assert scoped(disk, "pod-1") is True
+    assert scoped(disk, "pod-2") is False
+
+
+def test_without_a_scope_the_torn_off_volume_passes_for_whole() -> None:
+    """The twin: the run of the machine alone cannot tell one pod from the next."""
+    disk = known_disk()
+
+    assert scoped(disk, "") is True
+
+
 def test_damage_is_not_mended_by_following() -> None:
     """What has rotted in the middle is not sent again."""
     disk = known_disk()
@@ -173,6 +202,11 @@ async def test_a_slave_is_whole_again_when_it_has_what_its_master_had(
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:
             assert (await slave.roles.status()).is_whole is True
             assert (await slave.roles.status()).heard_ms == -1, "nobody has said anything yet"
+        crashed(conf)
+        async with running(conf | {"haMasterAddress": "127.0.0.1:9", "memoryScope": "another pod"}) as slave:
+            assert (await slave.roles.status()).is_whole is False
+        async with running(conf) as slave:
+            await wait_until(lambda: slave.roles.wholeness.is_whole is True)
         crashed(conf)
         monkeypatch.setattr(wholeness, "this_machine", lambda: "another run")
         async with running(conf | {"haMasterAddress": "127.0.0.1:9"}) as slave:

@@ -61,6 +61,24 @@ def test_the_image_is_safe_by_default(in_container: InContainer) -> None:
     assert in_container("python", "-c", "import importlib.util as u; print(u.find_spec('pip'))").strip() == "None"
 
 
+def test_an_archive_says_what_it_was_made_of(in_container: InContainer) -> None:
+    """And none is made of an image that is older than its sources."""
+    archive = ROOT / ".image" / "tested.tar"
+    probe = ROOT / "broker/src/gantry_cli/made_by_a_test.py"
+    made_of = archive.with_name("tested.tar.sources")
+    try:
+        run("scripts/image-archive", str(archive))
+        assert made_of.read_text() == run("scripts/image-sources", "broker")
+        probe.write_text("# newer than the image\n")
+        refused = subprocess.run(
+            ["scripts/image-archive", archive], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert (refused.returncode, "older than its sources" in refused.stderr) == (2, True)
+    finally:
+        for path in (archive, made_of, probe):
+            path.unlink(missing_ok=True)
+
+
 def test_the_sidecar_runs_in_the_image(in_container: InContainer) -> None:
     """All that it imports is there, and it refuses to be reached by everybody."""
     assert "--lease" in in_container("gantry", "sidecar", "--help")

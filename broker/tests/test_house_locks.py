@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKS = ("runtime", "build", "dev", "operator", "admin", "spark")
+LOCKS = ("runtime", "build", "dev", "operator", "kubernetes", "admin", "spark")
 PIN = re.compile(r"^(?P<name>[a-z0-9.-]+)==(?P<version>\S+)( ; [^\\]+)? \\$")
 HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 ADDRESS = re.compile(r"://|--(extra-)?index-url|--find-links|--trusted-host| @ |\b[\w-]+\.(org|com|io|net|cn|dev)\b")

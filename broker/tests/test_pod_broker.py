@@ -49,6 +49,7 @@ class Pod:
                 **os.environ,
                 "POD_NAME": "orders-0-slave-1",
                 "POD_NAMESPACE": "shop",
+                "POD_UID": "11-22",
                 "GANTRY_BROKER_CONF": COLD.format(folder=folder, port=port, ha=ha),
             },
             stdout=subprocess.PIPE,
@@ -90,7 +91,7 @@ def test_a_broker_in_a_pod_is_a_member_that_comes_back(pod: Pod) -> None:
     assert pod.process.returncode == 0
     assert "was killed by SIGKILL; it starts again at once" in said
     conf = (pod.folder / "run" / "broker.conf").read_text().splitlines()
-    assert {"brokerId=3", "brokerIP1=127.0.0.1", "brokerMasterIP=127.0.0.9"} <= set(conf)
+    assert {"brokerId=3", "brokerIP1=127.0.0.1", "brokerMasterIP=127.0.0.9", "memoryScope=11-22"} <= set(conf)
     assert pod.wait_for(Phase.STOPPED) == second
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
+from gantry_cluster.capabilities import Capability
 from gantry_cluster.group_faults import BROKER, SIDECAR, kill_and_wait, kill_broker
+from gantry_cluster.groups import Group
 from gantry_cluster.spaces import Spaces
-from gantry_cluster.specs import BUFFERED, SMALL
+from gantry_cluster.specs import SMALL, UNCOMMITTED
 from gantry_cluster.trial import under_load
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 POD_SECONDS_MAX = 30.0
 FORCED_SECONDS_MAX = 45.0
@@ -18,6 +21,14 @@ FORCED_SECONDS_MAX = 45.0
 CRASH_SECONDS_MAX = 20.0
 CRASHES_APART_S = 15.0
 SIDECAR_SECONDS_MAX = 20.0
+
+
+def replayed(group: Group, pod: str) -> int:
+    """How many records its broker says that it found in buffers when it started last."""
+    said = group.space.cluster.kubectl("logs", pod, f"--container={BROKER}", f"--namespace={group.space.name}")
+    found = [int(number) for number in re.findall(r"replayed_records=(\d+)", said)]
+    print(f"RESULT records replayed from buffers: {found}")
+    return found[-1] if found else 0
 
 
 def test_a_deleted_master_pod_loses_nothing(spaces: Spaces) -> None:
@@ -59,9 +70,10 @@ def test_a_broker_killed_three_times_within_a_minute_loses_nothing(spaces: Space
     under_load(group, "process killed", thrice).demand(CRASH_SECONDS_MAX)
 
 
+@pytest.mark.cluster_can(Capability.ENTER_CONTAINERS, Capability.HUGE_PAGES)
 def test_a_killed_container_replays_its_buffer(spaces: Spaces) -> None:
     """Async with buffers in huge pages: what no file and no slave had is there again, since the pod keeps the pages."""
-    group = spaces.group("buffered", BUFFERED)
+    group = spaces.group("buffered", UNCOMMITTED)
     [master] = group.masters()
 
     outcome = under_load(group, "container killed", lambda: kill_and_wait(group, master, BROKER), is_async=True)
@@ -69,8 +81,10 @@ def test_a_killed_container_replays_its_buffer(spaces: Spaces) -> None:
     outcome.demand(CRASH_SECONDS_MAX)
     assert outcome.lost == 0
     assert group.masters() == [master], "it goes on, having all it had"
+    assert replayed(group, master) >= 100
 
 
+@pytest.mark.cluster_can(Capability.ENTER_CONTAINERS)
 def test_a_killed_sidecar_costs_nothing(spaces: Spaces) -> None:
     """Kill -9: the broker goes on, and its role stays or moves without loss."""
     group = spaces.group("watched", SMALL)

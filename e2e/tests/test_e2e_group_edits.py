@@ -19,6 +19,7 @@ from edit_world.row import GROUP, Effect, Row, Shown, Source, merged
 from edit_world.rows_of_groups import CERTIFICATES
 from edit_world.table import ROWS
 from gantry_cluster.api import Object
+from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
@@ -29,7 +30,7 @@ from gantry_cluster.spaces import Spaces
 
 from gantry_spec.manifest.quantities import parse_size, size_text
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 SPACE = "shop"
 """What addresses in the table have."""
@@ -218,6 +219,7 @@ def test_every_row_is_edited_here_or_by_what_breaks_a_group() -> None:
     assert tried | modelled | refused == {str(row) for row in ROWS}
 
 
+@pytest.mark.cluster_can(Capability.GIVE_IMAGES, Capability.HUGE_PAGES, Capability.REACH_NODES)
 @pytest.mark.parametrize("batch", TAKEN, ids=name)
 def test_a_running_group_takes_it(spaces: Spaces, prepared: Cluster, batch: Batch) -> None:
     """No pod of the first shard is made anew, and everybody says the new."""
@@ -235,6 +237,7 @@ def test_a_running_group_takes_it(spaces: Spaces, prepared: Cluster, batch: Batc
     scene.group.wait_healthy()
 
 
+@pytest.mark.cluster_can(Capability.GIVE_IMAGES, Capability.HUGE_PAGES, Capability.REACH_NODES)
 @pytest.mark.parametrize("batch", ROLLED, ids=name)
 def test_a_group_is_rolled_for_it(spaces: Spaces, prepared: Cluster, batch: Batch) -> None:
     """Every pod is made anew, on its volume, and everybody says the new; the group is healthy."""

@@ -29,7 +29,7 @@ def test_the_report_sees_what_is_wrong() -> None:
 
 
 @pytest.mark.needs_java
-@pytest.mark.parametrize("client", java.CLIENT_MODULES)
+@pytest.mark.parametrize("client", [pytest.param("5.3.3", marks=pytest.mark.slow), "4.9.8"])
 def test_java_clients_do_what_they_may(client: str, tmp_path: Path) -> None:
     """As a named account; impostors, trespassers and weak signatures get an exception, and nothing is stored."""
     java.build()
@@ -44,6 +44,7 @@ def test_java_clients_do_what_they_may(client: str, tmp_path: Path) -> None:
     assert all(" 16: " in behind_open_names[what] for what in DENIED_WITH_16), behind_open_names
 
 
+@pytest.mark.slow
 @pytest.mark.needs_java
 def test_without_the_guard_every_denial_is_missed(tmp_path: Path) -> None:
     """The twin: against a broker that asks nobody the scenario finds what is not denied, and what is stored."""

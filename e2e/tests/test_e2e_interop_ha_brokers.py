@@ -92,6 +92,7 @@ def our_slave(theirs: peers.Layout, directory: Path) -> peers.Layout:
     return peers.Layout(directory, settings=settings, name_server_override=theirs.name_server)
 
 
+@pytest.mark.slow
 async def test_our_broker_takes_over_from_apaches(tmp_path: Path) -> None:
     """It copies three files that were there and what is sent meanwhile, is killed on the way, and is promoted when
     Apache's has stopped: nothing is lost, and the consumer goes on where it was."""

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.needs_java
 PATIENT_S = 90.0
 
 
+@pytest.mark.slow
 async def test_a_java_slave_has_our_log_byte_for_byte_and_goes_on_after_a_restart(tmp_path: Path) -> None:
     """Attached to a log of two messages, over three rolls, stopped, behind by two files, started again."""
     await asyncio.to_thread(java.build)

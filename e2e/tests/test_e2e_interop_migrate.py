@@ -41,6 +41,7 @@ def play(plan: Plan, tmp_path: Path) -> MigrationReport:
     return report
 
 
+@pytest.mark.slow
 def test_java_clients_go_on_at_our_broker(tmp_path: Path) -> None:
     """Nothing acknowledged is lost, everything is consumed, groups go on at their offsets, the logs are the same."""
     report = play(Plan(), tmp_path)

@@ -105,8 +105,14 @@ def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
         pytest.param("sync", None, [], id="the truth"),
         pytest.param("oneway", lose, ["nothing is lost"], id="lost"),
         pytest.param("sync", alter, ["nothing is altered", "nothing is lost", "no queue has a hole"], id="altered"),
-        pytest.param("transactions", commit_all, ["what is rolled back is never delivered"], id="rollbacks committed"),
-        pytest.param("transactions", commit_none, ["nothing is lost"], id="commits lost"),
+        pytest.param(
+            "transactions",
+            commit_all,
+            ["what is rolled back is never delivered"],
+            id="rollbacks committed",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("transactions", commit_none, ["nothing is lost"], id="commits lost", marks=pytest.mark.slow),
         pytest.param("sync", misplace, ["messages stand where the broker said"], id="misplaced"),
     ],
 )

@@ -16,7 +16,7 @@ TOPICS = ("left", "right")
 QUEUES = 2
 
 
-@pytest.mark.parametrize("end", ["clean", "halt"])
+@pytest.mark.parametrize("end", [pytest.param("clean", marks=pytest.mark.slow), "halt"])
 def test_java_reads_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None:
     """The judge is sound: on a store of its own making it finds every message, clean or with `abort` present."""
     order = store_tool.WriteOrder(count=COUNT, topics=TOPICS, queues=QUEUES, body_bytes=400, end=end)

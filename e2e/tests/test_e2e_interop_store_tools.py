@@ -166,7 +166,7 @@ def test_java_opens_what_was_written_through_the_buffer(end: str, tmp_path: Path
     assert dumped(root) == found
 
 
-@pytest.mark.parametrize("end", ["clean", "halt"])
+@pytest.mark.parametrize("end", [pytest.param("clean", marks=pytest.mark.slow), "halt"])
 def test_the_tools_read_what_java_wrote(end: store_tool.End, tmp_path: Path) -> None:
     """A store of RocketMQ's is whole in the eyes of the tools, after a clean stop and after a crash."""
     root = tmp_path / "store"

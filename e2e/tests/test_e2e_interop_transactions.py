@@ -74,8 +74,11 @@ async def finish(address: str) -> tuple[list[bytes], set[bytes]]:
 
 @pytest.mark.parametrize(
     ("first", "second", "end"),
-    [("apache", "gantry", "stop"), ("gantry", "apache", "stop"), ("apache", "gantry", "crash")],
-    ids=["from Apache", "to Apache", "from Apache that was killed"],
+    [
+        pytest.param("apache", "gantry", "stop", id="from Apache", marks=pytest.mark.slow),
+        pytest.param("gantry", "apache", "stop", id="to Apache", marks=pytest.mark.slow),
+        pytest.param("apache", "gantry", "crash", id="from Apache that was killed"),
+    ],
 )
 def test_open_transactions_go_along_with_the_store(first: str, second: str, end: str, tmp_path: Path) -> None:
     """What has ended is not repeated, what is open is asked about, and what is rolled back is never delivered."""

@@ -24,7 +24,11 @@ NOT_RUN = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.needs_java) if has_java(name) else name for name in FIRST]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow, pytest.mark.needs_java]) if has_java(name) else name
+        for name in FIRST
+    ],
 )
 def test_every_command_of_the_page_does_what_the_page_says(name: str, tmp_path: Path) -> None:
     """Each block ends well and prints the lines that the page shows."""

@@ -20,6 +20,9 @@ from gantry_broker.testing.programs import kubernetes_program
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "a-token-of-an-administrator"
+PERSON = "jane"
+PERSON_TOKEN = "a-token-of-a-person"
+"""Of somebody who may only what a test lets her."""
 START_S = 90.0
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
@@ -28,15 +31,19 @@ GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
 class ApiServer:
     """Questions to it."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, authority: Path) -> None:
+        self._authority = authority
         self.url = f"https://127.0.0.1:{port}"
         self.token = TOKEN
         self._tls = ssl.create_default_context()
         self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE  # it made its certificate just now
 
-    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> tuple[int, Any]:
-        """Status and answer."""
+    def ask(
+        self, method: str, path: str, body: Any = None, kind: str = "application/json", *, user: str = ""
+    ) -> tuple[int, Any]:
+        """Status and answer; as the administrator, or as a user."""
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
+        headers |= {"Impersonate-User": user} if user else {}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
@@ -45,10 +52,26 @@ class ApiServer:
         except urllib.error.HTTPError as error:
             return error.code, _value(error.read())
 
-    def apply(self, path: str, document: dict[str, Any], *, is_dry: bool = False) -> tuple[int, Any]:
+    def apply(self, path: str, document: dict[str, Any], *, is_dry: bool = False, user: str = "") -> tuple[int, Any]:
         """Server-side apply, as the operator does it."""
         flags = "?fieldManager=test&force=true" + ("&dryRun=All" if is_dry else "")
-        return self.ask("PATCH", path + flags, document, "application/apply-patch+yaml")
+        return self.ask("PATCH", path + flags, document, "application/apply-patch+yaml", user=user)
+
+    def kubeconfig(self, folder: Path, namespace: str, account: str) -> Path:
+        """A way in for whoever runs under a service account, with a token that the API server made for it."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        status, answer = self.ask("POST", path, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"})
+        assert status == 201, answer
+        cluster = {"server": self.url, "certificate-authority": str(self._authority)}
+        document = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": account}}],
+            "clusters": [{"name": "here", "cluster": cluster}],
+            "users": [{"name": account, "user": {"token": answer["status"]["token"]}}],
+        }  # fmt: skip
+        target = folder / f"{account}.kubeconfig"
+        target.write_text(json.dumps(document))
+        return target
 
     def is_ready(self) -> bool:
         """Whether it answers."""
@@ -74,10 +97,10 @@ def groups_server(folder: Path) -> Iterator[ApiServer]:
 
 
 @contextmanager
-def api_server(folder: Path) -> Iterator[ApiServer]:
-    """One of its own for a test or a module of tests."""
+def api_server(folder: Path, *options: str) -> Iterator[ApiServer]:
+    """One of its own for a test or a module of tests, with more options for whoever has an eye on it."""
     store, peers, port = free_ports(3)
-    (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n")
+    (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n{PERSON_TOKEN},{PERSON},2\n")
     _make_keys(folder)
     url = f"http://127.0.0.1:{store}"
     with ExitStack() as stack:
@@ -87,8 +110,9 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
              f"--secure-port={port}", f"--cert-dir={folder}/certs", f"--token-auth-file={folder}/tokens.csv",
              "--service-account-issuer=https://example.com", f"--service-account-key-file={folder}/accounts.pub",
              f"--service-account-signing-key-file={folder}/accounts.key", "--authorization-mode=RBAC",
-             "--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount")  # fmt: skip
-        server = ApiServer(port)
+             "--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount",
+             *options)  # fmt: skip
+        server = ApiServer(port, folder / "certs" / "apiserver.crt")
         deadline = time.monotonic() + START_S
         while not server.is_ready():
             assert time.monotonic() < deadline, (folder / "kube-apiserver.log").read_text()[-2000:]

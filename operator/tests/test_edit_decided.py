@@ -14,7 +14,7 @@ from edit_world.batches import Batch, batches
 from edit_world.row import Effect, Fields, Row, Source, merged
 from edit_world.table import ROWS
 from operator_world.cluster import NAMESPACE
-from test_operator_worlds import ASYNC, SYNC, Play
+from operator_world.play import ASYNC, SYNC, Play
 
 from gantry_operator.api import CLAIMS, uid_of
 from gantry_spec.manifest.reading import group_of

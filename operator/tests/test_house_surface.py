@@ -21,6 +21,7 @@ from gantry_admin import log_listener
 from gantry_admin.__main__ import parser, settings_of
 from gantry_admin.app import make_app
 from gantry_admin.sidecar import Sidecar
+from gantry_cli.kube.plugin import cli as plugin
 from gantry_cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,9 @@ def leaves(command: click.Command, words: str = "gantry") -> Iterator[tuple[str,
         assert inner is not None
         if not inner.hidden:
             yield from leaves(inner, f"{words} {name}")
+
+
+EVERY_COMMAND = [*leaves(cli), *leaves(plugin, "kubectl gantry")]
 
 
 def written_by_hand() -> str:
@@ -78,7 +82,7 @@ def lacking(options: Mapping[str, set[str]], page: str) -> list[str]:
 
 def test_every_command_is_explained_by_somebody() -> None:
     """Each command, with all its words, is on a page that a person has written."""
-    found = [words for words, _ in leaves(cli)]
+    found = [words for words, _ in EVERY_COMMAND]
 
     assert len(found) > 25
     assert unexplained(found, written_by_hand()) == []
@@ -87,7 +91,7 @@ def test_every_command_is_explained_by_somebody() -> None:
 def test_every_option_is_in_the_docs() -> None:
     """Each option of each command is in its section of commands.md; those of the servers on the pages about them."""
     page = (DOCS / "commands.md").read_text()
-    options = {words: options_of(command) for words, command in leaves(cli) if words not in SERVERS}
+    options = {words: options_of(command) for words, command in EVERY_COMMAND if words not in SERVERS}
 
     assert sum(map(len, options.values())) > 100
     assert lacking(options | {"gantry": options_of(cli)}, page) == []

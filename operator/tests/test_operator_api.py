@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.http_kubernetes import HttpKubernetes, http_kubernetes
+from operator_world.waiting import until
 
 from gantry_operator.api import CONFIG_MAPS, GROUPS, LEASES, PODS, Kubernetes, Object, Place, revision_of, uid_of
 from gantry_operator.errors import ApiError, Conflict, Forbidden, Gone, NotLeader, Refused, Unavailable
@@ -72,6 +73,23 @@ async def test_applying_owns_what_it_says_and_nothing_else(api: Kubernetes) -> N
     assert first["data"] == {"a": "1", "b": "2"}
     assert second["data"] == {"a": "1", "theirs": "3"}
     assert revision_of(second) == revision_of(third)
+
+
+async def test_a_call_that_nobody_waits_for_is_still_under_way() -> None:
+    """Whoever gives up leadership has to know: the request is out, and may be done later."""
+    async with http_kubernetes() as (server, api):
+        await server.fake.create(document(POD))
+        assert await api.settled(0)
+        server.delay_s = 0.3
+        call = asyncio.create_task(api.patch(POD, {"metadata": {"labels": {"a": "b"}}}))
+        await until(lambda: bool(server.requests), "it is sent")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+        assert not await api.settled(0.01)
+        assert await api.settled(60)
+        assert (await server.fake.get(POD))["metadata"]["labels"] == {"a": "b"}
 
 
 async def test_the_status_is_applied_beside_the_spec(api: Kubernetes) -> None:

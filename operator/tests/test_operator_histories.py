@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
-from test_operator_worlds import ASYNC, SYNC, Play, operator_of
+from operator_world.play import ASYNC, SYNC, Play, operator_of
 
 from gantry_operator.api import Place, place_of
 from gantry_operator.errors import ApiError, Unavailable

@@ -9,6 +9,7 @@ import pytest
 from charts_scene import ROOT
 
 SCRIPT_TIMEOUT_S = 900
+ARCHIVE_BYTES_MAX = 300 << 20
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_root, pytest.mark.needs_buildah]
 
@@ -59,5 +60,7 @@ def test_the_image_is_safe_by_default(in_container: InContainer) -> None:
 
 
 def test_the_archive_is_there(in_container: InContainer) -> None:
-    """What a cluster without a registry imports."""
-    assert (ROOT / ".image/gantry-operator.tar").stat().st_size > 0
+    """What a cluster without a registry imports: small, and it says what it was made of."""
+    assert 0 < (ROOT / ".image/gantry-operator.tar").stat().st_size < ARCHIVE_BYTES_MAX
+    made_of = (ROOT / ".image/gantry-operator.tar.sources").read_text()
+    assert made_of == run("scripts/image-sources", "operator")

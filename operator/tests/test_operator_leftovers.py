@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from operator_world.cluster import GROUP, NAMESPACE
-from test_operator_worlds import SYNC, Play, operator_of
+from operator_world.play import SYNC, Play, operator_of
 
 from gantry_operator.acting.leftovers import Leftovers
 from gantry_operator.api import BUDGETS, CLAIMS, POLICIES, SERVICES, STATEFUL_SETS, Kind, annotations_of

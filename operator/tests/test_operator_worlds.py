@@ -2,78 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
-
 import pytest
-from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
+from operator_world.cluster import GROUP, NAMESPACE
+from operator_world.play import ASYNC, SYNC, Play, operator_of
 from spec_world.judge import Wrong
 
+from gantry_operator.acting.pods import Pods
 from gantry_operator.api import CLAIMS, STATEFUL_SETS, annotations_of, labels_of, place_of, uid_of
-from gantry_operator.cache import Cache
-from gantry_operator.group_loop import GroupLoop, Parts
-from gantry_operator.metrics import Metrics
-from gantry_operator.objects import Facts, names, render
+from gantry_operator.objects import names
 from gantry_operator.observing import pods
-
-SYNC: Final = {"shards": 1, "slaves": 1, "nameServers": {"addresses": ["ns.example:9876"]}}
-ASYNC: Final = SYNC | {"replication": {"mode": "Async"}, "failover": {"maxDataLossBytes": "1Gi"}}
-
-
-def operator_of(cluster: ModelCluster) -> GroupLoop:
-    """A new process: it knows nothing but what watches show."""
-    cache = Cache()
-    for document in list(cluster.api.objects.values()):
-        cache.take(None, document)
-    cluster.api.watchers.append(cache.take)
-    parts = Parts(
-        cache=cache, api=cluster.api, sidecars=cluster, clock=cluster.clock, metrics=Metrics(),
-        base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
-    )  # fmt: skip
-    return GroupLoop((NAMESPACE, GROUP), parts)
-
-
-class Play:
-    """A cluster and one operator's loop, turn by turn."""
-
-    def __init__(self, spec: dict[str, Any], *, nodes: int = 3) -> None:
-        self.cluster = ModelCluster(spec, nodes)
-        self.loop = operator_of(self.cluster)
-
-    @classmethod
-    def of(cls, cluster: ModelCluster, loop: GroupLoop) -> Play:
-        """Of what is there already."""
-        play = cls.__new__(cls)
-        play.cluster, play.loop = cluster, loop
-        return play
-
-    async def turn(self, by_ms: int = 250) -> None:
-        await self.loop.step()
-        await self.loop.settle()
-        self.cluster.advance(by_ms)
-
-    async def until(self, predicate: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
-        """How many seconds of the model it took."""
-        began_ms = self.cluster.clock.ms
-        while not predicate():
-            assert self.cluster.clock.ms - began_ms < seconds * 1000, f"it did not happen: {what}; {self.why()}"
-            await self.turn()
-        return (self.cluster.clock.ms - began_ms) / 1000
-
-    def why(self) -> object:
-        return self.loop.decision.explanation, self.cluster.group.get("status")
-
-    def is_well(self) -> bool:
-        """As the status says, and as it is."""
-        status = self.cluster.group.get("status") or {}
-        ready = {one["type"]: one["status"] for one in status.get("conditions", [])}.get("Ready")
-        is_current = status.get("observedGeneration") == self.cluster.group["metadata"]["generation"]
-        shards = self.cluster.group["spec"]["shards"]
-        return ready == "True" and is_current and all(self.cluster.master(one) for one in range(shards))
-
-    async def begun(self) -> Play:
-        await self.until(self.is_well, "the group begins")
-        return self
 
 
 async def test_an_empty_group_begins() -> None:
@@ -218,6 +155,44 @@ async def test_an_edit_rolls_slaves_first_and_the_master_by_a_switchover() -> No
     assert all(shard.judge.lost == set() for shard in play.cluster.shards.values())
 
 
+async def rolled_with_slow_pods() -> None:
+    """Pods take seconds to go and acknowledge until they do; meanwhile the other slave falls behind, and is next."""
+    play = await Play(SYNC | {"slaves": 2}, nodes=4).begun()
+    shard, copy = play.cluster.shards[0], play.cluster.shards[0].copy
+
+    def going() -> set[int]:
+        return {
+            play.cluster.place(one).member for one in play.cluster.pods() if one["metadata"].get("deletionTimestamp")
+        }
+
+    def lagging(number: int, records: int) -> None:
+        copy(number, records if number in going() or not going() else 1)
+
+    shard.copy = lagging  # type: ignore[method-assign]
+    play.cluster.grace_ms = 3_000
+    old = {uid_of(pod) for pod in play.cluster.pods()}
+    play.cluster.edit(image="gantry:next")
+    while old & {uid_of(pod) for pod in play.cluster.pods()}:
+        await play.turn()
+        away = {number for number in (1, 2, 3) if number in going() or play.cluster.pod(0, number) is None}
+        assert len(away) <= 1, f"two at once: {away}"
+    await play.until(play.is_well, "all is well")
+    assert shard.judge.lost == set()
+
+
+async def test_a_roll_waits_for_a_pod_that_takes_its_time_to_go() -> None:
+    """Its broker still counts as in sync; that does not let the next one go."""
+    await rolled_with_slow_pods()
+
+
+async def test_without_that_guard_both_slaves_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: whoever acts looks at no other pod of the shard."""
+    monkeypatch.setattr(Pods, "_refuse_second", lambda self, action: None)
+
+    with pytest.raises(AssertionError, match="two at once"):
+        await rolled_with_slow_pods()
+
+
 def is_serving(play: Play, name: str) -> bool:
     place = names.member_of(GROUP, name)
     assert place is not None
@@ -254,11 +229,14 @@ async def test_shards_are_scaled_out_and_an_empty_one_goes_with_all_that_it_had(
 
     play.cluster.edit(shards=2)
     await play.until(play.is_well, "two shards")
+    play.cluster.messages = 5
     play.cluster.edit(shards=1)
     for _ in range(300):
         await play.turn()
-    assert play.cluster.master(1) == 1, "messages still come to it"
-    play.cluster.load = 0.0
+    assert play.cluster.master(1) == 1, "messages are left on it"
+    assert play.cluster.shards[1].brokers[1].is_withdrawn, "and none come to it"
+    assert play.condition("ScalingIn") == ("True", "Draining", "shard 1: 5 messages of 1 topics: orders")
+    play.cluster.messages = 0
     await play.until(
         lambda: not [one for one in play.cluster.api.of_kind(STATEFUL_SETS) if "-1-" in one["metadata"]["name"]],
         "the second shard is swept",

@@ -117,12 +117,12 @@ def test_the_docs_show_what_is_printed() -> None:
 
 
 def test_every_order_is_one_of_the_control_socket() -> None:
-    """Under the same name, with the same fields; what only whoever delivers it looks at is left out there."""
+    """Under the same name, with the same fields; what only whoever delivers or allows it looks at is left out."""
     known = {
         kind.__struct_config__.tag: {field.name for field in msgspec.structs.fields(kind)}
         for kind in (orders.AskPromise, orders.Promote, orders.Follow, orders.Fence, orders.Drain)
     }
-    ours = {"shard", "why", "member", "last_epoch", "end", "continues"}
+    ours = {"shard", "why", "member", "last_epoch", "end", "continues", "is_ordered"}
     for kind, name in ORDERS.items():
         fields = {field.name for field in msgspec.structs.fields(kind)} - ours
         assert name in known

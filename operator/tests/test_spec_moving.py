@@ -231,8 +231,36 @@ def test_a_shard_that_is_scaled_away_stays_until_it_is_empty() -> None:
     surplus = healthy(number=1)
 
     assert "stays until no message and no consumer" in reasons(healthy(), surplus)
-    empty = msgspec.structs.replace(surplus, holds_nothing=True)
+    empty = msgspec.structs.replace(with_report(surplus, 1, is_withdrawn=True), holds_nothing=True)
     assert [type(one) for one in decided(healthy(), empty)] == [act.Remove, act.Remove]
+
+
+def test_a_shard_that_is_scaled_away_is_withdrawn_before_it_is_emptied() -> None:
+    """Nothing more comes to it, and nothing opens it again; that it is empty counts only once nothing can come."""
+    surplus = msgspec.structs.replace(healthy(number=1), left="3 messages of 1 topics: orders")
+
+    for look in (surplus, msgspec.structs.replace(surplus, holds_nothing=True)):
+        [withdraw] = decided(healthy(), look)
+        assert isinstance(withdraw, act.Withdraw)
+        assert (withdraw.shard, withdraw.member, withdraw.is_ordered, withdraw.goes_on) == (1, 1, True, True)
+    emptying = with_report(surplus, 1, is_withdrawn=True)
+    assert decided(healthy(), emptying) == []
+    assert "no consumer is left on it: 3 messages of 1 topics: orders" in reasons(healthy(), emptying)
+    still = with_report(surplus, 1, is_draining=True)
+    assert [type(one) for one in decided(healthy(), still)] == [act.Resume], (
+        "it delivers what is due, or is never empty"
+    )
+    said = decide(spec_with(), observed(healthy(), emptying), NOW_MS).condition("ScalingIn")
+    assert (said.is_so, said.reason, said.message) == (True, "Draining", "shard 1: 3 messages of 1 topics: orders")
+
+
+def test_a_slave_that_is_behind_gets_the_rest_before_it_goes() -> None:
+    """The shard is withdrawn already; what waits for just this slave is answered first."""
+    shard = with_report(outdated(healthy(), 2), 1, is_draining=True, slaves=(SlaveAck(2, "store-2", 9_000, 9_000),))
+
+    assert "member 2 gets the rest before it is restarted" in reasons(shard)
+    held = with_report(shard, 1, is_draining=True, slaves=(SlaveAck(2, "store-2", 10_000, 10_000),))
+    assert [type(one) for one in decided(held)] == [act.Restart]
 
 
 def test_nothing_is_restarted_while_what_is_at_risk_is_not_known() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from spec_world.decided import deaf, decided, silent, waits
 from spec_world.looks import (
     ADDRESS,
@@ -46,6 +47,9 @@ def test_a_healthy_group_is_left_alone() -> None:
         "DurabilityMet": True,
         "Progressing": False,
         "Degraded": False,
+        "Fenced": False,
+        "Hibernated": False,
+        "ScalingIn": False,
         "Paused": False,
     }
 
@@ -124,6 +128,57 @@ def test_a_group_comes_back_from_its_volumes_by_an_election() -> None:
     assert isinstance(take, act.TakeLease)
     assert take.record.epoch == 9_000
     assert (take.record.reigns[0].master, take.record.reigns[0].numbers) == (1, (2,))
+
+
+def lost_volumes(*empties: int, acks_needed: int = 1) -> ObservedShard:
+    """A shard of three without a Lease, some of whose volumes are empty."""
+    shard = with_record(healthy(slaves=2, acks_needed=acks_needed), None)
+    for number in (1, 2, 3):
+        known = {"master_id": 1, "electable": (2, 3), "acks_recorded": acks_needed}
+        nothing = {"wrote": 0, "epoch": 0, "last_epoch": 0, "promised_epoch": 0, "identity": f"new-{number}"}
+        shard = with_report(shard, number, role=Role.UNASSIGNED, **(nothing if number in empties else known))
+    return shard
+
+
+@pytest.mark.parametrize(("empties", "is_proven"), [((), True), ((2, 3), True), ((1,), True), ((1, 2), False)])
+def test_an_empty_volume_has_no_voice(empties: tuple[int, ...], is_proven: bool) -> None:
+    """Its number proves nothing. The master's own does, and so do as many slaves as any acknowledgement has met."""
+    shard = lost_volumes(*empties)
+
+    if is_proven:
+        [taken] = decided(shard, spec_with(slaves=2))
+        assert isinstance(taken, act.TakeLease)
+        assert taken.record.goal is not None and taken.record.goal.loss_accepted == 0
+    else:
+        assert "something may lack" in waits(shard, spec_with(slaves=2))
+        [taken] = decided(msgspec.structs.replace(shard, restore="restore 0"), spec_with(slaves=2))
+        assert isinstance(taken, act.TakeLease)
+        assert taken.record.goal is not None and taken.record.goal.loss_accepted is None
+        assert taken.record.reigns[0].identity == "", "the store that was the master is not here"
+
+
+def test_without_acks_only_the_masters_own_volume_proves_anything() -> None:
+    """A slave never had to have what was acknowledged."""
+    assert "its master 1 lacks" in waits(lost_volumes(1, acks_needed=0), spec_with(slaves=2))
+    assert [type(one) for one in decided(lost_volumes(2, acks_needed=0), spec_with(slaves=2))] == [act.TakeLease]
+
+
+def test_a_broker_that_does_not_come_is_given_up_by_a_person_only() -> None:
+    """And never where those who are here have nothing."""
+    shard = with_member(lost_volumes(), 3, report=None)
+    ordered = msgspec.structs.replace(shard, restore="restore 0")
+    empty = msgspec.structs.replace(with_member(lost_volumes(1, 2), 3, report=None), restore="restore 0")
+
+    for look in (shard, empty):
+        assert "members [3] have not been heard yet" in waits(look, spec_with(slaves=2))
+    assert [type(one) for one in decided(ordered, spec_with(slaves=2))] == [act.TakeLease]
+
+
+def test_an_order_to_restore_moves_nobody_and_is_taken_off() -> None:
+    """Of a shard that has its Lease, it is done."""
+    shard = msgspec.structs.replace(healthy(), restore="restore 0")
+
+    assert decided(shard) == [act.ClearWish(shard=0, wish="restore 0", why="the shard has begun")]
 
 
 def test_the_one_who_was_named_is_promoted() -> None:

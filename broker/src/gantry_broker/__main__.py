@@ -29,6 +29,7 @@ from gantry_broker.settings import (
     broker_settings,
     describe_settings,
     parse_properties_file,
+    unknown_keys,
 )
 from gantry_status import PageWriter
 
@@ -195,6 +196,9 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_SETTINGS
     raise_file_limit()
     log.info("starting", extra=dict(settings.given))
+    left_out = unknown_keys(settings.given)
+    if left_out:
+        log.warning("settings are left out that this version does not know", extra={"keys": left_out})
     try:
         return uvloop.run(run(settings, signals, insisted_keys(options)))
     finally:

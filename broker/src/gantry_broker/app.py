@@ -87,6 +87,9 @@ log = logging.getLogger(__name__)
 
 CLIENT_SCAN_S: Final = 10.0
 SLAVES_MAX: Final = 16
+PERMISSION_WRITE: Final = 2
+"""Of a topic: whether clients may send."""
+
 """Of a status page."""
 
 _ROLES: Final = {
@@ -334,7 +337,7 @@ class Broker:
             confirmed=None if self.replication.follower is None else self.replication.shown,
             slaves=self._slave_facts(),
             certificate_ends_at=self.tls.expires_at,
-            is_refusing_sends=not self.store.is_writable or disk.is_refusing or self.core.gate.sends is not None,
+            is_refusing_sends=not self.store.is_writable or disk.is_refusing or self.core.gate.is_refusing_sends,
         )
 
     def _slave_facts(self) -> tuple[SlaveStatus, ...]:
@@ -438,7 +441,7 @@ class Broker:
         self.roles = Roles(
             settings, self.store, self.replication, self.core.gate, self,
             promises=PromiseFile(self._disk, settings.store_path), records=RoleFile(self._disk, settings.store_path),
-            wholeness=Wholeness(self._disk, settings.store_path),
+            wholeness=Wholeness(self._disk, settings.store_path, scope=settings.memory_scope),
         )  # fmt: skip
         reads = SlaveReads(live, self.store, self.replication, self.roles)
         self.pulls.suggest = reads.suggest
@@ -618,6 +621,9 @@ class Broker:
             for connection in tuple(listener.connections):
                 connection.close(reason)
 
+    def routes_changed(self) -> None:
+        self.registration.changed()
+
     def register(self, broker_id: int | None) -> None:
         self._registered_as = broker_id
         if broker_id is None:
@@ -662,7 +668,14 @@ class Broker:
         """As name servers get them: the epoch says which of two masters is the newer one."""
         document = self.core.topics.document()
         version = msgspec.structs.replace(document.data_version, state_version=self.roles.epoch)
-        return msgspec.structs.replace(document, data_version=version)
+        topics = document.topic_config_table
+        if self.roles.is_withdrawn:
+            # A table is taken when its version is another one: this one is never that of a table with everything in it.
+            version = msgspec.structs.replace(version, counter=-1 - version.counter)
+            topics = {
+                name: msgspec.structs.replace(one, perm=one.perm & ~PERMISSION_WRITE) for name, one in topics.items()
+            }
+        return msgspec.structs.replace(document, data_version=version, topic_config_table=topics)
 
     # ------- background tasks
 

@@ -67,6 +67,13 @@ class BrokerSettings:
     servers of Gantry's tell them to whoever asks on their `externalListenPort`. Empty: nobody comes from there.
     """
 
+    memory_scope: str = ""
+    """memoryScope: whose memory holds what is not on the disk yet, beside this run of the machine; in a pod its uid.
+
+    After a crash, a start in another scope takes that for lost: buffers are the old pod's, and the volume may have been
+    torn off and mounted anew, with the page cache gone. Empty: the machine's alone.
+    """
+
     listen_host: str = "0.0.0.0"
     """bindAddress: the address to listen on."""
 
@@ -216,6 +223,12 @@ class BrokerSettings:
 
     Looked at every few seconds. It wins over broker.conf and over what an administrator has changed; a key that it
     names is changed there only. Empty: no such file.
+    """
+
+    is_tolerant: bool = False
+    """ignoreUnknownSettings: leave out keys that this version does not know, and say so, instead of refusing to start.
+
+    For pods: the operator that writes their settings may be newer than their image. A value that is wrong is refused.
     """
 
     shutdown_timeout_ms: int = 60_000
@@ -419,6 +432,7 @@ def _tls_mode(text: str) -> TlsMode:
         raise ValueError(f"write one of {', '.join(mode.value for mode in TlsMode)}") from error
 
 
+TOLERANT_KEY: Final = "ignoreUnknownSettings"
 _FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
 _PORT: Final = _whole(1, 65535)
 _POSITIVE: Final = _whole(1)
@@ -430,6 +444,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerIP1": ("broker_ip", _ip_address),
     "brokerMasterIP": ("master_ip", _ip_address),
     "externalAddressPath": ("outside_path", str),
+    "memoryScope": ("memory_scope", str),
     "bindAddress": ("listen_host", str),
     "listenPort": ("listen_port", _PORT),
     "fastListenPort": ("fast_port", _whole(-1, 65535)),
@@ -439,6 +454,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "storePathRootDir": ("store_path", str),
     "statusPagePath": ("status_page_path", str),
     "liveSettingsPath": ("live_settings_path", str),
+    "ignoreUnknownSettings": ("is_tolerant", _boolean),
     "shutdownTimeout": ("shutdown_timeout_ms", _whole(100)),
     "registerNameServerPeriod": ("register_period_ms", _whole(10_000, 60_000)),
     "autoCreateTopicEnable": ("auto_create_topics", _boolean),
@@ -576,6 +592,8 @@ def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
         if key in _LATER:
             raise SettingsError(f"{key}={text} has no effect in this broker ({_LATER[key]}); remove it")
         if key not in _KEYS:
+            if tolerates(pairs):
+                continue
             raise SettingsError(f"{key} is not a setting of this broker; `gantry broker --settings` lists them")
         name, read = _KEYS[key]
         try:
@@ -586,6 +604,16 @@ def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
     settings = _assemble(values, dict(pairs))
     _check_together(settings)
     return settings
+
+
+def tolerates(pairs: Mapping[str, str]) -> bool:
+    """Whether keys are left out that this version does not know."""
+    return pairs.get(TOLERANT_KEY, "").lower() == "true"
+
+
+def unknown_keys(pairs: Mapping[str, str]) -> list[str]:
+    """Keys that this version does not know."""
+    return sorted(pairs.keys() - _KEYS.keys() - _FIXED.keys() - _LATER.keys())
 
 
 def _check_fixed(key: str, text: str) -> None:
@@ -660,7 +688,7 @@ def _check_tls(settings: BrokerSettings) -> None:
 
 def _check_roles(settings: BrokerSettings) -> None:
     ha, number = settings.ha, settings.broker_id
-    role = f"brokerRole={ha.role}"
+    role, start = f"brokerRole={ha.role}", f"roleAtStart={ha.role_at_start}"
     if ha.role_at_start is RoleAtStart.CONFIGURED:
         if ha.role is BrokerRole.SLAVE and number == 0:
             raise SettingsError(f"{role} and brokerId=0: 0 is the master's; give each slave a number of its own")
@@ -668,11 +696,10 @@ def _check_roles(settings: BrokerSettings) -> None:
             raise SettingsError(f"{role} and brokerId={number}: a master that stays one has brokerId=0")
     else:
         if number == 0:
-            raise SettingsError("roleAtStart=UNASSIGNED and brokerId=0: it may be a slave, and needs a number for that")
+            raise SettingsError(f"{start} and brokerId=0: it may be a slave, and needs a number for that")
         if ha.role is BrokerRole.SLAVE:
             raise SettingsError(
-                f"roleAtStart=UNASSIGNED and {role}: write the kind of master that it becomes, "
-                "ASYNC_MASTER or SYNC_MASTER"
+                f"{start} and {role}: write the kind of master that it becomes, ASYNC_MASTER or SYNC_MASTER"
             )
     if ha.role is BrokerRole.SYNC_MASTER and ha.replicas < 2:
         raise SettingsError(f"{role} and inSyncReplicas=1 contradict each other: write 2 or more, or ASYNC_MASTER")

@@ -17,6 +17,7 @@ from gantry_cli.documents import (
 )
 from gantry_cli.group_documents import ClusterDocument, ExplainDocument
 from gantry_cli.ha_documents import MembersDocument, MoveDocument
+from gantry_cli.kube.documents import GroupLook, KubeExplainDocument, OrderDocument
 from gantry_cli.migrate_plan import Outcome
 from gantry_cli.store_documents import RecordDocument, VerifyDocument
 from gantry_status.orders import HaStatus, Promised
@@ -46,4 +47,9 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry ha drain": HaStatus,
     "gantry ha flush": HaStatus,
     "gantry migrate": Outcome,
+    "kubectl gantry status": GroupLook,
+    "kubectl gantry explain": KubeExplainDocument,
+    "kubectl gantry promote": OrderDocument,
+    "kubectl gantry fence": OrderDocument,
+    "kubectl gantry restore": OrderDocument,
 }

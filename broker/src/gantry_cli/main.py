@@ -31,9 +31,11 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Run": {
         "up": Entry("gantry_cli.up", "up", "Start a group of brokers here, and prove that it works."),
         "apply": Entry("gantry_cli.local.apply", "apply", "Hand a changed manifest over to the local group."),
-        "promote": Entry(
-            "gantry_cli.local.promote", "promote", "Move the master's role in a shard of the local group."
+        "promote": Entry("gantry_cli.local.promote", "promote", "Move the master's role in a shard of the group."),
+        "fence": Entry(
+            "gantry_cli.kube.commands", "fence", "Have a shard in a cluster take no sends, and keep its master."
         ),
+        "restore": Entry("gantry_cli.kube.commands", "restore", "Begin a shard with the volumes that are there."),
         "kill": Entry("gantry_cli.local.kill", "kill", "Kill a process of the local group, or have it stand still."),
         "down": Entry("gantry_cli.down", "down", "Stop what `gantry up` started."),
         "nameserver": Entry("gantry_cli.serve", "nameserver", "Run a name server in the foreground."),
@@ -45,9 +47,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Look": {
         "status": Entry("gantry_cli.status", "status", "Show name servers, brokers, topics and groups."),
         "explain": Entry(
-            "gantry_cli.local.explain", "explain", "Say what would happen if a master of the local group died now."
+            "gantry_cli.local.explain", "explain", "Say what would happen if a master of the group died now."
         ),
-        "bundle": Entry("gantry_cli.local.bundle", "bundle", "Pack what explains the local group into one file."),
+        "bundle": Entry("gantry_cli.local.bundle", "bundle", "Pack what explains the group into one file."),
         "topic": Entry("gantry_cli.topic", "topic", "List, create, delete and describe topics."),
         "store": Entry("gantry_cli.store", "store", "Look into the files of a store, ours or RocketMQ's."),
     },
@@ -75,6 +77,7 @@ Examples:
   gantry produce hello "first message"         send one message
   gantry consume hello                         read everything in the topic
   gantry status -n ns.example:9876             look at any cluster, Java or ours
+  gantry status bg/orders --namespace shop     look at a group in a Kubernetes cluster
 """
 
 

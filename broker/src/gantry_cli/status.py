@@ -14,6 +14,10 @@ from gantry_cli.cluster_view import BrokerView, ClusterView, view_cluster
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.group_documents import ClusterDocument
+from gantry_cli.kube.cluster import Target
+from gantry_cli.kube.completing import complete_cluster_group
+from gantry_cli.kube.options import cluster_options, exec_option, group_named
+from gantry_cli.kube.showing import show_status
 from gantry_cli.local.look import Look
 from gantry_cli.local.looking import running_look
 from gantry_cli.local.screen import render as render_group
@@ -36,8 +40,10 @@ from gantry_client import Admin
         ("gantry status --all", "with retry, dead letter and system topics"),
         ("gantry status --output json | jq .brokers", "for programs"),
         ("gantry status --page /var/lib/gantry/store/status", "what one broker says, though it may not answer"),
+        ("gantry status bg/orders --namespace shop", "a group in a Kubernetes cluster; `kubectl gantry` is the same"),
     )
 )
+@click.argument("group", required=False, metavar="[bg/GROUP]", shell_complete=complete_cluster_group)
 @name_server_option
 @data_option
 @click.option("--all", "with_internal", is_flag=True, help="Show retry, dead letter and system topics, too.")
@@ -48,8 +54,13 @@ from gantry_client import Admin
     help="Read a broker's status page (statusPagePath) instead; asks nobody.",
 )
 @click.option("--watch", "is_watching", is_flag=True, help="Show it again every second, until Ctrl-C.")
+@cluster_options
+@exec_option
 @output_option
-def status(name_server: str, data: Path, with_internal: bool, page: Path | None, is_watching: bool, form: Form) -> None:
+def status(
+    group: str | None, target: Target, may_exec: bool,
+    name_server: str, data: Path, with_internal: bool, page: Path | None, is_watching: bool, form: Form,
+) -> None:  # fmt: skip
     """Show name servers, brokers, topics and groups.
 
     Of a group that `gantry up` runs here its members are shown, too, what is at risk, and what is being done.
@@ -57,9 +68,16 @@ def status(name_server: str, data: Path, with_internal: bool, page: Path | None,
     Rates are each broker's own averages over ten seconds; totals count since the broker started. A broker that does not
     answer is shown as such, and the exit code is then 1.
 
+    Of bg/GROUP, a group in a Kubernetes cluster, shards and brokers are shown, what is at risk, and what is being done;
+    the exit code is 1 when a shard does not acknowledge.
+
     With --page the exit code says how the broker is: 0 serving, 4 silent (dead, or its event loop stands still), 5 it
     lives and does not serve, or has ended; 3 there is no page, 1 it cannot be read.
     """
+    name = group_named(group, target)
+    if name is not None:
+        show_status(target, name, form, is_watching=is_watching, may_exec=may_exec)
+        return
     if page is not None:
         raise click.exceptions.Exit(show_page(page, form))
     if click.get_current_context().get_parameter_source("name_server") is ParameterSource.DEFAULT:

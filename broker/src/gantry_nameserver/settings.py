@@ -1,10 +1,12 @@
 """The name server's settings, under the names that RocketMQ's `namesrv.conf` uses.
 
 Precedence: defaults < `--config` file < what mqadmin changed at run time (kept in the data directory) < command line.
-An unknown key refuses to start and is named; keys that tune Java's threads are known and have no effect here.
+An unknown key refuses to start and is named, or is left out and named with `ignoreUnknownSettings`; keys that tune
+Java's threads are known and have no effect here.
 """
 
 import dataclasses
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +15,8 @@ from gantry_access import AccessMode, AccessSettings
 from gantry_nameserver.properties import read_properties
 from gantry_nameserver.routes import RouteLimits
 from gantry_remoting.settings import TlsMode, TlsSettings, listener_tls
+
+log = logging.getLogger(__name__)
 
 
 class SettingsError(Exception):
@@ -70,6 +74,9 @@ class NameServerSettings:
 
     acl_time_window: int = 60_000
     """Milliseconds that a strict signature's time may be from ours."""
+
+    ignore_unknown_settings: bool = False
+    """Leave out keys that this version does not know, and say so: whoever wrote a pod's settings may be newer."""
 
     limits: RouteLimits = field(default_factory=RouteLimits)
     """How much the route table takes in."""
@@ -141,10 +148,14 @@ _FIELDS: Final = {java_name(f.name): f for f in dataclasses.fields(NameServerSet
 def with_entries(settings: NameServerSettings, entries: dict[str, str]) -> NameServerSettings:
     """`settings` changed by entries under Java's names. Raises SettingsError that names the wrong one."""
     changes: dict[str, Any] = {}
+    is_tolerant = settings.ignore_unknown_settings or entries.get("ignoreUnknownSettings", "").lower() == "true"
     if TLS_KEYS & entries.keys():
         changes["tls"] = _tls(entries)
     for key, text in entries.items():
         if key in WITHOUT_EFFECT or key in TLS_KEYS:
+            continue
+        if key not in _FIELDS and is_tolerant:
+            log.warning("a setting is left out that this version does not know", extra={"key": key})
             continue
         if key not in _FIELDS:
             raise SettingsError(f"unknown setting {key!r}")

@@ -47,7 +47,9 @@ async def pair(directory: Path, *, has_disks: bool) -> AsyncIterator[tuple[Group
 
 
 @pytest.mark.parametrize("is_power_lost", [POWER, False], ids=["power-loss", "kill"])
-@pytest.mark.parametrize("is_slave_there", [True, False], ids=["slave-stays", "slave-comes-later"])
+@pytest.mark.parametrize(
+    "is_slave_there", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["slave-stays", "slave-comes-later"]
+)
 async def test_a_master_that_has_lost_its_tail_gets_it_back_before_it_serves(
     is_slave_there: bool, is_power_lost: bool, tmp_path: Path
 ) -> None:

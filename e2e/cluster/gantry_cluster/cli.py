@@ -17,7 +17,7 @@ from gantry_cluster import making
 from gantry_cluster.errors import ClusterError
 from gantry_cluster.network import NODES_MAX
 from gantry_cluster.places import Folder, default_folder
-from gantry_cluster.programs import programs
+from gantry_cluster.programs import ALONE, PACKAGES, programs
 
 MEBIBYTE = 1 << 20
 
@@ -32,9 +32,11 @@ def commands() -> None:
 
 
 @commands.command()
-def build() -> None:
-    """Only build the programs; `up` does it too when they are missing."""
-    click.echo(programs(_say).folder)
+@click.argument("names", nargs=-1, type=click.Choice([*PACKAGES]), metavar="[PROGRAM]...")
+@click.option("--alone", is_flag=True, help=f"Those that need no cluster: {', '.join(ALONE)}.")
+def build(names: tuple[str, ...], alone: bool) -> None:
+    """Only build the programs, or some of them; `up` does it too when they are missing."""
+    click.echo(programs(_say, names or (ALONE if alone else tuple(PACKAGES))).folder)
 
 
 @commands.command()

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from gantry_cluster import making
 from gantry_cluster.cluster import Cluster, ready_nodes
 from gantry_cluster.commands import wait_until
+from gantry_cluster.errors import CommandFailed
 from gantry_cluster.faults import container_id, crash, kill_container, stopped_container
 from gantry_cluster.groups import OPERATOR, SYSTEM, Group
 from gantry_cluster.pods import Namespace
 
 NOTICED_SECONDS_MAX: Final = 120.0
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 BROKER: Final = "broker"
 SIDECAR: Final = "sidecar"
+OPERATOR_CONTAINER: Final = "operator"
 KILL_BROKER: Final = """
 import os, signal
 for name in filter(str.isdigit, os.listdir("/proc")):
@@ -58,10 +61,12 @@ def crash_node(group: Group, pod: str) -> str:
 
 @contextmanager
 def revived(cluster: Cluster) -> Iterator[None]:
-    """Whatever was crashed is there again in the end."""
+    """Whatever was crashed, or said to be off, is there again in the end."""
     try:
         yield
     finally:
+        with suppress(CommandFailed):  # of a node that has no such taint
+            cluster.kubectl("taint", "nodes", "--all", f"{OUT_OF_SERVICE}-")
         for node in cluster.nodes:
             if not cluster.machines[node].is_alive():
                 making.revive(cluster, node)
@@ -91,5 +96,5 @@ def leader(cluster: Cluster) -> str:
 def leader_stopped(cluster: Cluster) -> Iterator[str]:
     """The operator that acts does nothing, and goes on in the end with all that it believed before."""
     pod = leader(cluster)
-    with stopped_container(Namespace(cluster, SYSTEM), pod, OPERATOR):
+    with stopped_container(Namespace(cluster, SYSTEM), pod, OPERATOR_CONTAINER):
         yield pod

@@ -9,11 +9,11 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from gantry_cluster.api import Object
-from gantry_cluster.cluster import Cluster, condition
 from gantry_cluster.clients import PodLoad
+from gantry_cluster.cluster import Cluster, condition
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import DeadlineExceeded
 from gantry_cluster.faults import inside
@@ -22,7 +22,6 @@ from gantry_cluster.pods import Namespace, container, is_gone, pod_spec
 
 SYSTEM = "gantry-system"
 OPERATOR = "gantry-operator"
-TAG = "e2e"
 CHART = ROOT / "charts" / OPERATOR
 HISTORIES = ROOT / "e2e" / "histories" / "gantry_histories"
 RECORD = "gantry.dev/record"
@@ -36,16 +35,12 @@ HEALTHY = {
 """What conditions of a group say when nothing is wrong."""
 
 
-def install_operator(cluster: Cluster, archive: Path, *values: str) -> Namespace:
+def install_operator(cluster: Cluster, archive: Path | None, *values: str) -> Namespace:
     """The chart as everybody installs it, with images that nodes have; returns when the operators are ready."""
-    known = cluster.load_image(archive)
-    cluster.name_image(known[0], f"localhost/{OPERATOR}:{TAG}")
-    cluster.name_image("localhost/gantry:latest", f"localhost/gantry:{TAG}")
+    images = cluster.give_operator(archive).chart_values()
     space = Namespace(cluster, SYSTEM)
     if is_gone(space):
         space.make()
-    images = [f"image.repository=localhost/{OPERATOR}", "brokerImage.repository=localhost/gantry"]
-    images += [f"{image}.{key}" for image in ("image", "brokerImage") for key in (f"tag={TAG}", "pullPolicy=Never")]
     words = [word for value in (*images, *values) for word in ("--set", value)]
     cluster.helm("install", OPERATOR, CHART, "--namespace", SYSTEM, "--wait", "--timeout", "110s", *words)
     return space
@@ -55,6 +50,13 @@ def has_operator(cluster: Cluster) -> bool:
     """Whether somebody has installed it."""
     found = cluster.api.items(f"/apis/apps/v1/namespaces/{SYSTEM}/deployments")
     return any(one["metadata"]["name"] == OPERATOR for one in found)
+
+
+def remove_operator(cluster: Cluster) -> None:
+    """All that installing it has made, and the definition of groups, which the chart leaves."""
+    cluster.helm("uninstall", OPERATOR, "--namespace", SYSTEM, "--ignore-not-found", "--wait", "--timeout", "110s")
+    cluster.kubectl("delete", "customresourcedefinition", "brokergroups.gantry.dev", "--ignore-not-found")
+    cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
 
 
 def operator_log(cluster: Cluster) -> str:
@@ -102,6 +104,11 @@ class Group:
         selector = f"gantry.dev%2Fgroup%3D{self.name}%2Capp.kubernetes.io%2Fcomponent%3Dbroker"
         found = self.space.cluster.api.items(f"{self.space.path('pods')}?labelSelector={selector}")
         return sorted(pod["metadata"]["name"] for pod in found)
+
+    def claims(self) -> dict[str, Object]:
+        """The claims in its namespace, by name."""
+        found = self.space.cluster.api.items(self.space.path("persistentvolumeclaims"))
+        return {claim["metadata"]["name"]: claim for claim in found}
 
     def node_of(self, pod: str) -> str:
         """Where a pod runs."""
@@ -187,7 +194,7 @@ class Group:
         return self._started("in_pod", topic, "--queues", str(queues), *words, is_direct=is_direct)
 
     def application(self, topic: str, *, first: int = 20) -> PodLoad:
-        """An ordinary client in the client's pod, which sends steadily; it is there after its first acknowledgements."""
+        """An ordinary client in the client's pod, which sends steadily; entered when it has its first answers."""
         return self._started("steady", topic, "--first", str(first))
 
     def _started(self, module: str, topic: str, *words: str, is_direct: bool = False) -> PodLoad:

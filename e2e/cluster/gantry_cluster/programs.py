@@ -1,8 +1,8 @@
 """The programs of the cluster: built once from pinned Go modules, and kept.
 
 A set of programs lies in a folder named after everything that decides what they are: the module's files, the compiler
-and the flags. So a newer pin is another folder, and nothing is ever replaced under a running cluster. A set is whole or
-absent: it is built elsewhere and put in place by one rename.
+and the flags. So a newer pin is another folder, and nothing is ever replaced under a running cluster. A program is
+whole or absent: it is built elsewhere and put in place by one rename. Whoever needs a few of them builds no others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,14 +34,16 @@ PACKAGES = {
     "kube-proxy": "k8s.io/kubernetes/cmd/kube-proxy",
     "helm": "helm.sh/helm/v3/cmd/helm",
 }
+ALONE = ("etcd", "kube-apiserver", "helm")
+"""What tests need of Kubernetes that make no cluster: an API server without nodes, and charts."""
 BUILD_SECONDS_MAX = 3600.0
-FETCH_ATTEMPTS = 3
+BUILD_ATTEMPTS = 3
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Programs:
-    """A folder that holds every program."""
+    """A folder that holds every program that was asked for."""
 
     folder: Path
 
@@ -86,52 +88,49 @@ def _go_environment() -> dict[str, str]:
     return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -trimpath"}
 
 
-def programs(say: Say) -> Programs:
-    """Every program, built when it is not there yet."""
+def programs(say: Say, names: Sequence[str] = tuple(PACKAGES)) -> Programs:
+    """These programs, each built when it is not there yet."""
     if shutil.which("go") is None:
         raise MissingTool("go is missing; on Debian 12: apt-get install -t bookworm-backports golang-go")
     go_version = run("go", "-C", MODULE, "env", "GOVERSION", environment=_go_environment()).strip()
     cache = cache_folder()
     wanted = cache / set_name(go_version)
-    if wanted.is_dir():
-        return Programs(wanted)
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not wanted.is_dir():  # somebody else may have built it while we waited
-            _build(wanted, go_version, say)
+    if _missing(wanted, names):
+        wanted.mkdir(parents=True, exist_ok=True)
+        with (cache / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _build(wanted, _missing(wanted, names), go_version, say)  # somebody else may have built some meanwhile
     return Programs(wanted)
 
 
-def _build(wanted: Path, go_version: str, say: Say) -> None:
-    """Fetch the modules, build each program, and put the set in place."""
-    say(f"building Kubernetes {kubernetes_version()} with {go_version}, once; about 10 minutes on two cores")
+def _missing(folder: Path, names: Sequence[str]) -> list[str]:
+    return [name for name in names if not (folder / name).is_file()]
+
+
+def _build(wanted: Path, names: Sequence[str], go_version: str, say: Say) -> None:
+    """Build each program, and put it in place."""
+    say(f"building {', '.join(names)} of Kubernetes {kubernetes_version()} with {go_version}, once")
     started = time.monotonic()
-    _fetch(say)
-    with tempfile.TemporaryDirectory(dir=wanted.parent, prefix="building-") as draft:
-        for number, (name, package) in enumerate(PACKAGES.items(), start=1):
+    with tempfile.TemporaryDirectory(dir=wanted.parent, prefix="building-") as folder:
+        for number, name in enumerate(names, start=1):
             since = time.monotonic()
-            run(
-                *("nice", "-n", "19", "go", "-C", MODULE, "build", "-ldflags", _link_flags()),
-                *("-o", Path(draft, name), package),
-                seconds_max=BUILD_SECONDS_MAX,
-                environment=_go_environment(),
-            )
-            say(f"  {number:>2}/{len(PACKAGES)} {name}: {time.monotonic() - since:.0f} s")
-        Path(draft).chmod(0o755)
-        Path(draft).rename(wanted)
-        Path(draft).mkdir()  # what the context manager expects to remove
+            draft = Path(folder, name)
+            _compile(PACKAGES[name], draft, say)
+            draft.chmod(0o755)
+            draft.rename(wanted / name)
+            say(f"  {number:>2}/{len(names)} {name}: {time.monotonic() - since:.0f} s")
     say(f"built in {time.monotonic() - started:.0f} s; kept in {wanted}")
 
 
-def _fetch(say: Say) -> None:
-    """Fetch the modules; a proxy that stumbles is asked again."""
-    for attempt in range(1, FETCH_ATTEMPTS + 1):
+def _compile(package: str, target: Path, say: Say) -> None:
+    """Fetch what it needs and compile it; a proxy that stumbles is asked again."""
+    words = ("nice", "-n", "19", "go", "-C", MODULE, "build", "-ldflags", _link_flags(), "-o", target, package)
+    for attempt in range(1, BUILD_ATTEMPTS + 1):
         try:
-            run("go", "-C", MODULE, "mod", "download", seconds_max=BUILD_SECONDS_MAX, environment=_go_environment())
+            run(*words, seconds_max=BUILD_SECONDS_MAX, environment=_go_environment())
         except CommandFailed as error:
-            if attempt == FETCH_ATTEMPTS:
+            if attempt == BUILD_ATTEMPTS:
                 raise
-            say(f"  fetching modules failed, trying again: {error}")
+            say(f"  building failed, trying again: {error}")
         else:
             return

@@ -26,6 +26,15 @@ ASYNC: Final[Object] = SMALL | {
 BUFFERED: Final[Object] = ASYNC | {"writeBuffer": {"medium": "HugePages-2Mi", "buffers": 3, "segmentSize": "8Mi"}}
 """The same with buffers that outlive the process."""
 
+UNCOMMITTED: Final[Object] = BUFFERED | {
+    "broker": {
+        "commitIntervalCommitLog": "3600000",
+        "commitCommitLogThoroughInterval": "3600000",
+        "commitCommitLogLeastPages": "1000000",
+    }
+}
+"""The same, and nothing leaves a buffer by itself: what survives a crash has been replayed from there."""
+
 TWO_SLAVES: Final[Object] = SMALL | {"slaves": 2}
 """One of two slaves is waited for, so one broker may be away."""
 

@@ -16,8 +16,8 @@ It says on its output, and hears on its input, one JSON document a line:
 ``seconds`` is how long after the mark the longest pause between two acknowledgements was over, ``pause`` how long that
 pause was: what clients of the group have noticed. All times are of this process's clock.
 
-With ``--loss suffix`` a new reign may take the end of the log before it, and ``lost_bytes`` is how much of that had been
-acknowledged: from where the reign begins to the last message that is gone.
+With ``--loss suffix`` a new reign may take the end of the log before it, and ``lost_bytes`` is how much of that had
+been acknowledged: from where the reign begins to the last message that is gone.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def reigns_of(history: History, end: End) -> list[Reign]:
     All masters of a shard have one address, so all that was acknowledged later counts as the new master's.
     """
     places = {message.physical_offset for messages in end.queues.values() for message in messages}
-    kept = [(answer.physical_offset, answer) for _, answer in history.acknowledged() if answer.physical_offset in places]
+    kept = [
+        (answer.physical_offset, answer) for _, answer in history.acknowledged() if answer.physical_offset in places
+    ]
     brokers = {answer.broker for answer in history.answered.values()} | {shown.broker for shown in history.shown}
     found = [Reign(epoch=0, broker=broker, at=0) for broker in sorted(brokers)]
     for epoch, start in sorted(end.epochs):

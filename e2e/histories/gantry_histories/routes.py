@@ -80,8 +80,9 @@ class Routes:
         except OSError as error:
             raise CannotConnect(f"{self._name_server}: {error}") from error
         family, _, _, _, place = random.choice(found)
-        host = f"[{place[0]}]" if family == socket.AF_INET6 else str(place[0])
-        return await Channel.connect(f"{host}:{place[1]}", timeout_ms=TIMEOUT_MS)
+        number = str(place[0])
+        where = f"[{number}]" if family == socket.AF_INET6 else number
+        return await Channel.connect(where + f":{port}", timeout_ms=TIMEOUT_MS)
 
     async def close(self) -> None:
         channel, self._channel = self._channel, None

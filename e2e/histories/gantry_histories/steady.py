@@ -2,22 +2,23 @@
 
     python -m gantry_histories.steady --name-server HOST:PORT --topic T
 
-It speaks and hears lines as `in_pod` does: ``{"acknowledged": N}`` after the first sends; ``{"finish": []}`` ends it, and
-it says ``{"sent": N, "failed": ["..."], "pause": SECONDS}``. A send has failed when the application is told so after all
-retries, and when it is told 10, 11 or 12: stored, but the promise does not hold.
+It speaks and hears lines as `in_pod` does: ``{"acknowledged": N}`` after the first sends; ``{"finish": []}`` ends it,
+and it says ``{"sent": N, "failures": N, "failed": ["..."], "pause": SECONDS}``. A send has failed when the application
+is told so after all retries, and when it is told 10, 11 or 12: stored, but the promise does not hold.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import sys
 import time
 from typing import Final, final
 
 from gantry_client import ClientError, Message, Producer
-from gantry_histories.in_pod import FINDINGS_MAX, FIRST, lines_of
+from gantry_histories.in_pod import FINDINGS_MAX, FIRST, PATIENCE_S, lines_of
 
 SENDS_PER_S: Final = 50
 
@@ -33,6 +34,12 @@ class Application:
         self.times: Final[list[float]] = []
         self.failed: Final[list[str]] = []
         self.sent = 0
+        self._more: Final = asyncio.Condition()
+
+    async def acknowledged(self, count: int) -> None:
+        """Wait until so many sends were."""
+        async with self._more:
+            await self._more.wait_for(lambda: len(self.times) >= count)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Send until told to stop, each message when its time has come, whatever became of those before."""
@@ -51,6 +58,8 @@ class Application:
             return
         if receipt.is_acknowledged:
             self.times.append(time.monotonic())
+            async with self._more:
+                self._more.notify_all()
         else:
             self.failed.append(f"{receipt.status.name} by {receipt.queue.broker_name}")
 
@@ -58,7 +67,7 @@ class Application:
     def pause(self) -> float:
         """The longest time without an acknowledgement."""
         times = sorted(self.times)
-        return max((after - before for before, after in zip(times, times[1:], strict=False)), default=0.0)
+        return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
 
 
 async def play(arguments: argparse.Namespace) -> None:
@@ -67,8 +76,8 @@ async def play(arguments: argparse.Namespace) -> None:
     async with Producer(arguments.name_server, "SteadyProducers") as producer:
         application = Application(producer, arguments.topic)
         running = asyncio.create_task(application.run(stop))
-        while len(application.times) < arguments.first and not running.done():
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(PATIENCE_S):
+            await application.acknowledged(arguments.first)
         say(acknowledged=len(application.times))
         await lines.readline()
         stop.set()

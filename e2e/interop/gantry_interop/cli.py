@@ -49,6 +49,7 @@ class Target:
     name_server: str | None
     keep: bool
     settings: dict[str, str] = field(default_factory=dict)
+    is_measured: bool = False
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def _target(target: Target, directory: Path, nursery: Nursery, console: Console)
         yield target.name_server
         return
     console.print(f"starting {target.kind} …", highlight=False)
-    layout = peers.Layout(directory / "peer", settings=target.settings)
+    layout = peers.Layout(directory / "peer", settings=target.settings, is_measured=target.is_measured)
     peer = peers.start(target.kind, nursery, layout)
     try:
         yield peer.address
@@ -236,7 +237,7 @@ def benchmark_command(seconds: int, **target: object) -> None:
     """Run Apache's benchmark Producer and Consumer with only `-n` given; no send may fail."""
     console = report.console()
     directory = new_run_directory("benchmark")
-    chosen = replace(_as_target(target), settings=benchmark.BROKER_SETTINGS)
+    chosen = replace(_as_target(target), settings=benchmark.BROKER_SETTINGS, is_measured=True)
     with _harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery, _target(chosen, directory, nursery, console) as name_server:

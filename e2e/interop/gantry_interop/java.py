@@ -95,6 +95,10 @@ def class_path(module: str) -> str:
     return f"{TARGET / module / 'classes'}:{listing.read_text().strip()}"
 
 
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""A program that lives for seconds spends most of them in the compiler that would make it fast later."""
+
+
 @dataclass(frozen=True)
 class Program:
     """One Java program: which module, which main class, in what kind of virtual machine."""
@@ -104,6 +108,8 @@ class Program:
     heap_mib: int = 512
     properties: dict[str, str] = field(default_factory=dict)
     options: Sequence[str] = ()
+    is_measured: bool = False
+    """Whether its speed is looked at: then the virtual machine is left as it is."""
 
     def command(self, home: Path, arguments: Sequence[str] = ()) -> list[str]:
         """The command line; `home` receives the logs and offset files that clients put into a user's home."""
@@ -115,6 +121,7 @@ class Program:
             "-XX:MaxDirectMemorySize=1g",
             "-XX:+ExitOnOutOfMemoryError",
             "-XX:-UsePerfData",
+            *(() if self.is_measured else QUICK_START),
             *self.options,
             *(f"-D{name}={value}" for name, value in properties.items()),
             "-cp",

@@ -50,6 +50,7 @@ class Layout:
     properties: Mapping[str, str] = field(default_factory=dict)
     name_server_seen_by_broker_host: str | None = None
     name_server_override: str | None = None
+    is_measured: bool = False
     first_port: int = field(default_factory=lambda: free_port_run(PORTS))
 
     @property
@@ -120,7 +121,7 @@ def start_broker(kind: str, nursery: Nursery, layout: Layout, name: str = "broke
     conf.write_text("".join(f"{name}={value}\n" for name, value in broker_settings(kind, layout).items()))
     home = layout.directory / "broker-home"
     if kind == "apache":
-        program = replace(BROKER, properties=dict(layout.properties))
+        program = replace(BROKER, properties=dict(layout.properties), is_measured=layout.is_measured)
         broker = nursery.start(name, program.command(home, ["-c", str(conf)]), java.environment(home))
     else:
         broker = nursery.start(name, [sys.executable, "-m", "gantry_broker", "-c", str(conf)], os.environ)
@@ -138,7 +139,7 @@ def _start_name_server(kind: str, nursery: Nursery, layout: Layout) -> Child:
         home = layout.directory / "name-server-home"
         conf = layout.directory / "namesrv.conf"
         conf.write_text(f"listenPort={layout.name_server_port}\nbindAddress={layout.listen_host}\n")
-        program = replace(NAME_SERVER, properties=dict(layout.properties))
+        program = replace(NAME_SERVER, properties=dict(layout.properties), is_measured=layout.is_measured)
         return nursery.start("name-server", program.command(home, ["-c", str(conf)]), java.environment(home))
     data = layout.directory / "name-server-data"
     command = [sys.executable, "-m", "gantry_nameserver", "--listen", layout.name_server, "--data", str(data)]

@@ -1,7 +1,8 @@
 """Child processes that never outlive the run.
 
-Every child is a group of its own, has a log file and a bound on its life. Leaving the `Nursery` ends all of them, the
-ordinary way first and by force after a grace period, whatever else went wrong.
+Every child is a group of its own, has a log file and a bound on its life. Leaving the `Nursery` ends all of them at
+once, the ordinary way first and by force after a moment, whatever else went wrong: nobody looks at what they have by
+then, and one of Apache's brokers takes many seconds to put itself away.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from types import TracebackType
 from gantry_interop.errors import DeadlineExceeded, InteropError
 
 STOP_SECONDS_MAX = 15.0
+LEAVING_SECONDS_MAX = 1.0
+"""How long those that are left have to end when nobody needs them any more."""
+
 POLL_SECONDS = 0.05
 
 
@@ -41,11 +45,15 @@ class Child:
 
     def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> int:
         """End it and everything it started; answer its exit code."""
-        self._signal(signal.SIGTERM)
+        self.ask_to_end()
         try:
             return self.process.wait(seconds_max)
         except subprocess.TimeoutExpired:
             return self.kill()
+
+    def ask_to_end(self) -> None:
+        """Ask it to end, and wait for nothing."""
+        self._signal(signal.SIGTERM)
 
     def kill(self) -> int:
         """End it at once, as a crash would."""
@@ -72,10 +80,12 @@ class Nursery:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for child in reversed(self._children):
-            if child.running():
-                child.stop()
-            else:
-                child.kill()
+            child.ask_to_end()
+        deadline = time.monotonic() + LEAVING_SECONDS_MAX
+        for child in self._children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(max(deadline - time.monotonic(), 0))
+            child.kill()
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
         """Start a program whose output goes to a log file of its own, also when it is started again."""

@@ -30,6 +30,8 @@ from gantry_remoting.audit import always_log
 EXIT_SETTINGS: Final = 2
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
+log = logging.getLogger("gantry_admin")
+
 
 def parser() -> argparse.ArgumentParser:
     """Every option, with its reason where it is defined: ``settings``."""
@@ -37,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
         prog="gantry sidecar",
         description="Run the admin sidecar of one broker: probes, status, metrics, log ranges, role changes over HTTP.",
         epilog="Example: gantry sidecar --page STORE/status --control STORE/control.sock --store STORE",
+        allow_abbrev=False,
     )
     made.add_argument("--page", required=True, type=Path, metavar="FILE", help="the broker's status page")
     made.add_argument("--control", required=True, type=Path, metavar="SOCKET", help="the broker's control socket")
@@ -49,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--wanted", type=Path, metavar="FILE", help="topics and groups that a master has, as JSON")
     made.add_argument("--openapi", action="store_true", help="serve /openapi.json and /docs")
     made.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    made.add_argument("--ignore-unknown", action="store_true", help="leave out options of newer versions, and say so")
     _access_options(made.add_argument_group("who may what"))
     _log_options(made.add_argument_group("ranges of the log"))
     _group_options(made.add_argument_group("readiness and the group"))
@@ -101,6 +105,7 @@ def _group_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--peer", action="append", default=[], metavar="URL", help="another sidecar, repeatable")
     group.add_argument("--peer-token-file", type=Path, metavar="FILE", help="the token that is shown to peers")
     group.add_argument("--peer-ca", type=Path, metavar="FILE", help="authority of the peers' certificates")
+    group.add_argument("--peer-verify", default="full", choices=["full", "authority"], help="[default: full]")
 
 
 def _lease_options(group: argparse._ArgumentGroup) -> None:
@@ -148,7 +153,10 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
                 stale_ms=options.stale_after, down_after_ms=options.down_after, up_after_ms=options.up_after,
                 lag_bytes_max=options.max_lag,
             ),
-            peers=PeerSettings(urls=tuple(options.peer), token_file=options.peer_token_file, ca=options.peer_ca),
+            peers=PeerSettings(
+                urls=tuple(options.peer), token_file=options.peer_token_file, ca=options.peer_ca,
+                verify=options.peer_verify,
+            ),
             lease=_lease_of(options),
             wanted=options.wanted,
             openapi=options.openapi,
@@ -156,14 +164,25 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
     )  # fmt: skip
 
 
+def parsed(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options, and the names of those that were left out. Ends the process for what is wrong."""
+    made = parser()
+    options, unknown = made.parse_known_args(arguments)
+    if unknown and not options.ignore_unknown:
+        made.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options, [word.partition("=")[0] for word in unknown if word.startswith("-")]
+
+
 def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    options, left_out = parsed(sys.argv[1:] if arguments is None else arguments)
     formatter = logging.Formatter(LOG_FORMAT)
     recent = RecentLines(formatter)
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(formatter)
     logging.basicConfig(level=options.log_level.upper(), handlers=[shown, recent])
     always_log()
+    if left_out:
+        log.warning("options are left out that this version does not know: %s", ", ".join(left_out))
     try:
         settings = settings_of(options)
         uvloop.run(serve(settings, recent))

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, final
 
 from gantry_access import AccessFileError
@@ -34,7 +35,7 @@ OLD_S: Final = 10.0
 PATIENCE_S: Final = 0.06
 """How long somebody waits for the broker; with the same again for the disk it stays under a tenth of a second."""
 REFUSED_S: Final = 15.0
-"""Before a broker that does not tell its settings is asked again by itself: nobody has asked for them."""
+"""Before a broker that does not tell its settings is asked again by itself, unless it begins to tell other things."""
 PATIENCE_DISK_S: Final = 0.03
 
 
@@ -72,6 +73,8 @@ class Tables:
         """Which start of the broker has said so."""
         self._fault = "it was not asked yet"
         self._disk_fault = "it was not read yet"
+        self._healed: Final = asyncio.Event()
+        """It answers what it did not answer before."""
 
     def __repr__(self) -> str:
         return f"<Tables told={self._told is not None} read={self._read is not None}>"
@@ -140,10 +143,13 @@ class Tables:
 
     async def _configure(self) -> None:
         reading = self._sidecar.reading
+        self._healed.clear()
         try:
             found = (await self.broker_settings()).get("flushDiskType")
         except Problem:
-            await asyncio.sleep(REFUSED_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFUSED_S):
+                    await self._healed.wait()
             return
         self._flush_mode = "sync" if found == "SYNC_FLUSH" else "async" if found == "ASYNC_FLUSH" else None
         self._flush_mode_of = None if reading is None else reading.origin.boot_id
@@ -160,6 +166,8 @@ class Tables:
         except (ClientError, AccessFileError, Problem) as error:
             self._fault = str(error)[:300]
         else:
+            if self._fault:
+                self._healed.set()
             self._told, self._fault = Shown(inventory, "broker", time.monotonic(), None), ""
 
     async def connected(self) -> tuple[Admin, str]:

@@ -9,6 +9,8 @@ They stand in a file, as JSON: ``{"topics": [{"name": "orders", "queues": 8}], "
     as it should be    left alone, since every change is told to all clients
     not in the file    left alone: nothing is ever deleted
 
+Fields that this version does not know are left out, and named: the operator that wrote the file may be newer.
+
 A slave has what its master has. A master that is new to its role looks at once, since its table may be an old one.
 """
 
@@ -17,9 +19,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import msgspec
 
@@ -48,6 +50,27 @@ class WantedThings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     topics: tuple[Topic, ...] = ()
     groups: tuple[ConsumerGroup, ...] = ()
+
+
+KINDS: Final = {"topics": Topic, "groups": ConsumerGroup}
+
+
+def understood(content: bytes) -> tuple[WantedThings, list[str]]:
+    """What the file says, and which fields of it only a newer version knows. Raises ``ValueError``."""
+    left_out: set[str] = set()
+
+    def cut(value: Any, known: Collection[str], place: str) -> Any:
+        if not isinstance(value, dict):
+            return value
+        left_out.update(place + name for name in value if name not in known)
+        return {name: inner for name, inner in value.items() if name in known}
+
+    document = cut(msgspec.json.decode(content), KINDS, "")
+    for name, kind in KINDS.items():
+        listed = document.get(name) if isinstance(document, dict) else None
+        if isinstance(listed, list):
+            document[name] = [cut(one, kind.__struct_encode_fields__, f"{name}.") for one in listed]
+    return msgspec.convert(document, WantedThings), sorted(left_out)
 
 
 def topic_change(wanted: Topic, there: TopicConfig | None) -> TopicConfig | None:
@@ -82,6 +105,7 @@ class Upkeep:
         """What was in the file, and in which reign, when everything was as it should be last."""
         self._next_s = 0.0
         self._said = ""
+        self._left_out: list[str] = []
 
     def __repr__(self) -> str:
         return f"<Upkeep {self._path} {self._said}>"
@@ -103,13 +127,20 @@ class Upkeep:
             mark = content, word.epoch, word.identity
             if mark == self._done and time.monotonic() < self._next_s:
                 return INTERVAL_S
-            await self._keep(msgspec.json.decode(content, type=WantedThings))
+            await self._keep(self._understood(content))
         except (OSError, ValueError, ClientError, AccessFileError, Problem) as error:
             self._complain(str(error)[:300])
             self._done = None
             return RETRY_S
         self._done, self._next_s, self._said = mark, time.monotonic() + AGAIN_S, ""
         return INTERVAL_S
+
+    def _understood(self, content: bytes) -> WantedThings:
+        wanted, left_out = understood(content)
+        if left_out != self._left_out:
+            self._left_out = left_out
+            log.warning("fields are left out that this version does not know: %s", ", ".join(left_out) or "none now")
+        return wanted
 
     def _read(self) -> bytes:
         """In a thread."""

@@ -11,13 +11,20 @@ from gantry_operator.cache import Cache
 from gantry_operator.objects import Facts, NodeFacts, ShardFacts
 from gantry_operator.objects.memory import HUGEPAGES
 from gantry_operator.objects.outside import outside_address
-from gantry_operator.observing.group_objects import GroupObjects, replicas_of
+from gantry_operator.observing.group_objects import GroupObjects, replicas_meant, replicas_of
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.quantities import parse_size
 
 
-def facts_of(base: Facts, group: BrokerGroup, objects: GroupObjects, ledgers: Mapping[int, Ledger]) -> Facts:
+def facts_of(
+    base: Facts,
+    group: BrokerGroup,
+    objects: GroupObjects,
+    ledgers: Mapping[int, Ledger],
+    *,
+    is_hibernated: bool = False,
+) -> Facts:
     """For one rendering.
 
     A StatefulSet never shrinks by being rendered: as many slaves as it has have to stay until an action removes one. A
@@ -26,19 +33,23 @@ def facts_of(base: Facts, group: BrokerGroup, objects: GroupObjects, ledgers: Ma
     shards = []
     for number in sorted(objects.shards()):
         sets = objects.sets(number)
-        if number >= group.spec.shards and not replicas_of(sets.master):
+        if number >= group.spec.shards and not replicas_meant(sets.master):
             continue
         ledger = ledgers.get(number)
         is_known = ledger is not None and ledger.is_fresh
         shards.append(
             ShardFacts(
                 number=number,
-                slaves=replicas_of(sets.slave),
+                slaves=replicas_meant(sets.slave),
+                pods=(replicas_of(sets.master), replicas_of(sets.slave)) if is_hibernated else (0, 0),
                 slaves_in_sync=len(ledger.in_sync) if ledger is not None and is_known else None,
             )
         )
     nodes = tuple(node_facts(objects.cache))
-    return msgspec.structs.replace(base, shards=tuple(shards), nodes=nodes, outside=outside_of(objects))
+    outside = outside_of(objects)
+    return msgspec.structs.replace(
+        base, shards=tuple(shards), nodes=nodes, outside=outside, is_hibernated=is_hibernated
+    )
 
 
 def outside_of(objects: GroupObjects) -> dict[str, str]:

@@ -43,7 +43,7 @@ from gantry_spec.decide import decide
 from gantry_spec.decide.decision import Condition, Decision
 from gantry_spec.explain import explain
 from gantry_spec.ledger import Ledger
-from gantry_spec.manifest.annotations import PAUSED, Wanted, wanted
+from gantry_spec.manifest.annotations import Wanted, standing, wanted
 from gantry_spec.manifest.errors import ManifestError
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.manifest.reading import group_of
@@ -171,7 +171,7 @@ class GroupLoop:
             return TICK_S
         orders, complaint = _wanted(document)
         token = await self._secret(group)
-        problem = "" if orders.is_paused else await self._apply(group)
+        problem = "" if orders.is_paused else await self._apply(group, orders)
         observed = await self._looker.look(group, orders, token)
         self.observed = msgspec.structs.replace(observed, lease_duration_ms=self._parts.lease_duration_ms)
         now_ms = self._parts.clock.now_ms()
@@ -205,10 +205,10 @@ class GroupLoop:
                 await self._parts.api.create(secret(group, token))
         return token
 
-    async def _apply(self, group: BrokerGroup) -> str:
+    async def _apply(self, group: BrokerGroup, orders: Wanted) -> str:
         """Why something could not be applied; empty if all is."""
         parts = self._parts
-        facts = facts_of(parts.base, group, self._looker.objects, self._ledgers)
+        facts = facts_of(parts.base, group, self._looker.objects, self._ledgers, is_hibernated=orders.is_hibernated)
         if self._rendered is None or self._rendered[:2] != (group, facts):
             try:
                 self._rendered = group, facts, parts.render(group, facts)
@@ -217,6 +217,8 @@ class GroupLoop:
         await self._applier.apply(self._rendered[2])
         await self._applier.grow(int(group.spec.storage.size))
         kept = {shard.number for shard in facts.shards}
+        if not orders.is_hibernated:
+            await self._applier.wake()
         await self._applier.sweep(lambda number: number >= group.spec.shards and number not in kept)
         await self._leftovers.clear(self._rendered[2], group.metadata.uid)
         return "; ".join(sorted(self._applier.problems.values()))
@@ -285,12 +287,12 @@ class GroupLoop:
 
 
 def _wanted(document: Object) -> tuple[Wanted, str]:
-    """What people ask for. Orders that cannot be understood are not obeyed; a pause that is misspelled is one."""
+    """What people ask for. Orders that cannot be understood are not obeyed; what stands goes on standing."""
     annotations = annotations_of(document)
     try:
         return wanted(annotations), ""
     except ManifestError as error:
-        return Wanted(is_paused=annotations.get(PAUSED, "false") != "false"), str(error)
+        return standing(annotations), str(error)
 
 
 def _complaint(kind: str, text: str) -> Condition | None:

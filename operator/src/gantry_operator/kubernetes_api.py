@@ -13,7 +13,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, final
 from urllib.parse import quote
 
@@ -70,6 +70,7 @@ class KubernetesApi:
         self._timeout_s: Final = timeout_s
         self._noted: Final = noted
         self._threads: Final = ThreadPoolExecutor(threads, thread_name_prefix="gantry-kubernetes")
+        self._under_way: Final[set[Future[tuple[int, bytes]]]] = set()
 
     def __repr__(self) -> str:
         return f"<KubernetesApi {self._client.configuration.host}>"
@@ -78,6 +79,16 @@ class KubernetesApi:
         """Wait for nobody."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
+
+    async def settled(self, timeout_s: float) -> bool:
+        """Whether nothing is under way any more; waits so long for it. A call goes on though nobody waits for it."""
+        waits = [asyncio.wrap_future(future) for future in self._under_way.copy()]
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(*waits, return_exceptions=True)
+        except TimeoutError:
+            return False
+        return True
 
     # -- the verbs -----------------------------------------------------------------------------------------------------
 
@@ -149,9 +160,11 @@ class KubernetesApi:
             raise NotLeader(request.what, "this process may be the leader no more")
         began, status = time.monotonic(), 0
         try:
-            loop = asyncio.get_running_loop()
+            future = self._threads.submit(self._blocking, request)
+            self._under_way.add(future)
+            future.add_done_callback(self._under_way.discard)
             async with asyncio.timeout(self._timeout_s):
-                status, data = await loop.run_in_executor(self._threads, self._blocking, request)
+                status, data = await asyncio.wrap_future(future)
         except TimeoutError:
             raise Unavailable(request.what, f"no answer within {self._timeout_s:g} s") from None
         except (ApiException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:

@@ -14,7 +14,7 @@ from typing import Final, final
 
 from gantry_operator.api import LEASES, Kubernetes, Object, Place, revision_of, uid_of
 from gantry_operator.clock import Clock, micro_text
-from gantry_operator.errors import ApiError, Gone
+from gantry_operator.errors import ApiError, Conflict, Gone
 from gantry_operator.leader import Candidate, Read, SeenLease, Sleep, Write
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ class Leadership:
         self._clock: Final = clock
         self._on_lost: Final = on_lost
         self._uid = ""
+        self._told = ""
 
     def is_leader(self) -> bool:
         """Now."""
@@ -59,8 +60,12 @@ class Leadership:
     async def release(self) -> None:
         """Give it back, so that the next one need not wait. Nothing may be under way any more."""
         step = self.candidate.release()
+        if step is not None and not await self._do(step):
+            await self._do(Read())  # the last renewal may have been done though nobody waited for its answer
+            step = self.candidate.release()
+            if step is not None and not await self._do(step):
+                return
         if step is not None:
-            await self._do(step)
             log.info("the leader's Lease is given back", extra={"lease": str(self._place)})
 
     async def _watch(self) -> None:
@@ -82,20 +87,33 @@ class Leadership:
                 log.info("this operator leads", extra={"lease": str(self._place), "holder": self.candidate.name})
                 self.won.set()
 
-    async def _do(self, step: Read | Write) -> None:
+    async def _do(self, step: Read | Write) -> bool:
+        """Whether it was answered."""
         sent_ms = self._clock.now_ms()
         try:
             if isinstance(step, Read):
-                self.candidate.read(self._seen(await self._api.get(self._place)), self._clock.now_ms())
+                seen = self._seen(await self._api.get(self._place))
+                self.candidate.read(seen, self._clock.now_ms())
+                self._tell(seen.holder)
             else:
                 answer = await self._write(step)
                 self.candidate.written(self._seen(answer), sent_ms, self._clock.now_ms())
         except Gone:
             self.candidate.read(None, self._clock.now_ms())
         except ApiError as error:
+            was_leader = self.is_leader()
             if isinstance(step, Write):
                 self.candidate.failed()
-            log.warning("the leader's Lease", extra={"reason": str(error)})
+            # Of two that start at once one is slower: only a leader has reason to wonder.
+            level = logging.DEBUG if isinstance(error, Conflict) and not was_leader else logging.WARNING
+            log.log(level, "the leader's Lease", extra={"reason": str(error)})
+            return False
+        return True
+
+    def _tell(self, holder: str) -> None:
+        if holder not in ("", self.candidate.name, self._told):
+            log.info("another operator leads: this one waits", extra={"holder": holder})
+            self._told = holder
 
     async def _write(self, step: Write) -> Object:
         moment = micro_text(self._clock.wall())

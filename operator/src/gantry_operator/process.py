@@ -3,8 +3,12 @@
 probes and metrics    from the beginning to the end
 the leader's Lease    won before anything is changed; lost: the process ends at once
 a full list           before the first look, so that nothing is decided from half of what is there
-Kopf                  its watches tell the cache; SIGTERM ends it
-then                  every group's task is ended, and the Lease given back, so that the next one need not wait
+Kopf                  its watches tell the cache, and nothing else
+SIGTERM               every group's task is ended; what they have asked the API server is waited for; the Lease is given
+                      back, so that the next one need not wait; and only then is Kopf's end waited for, a short while
+
+Signals are ours from the beginning to the end. Kopf takes them for itself when it begins; then a task of its own would
+wait for a flag that nobody sets, and Kopf for that task, five seconds long, with the Lease still held.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Final, final
 
@@ -39,6 +43,12 @@ from gantry_operator.sidecars import HttpSidecars
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 2.0
+SETTLE_S: Final = 1.0
+"""For calls that are under way at the end. One that takes longer lets the Lease run out instead of being given back."""
+RELEASE_S: Final = 1.0
+"""For the API server to take the Lease back."""
+WATCHES_END_S: Final = 1.0
+"""For Kopf to end its watches; they are cut off then."""
 
 
 @final
@@ -58,6 +68,9 @@ class Operator:
         self._listen: Final = address_of(settings.listen, "--listen")
         self._configuration: Final = configuration(settings.kubeconfig, settings.context)
         self._stop: Final = asyncio.Event()
+        self._signals: Final = _Signals(self.stop)
+        self._is_settled = True
+        """Whether nothing that was begun here may still be under way."""
 
     def stop(self) -> None:
         """End in order."""
@@ -74,28 +87,17 @@ class Operator:
         async with AsyncExitStack() as stack:
             stack.callback(lease_api.close)
             self.port = await stack.enter_async_context(probes(self._listen, self.metrics, self._complaint))
+            stack.enter_context(self._signals)
             leading = asyncio.create_task(leadership.run(), name="gantry-leadership")
             try:
-                with _on_sigterm(self.stop):
-                    await self._first(leadership.won.wait(), self._stop.wait())
+                await _first(leadership.won.wait(), self._stop.wait())
                 if not self._stop.is_set():
                     self.metrics.leader.set(1)
-                    await self._lead(leadership)
+                    await self._lead(leadership, leading)
             finally:
-                leading.cancel()
-                await asyncio.gather(leading, return_exceptions=True)
-                with suppress(ApiError):
-                    await leadership.release()
+                await self._resign(leadership, leading)
 
-    async def _first(self, *waits: object) -> None:
-        tasks = [asyncio.ensure_future(wait) for wait in waits]  # type: ignore[call-overload]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-
-    async def _lead(self, leadership: Leadership) -> None:
+    async def _lead(self, leadership: Leadership, leading: asyncio.Task[None]) -> None:
         settings = self.settings
         client = client_of(configuration(settings.kubeconfig, settings.context))
         api = KubernetesApi(client, noted=self.metrics.called, may_write=leadership.is_leader)
@@ -112,12 +114,28 @@ class Operator:
             groups = self.groups = Groups(parts, settings.namespaces)
             await self._listed(groups)
             keeping = asyncio.create_task(groups.run(), name="gantry-groups")
+            watching = asyncio.create_task(self.watch(groups), name="gantry-watches")
             try:
-                await self.watch(groups)
+                await _first(asyncio.shield(watching), asyncio.shield(leading), self._stop.wait())
             finally:
-                keeping.cancel()
-                await asyncio.gather(keeping, return_exceptions=True)
+                self._stop.set()
+                await _ended(keeping)
                 await groups.close()
+                self._is_settled = await api.settled(SETTLE_S)
+                await self._resign(leadership, leading)
+                await asyncio.wait([watching], timeout=WATCHES_END_S)
+                await _ended(watching)
+            for task in (watching, leading):
+                if not task.cancelled():
+                    task.result()
+
+    async def _resign(self, leadership: Leadership, leading: asyncio.Task[None]) -> None:
+        """Give the Lease back, if nothing is under way; a second time does nothing."""
+        await _ended(leading)
+        if self._is_settled:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RELEASE_S):
+                    await leadership.release()
 
     async def _listed(self, groups: Groups) -> None:
         """Everything, before anything is decided."""
@@ -145,7 +163,8 @@ class Operator:
     async def watch(self, groups: Groups) -> None:
         """Have Kopf tell what changes, until stopped."""
         namespaces = self.settings.namespaces
-        await kopf.operator(
+        before = asyncio.all_tasks()
+        tasks = await kopf.spawn_tasks(
             registry=registry_of(groups, lambda: connection_of(self._configuration)),
             settings=settings_of(),
             standalone=True,
@@ -155,6 +174,8 @@ class Operator:
             namespaces=namespaces,
             stop_flag=self._stop,
         )
+        self._signals.take()
+        await kopf.run_tasks(tasks, ignored=before)
 
     def _complaint(self) -> str:
         return "" if self.groups is None else self.groups.stale(self.settings.stale_s)
@@ -169,16 +190,38 @@ async def _is_known(api: Kubernetes, kind: Kind) -> bool:
     return True
 
 
-class _on_sigterm:
-    """Until Kopf takes the signals over."""
+async def _first(*waits: Awaitable[object]) -> None:
+    """Until one of them is over; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Cancelled, if it still runs; what it raised is its own."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@final
+class _Signals:
+    """SIGTERM and SIGINT, while inside; ``take`` takes them back from whoever has taken them."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
+        self._stop: Final = stop
 
     def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop)
+        self.take()
 
     def __exit__(self, *_: object) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(number)
+
+    def take(self) -> None:
+        """Ours from now on."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop)

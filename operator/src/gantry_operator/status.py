@@ -107,6 +107,8 @@ def phase_of(conditions: Sequence[Condition]) -> str:
     so = {one.type: one.status for one in conditions}
     if so.get("Paused") == "True":
         return "Paused"
+    if so.get("Hibernated") == "True":
+        return "Hibernated"
     if so.get("Available") != "True":
         return "Unavailable"
     if so.get("Progressing") == "True":

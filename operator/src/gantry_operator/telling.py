@@ -28,6 +28,7 @@ REASONS: Final[dict[type[act.Action], str]] = {
     act.Resume: "SendsResumed",
     act.Fence: "BrokerFenced",
     act.Restart: "BrokerRestarted",
+    act.Sleep: "ShardAsleep",
     act.Remove: "BrokerRemoved",
     act.ReplaceDisk: "DiskReplaced",
     act.ClearWish: "OrderDone",

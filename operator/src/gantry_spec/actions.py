@@ -105,9 +105,15 @@ class Drain(MemberAction, frozen=True, kw_only=True):
 
 @final
 class Withdraw(MemberAction, frozen=True, kw_only=True):
-    """Have a master refuse sends unstored, because the slaves that they need are about to go."""
+    """Have a master refuse sends unstored for a while, and routes say so: the slaves that they need are about to go, or
+    clients shall not come at all."""
 
     timeout_ms: int
+    goes_on: bool = False
+    """Whether only clients send nothing more: delayed messages, transactions and retries go on."""
+
+    is_ordered: bool = False
+    """Whether it is meant for good, and so neither waits for other shards nor for what is at risk."""
 
 
 # -- the Lease ---------------------------------------------------------------------------------------------------------
@@ -169,6 +175,11 @@ class ReplaceDisk(MemberAction, frozen=True, kw_only=True):
 
     is_accepted: bool = False
     """Whether a person has accepted that it may be the only copy."""
+
+
+@final
+class Sleep(Action, frozen=True, kw_only=True):
+    """Stop all of a shard's processes, which hold the same; volumes and the Lease stay."""
 
 
 @final

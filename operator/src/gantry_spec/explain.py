@@ -89,6 +89,7 @@ def _outlook(view: View, *, is_paused: bool) -> Outlook:
     outcome = count(view.record, ballots)
     loss = Loss(0, None)
     blocked = ["the group is paused"] if is_paused else []
+    blocked += ["the shard is fenced"] if view.shard.is_fenced else []
     if outcome.winner is None:
         blocked.append(outcome.reason)
     else:

@@ -17,6 +17,7 @@ from gantry_spec.actions import (
     Remove,
     ReplaceDisk,
     Restart,
+    Sleep,
     Withdraw,
 )
 from gantry_spec.ledger import Fault, Ledger
@@ -48,6 +49,10 @@ def may(action: Action, ledger: Ledger, spec: Spec) -> Verdict:
             return ALLOWED
         case Restart() | Remove() | ReplaceDisk():
             return _may_stop(action, ledger, spec)
+        case Withdraw(is_ordered=True):
+            return ALLOWED
+        case Sleep() if ledger.is_fresh:
+            return _may_stop_master(action, ledger)
         case Drain() | Withdraw() if not ledger.is_fresh:
             return Verdict(False, "what is at risk is not known now", None)
         case _:
@@ -81,7 +86,7 @@ def _may_stop(action: MemberAction, ledger: Ledger, spec: Spec) -> Verdict:
     return _within_contract(ledger, spec)
 
 
-def _may_stop_master(action: MemberAction, ledger: Ledger) -> Verdict:
+def _may_stop_master(action: Action, ledger: Ledger) -> Verdict:
     if isinstance(action, ReplaceDisk):
         return Verdict(False, "it is the master, and its disk may be the only copy", ledger.risk(Fault.DISK).bytes)
     if not ledger.is_draining:

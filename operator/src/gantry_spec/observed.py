@@ -126,6 +126,9 @@ class Report(Part, frozen=True):
     master again and has all that this one had."""
 
     is_draining: bool = False
+    is_withdrawn: bool = False
+    """Whether clients can send nothing to it, and are told so; its log may go on."""
+
     is_crash_safe: bool | None = None
     """Whether what is only in the write buffer survives its process."""
 
@@ -237,8 +240,17 @@ class ObservedShard(Part, frozen=True):
     replace_disks: tuple[int, ...] = ()
     """Members whose lost volume somebody has given up."""
 
+    restore: str = ""
+    """The order to begin again with the volumes that are there, if somebody has given it."""
+
+    is_fenced: bool = False
+    """Whether it shall take no sends, and get no other master."""
+
     holds_nothing: bool | None = None
     """Whether no message and no consumer is left on it."""
+
+    left: str = ""
+    """What is left on one that is scaled away, for people."""
 
 
 @final
@@ -250,6 +262,9 @@ class Observed(Part, frozen=True):
     """Hash of what members should be started with."""
 
     is_paused: bool = False
+    is_hibernated: bool = False
+    """Whether no process of it shall run."""
+
     lease_duration_ms: int = 15_000
     """Of Leases that are made from now on."""
 

@@ -81,11 +81,16 @@ class ModelCluster:
         """Whether new pods are put anywhere."""
 
         self.local_disks = True
+        self.grace_ms = 0
+        """For how long a pod that was deleted runs on."""
+
+        self.messages = 0
+        """That every master says are left in its queues."""
+
         self._addresses = 0
         for number in range(nodes):
             self._node(f"node-{number}")
-        head = {"name": GROUP, "namespace": NAMESPACE}
-        self.api.put({"apiVersion": GROUPS.api_version, "kind": GROUPS.name, "metadata": head, "spec": dict(spec)})
+        self.recreate(spec)
 
     # -- what people do ------------------------------------------------------------------------------------------------
 
@@ -113,6 +118,19 @@ class ModelCluster:
                 annotations[key] = value
         group["metadata"]["annotations"] = annotations
         self.api.put(group)
+
+    def delete(self) -> None:
+        """The group: what it owns goes with it, pods as they should, and volumes stay."""
+        for pod in self.pods():
+            shard, member = self.place(pod)
+            self.shards[shard].end(member)
+        for place in [place for place in self.api.objects if place.kind not in (CLAIMS, VOLUMES, NODES)]:
+            self.api.remove(place)
+
+    def recreate(self, spec: Mapping[str, Any]) -> None:
+        """The same name again: another group to Kubernetes."""
+        head = {"name": GROUP, "namespace": NAMESPACE}
+        self.api.put({"apiVersion": GROUPS.api_version, "kind": GROUPS.name, "metadata": head, "spec": dict(spec)})
 
     # -- machines ------------------------------------------------------------------------------------------------------
 
@@ -271,13 +289,14 @@ class ModelCluster:
         if node is None or node in self.silent:
             return
         fleet = self.shards[shard]
-        if pod["metadata"].get("deletionTimestamp"):
+        deleted = pod["metadata"].get("deletionTimestamp")
+        if deleted and self.clock.wall() - datetime.fromisoformat(deleted) >= timedelta(milliseconds=self.grace_ms):
             fleet.end(member)
             pod["status"] |= {"phase": "Succeeded"}
             pod["status"]["containerStatuses"] = [_container(pod, "terminated")]
             self.api.put(pod)
             self.api.remove(place_of(pod))
-        elif not pod["status"].get("podIP"):
+        elif not deleted and not pod["status"].get("podIP"):
             claim = self._claim_of(pod)
             self.ghosts.discard((shard, member))
             fleet.begin(member, uid_of(claim))
@@ -351,7 +370,8 @@ class ModelCluster:
 
     async def topics(self, peer: Peer) -> Mapping[str, Any]:
         self._reach(peer)
-        return {"source": "broker", "left_out": 0, "topics": []}
+        topics = [{"name": "orders", "kind": "user", "messages": self.messages}]
+        return {"source": "broker", "left_out": 0, "topics": topics}
 
     async def order(self, peer: Peer, action: act.MemberAction) -> None:
         shard, member = self._reach(peer)

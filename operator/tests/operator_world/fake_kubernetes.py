@@ -7,15 +7,22 @@ what its manager said before and no longer says, and every change is told to who
 
 from __future__ import annotations
 
-import copy
+import pickle
 from collections.abc import Callable, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 from gantry_operator.api import FIELD_MANAGER, PODS, STATUS_MANAGER, Kind, Object, Place, kind_of, place_of
 from gantry_operator.errors import ApiError, Conflict, Gone
 
+T = TypeVar("T")
 Listed = list[Object]
 Watcher = Callable[[str, Object], None]
+
+
+def copied(value: T) -> T:
+    """One of its own. By way of bytes, which takes a tenth of what `copy.deepcopy` does: worlds do little else."""
+    made: T = pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+    return made
 
 
 @final
@@ -42,12 +49,12 @@ class FakeKubernetes:
 
     async def get(self, place: Place) -> Object:
         self._come("get", place)
-        return copy.deepcopy(self._find(place))
+        return copied(self._find(place))
 
     async def list(self, kind: Kind, namespace: str = "", labels: str = "") -> Listed:
         self._come("list", Place(kind, namespace, ""))
         return [
-            copy.deepcopy(one)
+            copied(one)
             for place, one in sorted(self.objects.items(), key=lambda pair: (pair[0].namespace, pair[0].name))
             if place.kind == kind and namespace in ("", place.namespace) and matches(one, labels)
         ]
@@ -81,7 +88,7 @@ class FakeKubernetes:
         self._come("create", place)
         if place in self.objects:
             raise Conflict(str(place), "it exists", 409)
-        return self.put(copy.deepcopy(document))
+        return self.put(copied(document))
 
     async def delete(self, place: Place, *, uid: str, grace_s: int | None = None, is_orphaning: bool = False) -> None:
         assert uid, "nothing is deleted by its name alone"
@@ -99,13 +106,13 @@ class FakeKubernetes:
     def put(self, document: Object) -> Object:
         """Whole, as it shall be; nothing happens if it is so already."""
         place, known = place_of(document), self.objects.get(place_of(document))
-        document = copy.deepcopy(document)
+        document = copied(document)
         metadata = document["metadata"]
         if known is not None:
             head = known["metadata"]
             metadata |= {key: head[key] for key in ("uid", "resourceVersion", "generation")}
             if document == known:
-                return copy.deepcopy(known)
+                return copied(known)
             if document.get("spec") != known.get("spec"):
                 metadata["generation"] = head["generation"] + 1
         else:
@@ -113,7 +120,7 @@ class FakeKubernetes:
         metadata["resourceVersion"] = str(self._next())
         self.objects[place] = document
         self._tell("ADDED" if known is None else "MODIFIED", document)
-        return copy.deepcopy(document)
+        return copied(document)
 
     def remove(self, place: Place) -> None:
         """It is gone."""
@@ -127,11 +134,11 @@ class FakeKubernetes:
 
     def found(self, kind: Kind, namespace: str, name: str) -> Object | None:
         """A copy, without a call."""
-        return copy.deepcopy(self.objects.get(Place(kind, namespace, name)))
+        return copied(self.objects.get(Place(kind, namespace, name)))
 
     def of_kind(self, kind: Kind) -> Listed:
         """All of them, without a call."""
-        return [copy.deepcopy(one) for place, one in self.objects.items() if place.kind == kind]
+        return [copied(one) for place, one in self.objects.items() if place.kind == kind]
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -142,7 +149,7 @@ class FakeKubernetes:
         known = self.objects.get(place) or head | {"metadata": {"name": place.name, "namespace": place.namespace}}
         result = merged(merged(known, taken_back(before, document)), document)
         answer = self.put(result)
-        self._applied[place, manager] = copy.deepcopy(dict(document))
+        self._applied[place, manager] = copied(dict(document))
         return answer
 
     def _come(self, verb: str, place: Place) -> None:
@@ -163,7 +170,7 @@ class FakeKubernetes:
 
     def _tell(self, what: str, document: Object) -> None:
         for watcher in list(self.watchers):
-            watcher(what, copy.deepcopy(document))
+            watcher(what, copied(document))
 
     def _next(self) -> int:
         self._count += 1
@@ -182,7 +189,7 @@ def matches(document: Object, labels: str) -> bool:
 
 def merged(known: Mapping[str, Any], change: Mapping[str, Any]) -> Object:
     """A merge patch: None takes away."""
-    result = copy.deepcopy(dict(known))
+    result = copied(dict(known))
     for key, value in change.items():
         if value is None:
             result.pop(key, None)
@@ -190,7 +197,7 @@ def merged(known: Mapping[str, Any], change: Mapping[str, Any]) -> Object:
             inner = result.get(key)
             result[key] = merged(inner if isinstance(inner, Mapping) else {}, value)
         else:
-            result[key] = copy.deepcopy(value)
+            result[key] = copied(value)
     return result
 
 

@@ -65,6 +65,10 @@ class History:
     def run(self, steps: int, *, faults_share: float = 0.15) -> None:
         """Begin in calm, then let things happen."""
         self.calm(rounds_max=8)
+        self.happen(steps, faults_share=faults_share)
+
+    def happen(self, steps: int, *, faults_share: float = 0.15) -> None:
+        """Anything."""
         for _ in range(steps):
             kinds = self._faults if self.dice.random() < faults_share else self._everyday
             self.dice.choice(kinds)()

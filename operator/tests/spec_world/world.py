@@ -58,6 +58,8 @@ class World(Fleet):
         self.leaving: set[int] = set()
         self.given_up: set[int] = set()
         self.is_paused = False
+        self.is_fenced = False
+        self.is_hibernated = False
         self.is_compared = True
         """Whether the Lease is: a twin turns that off."""
 
@@ -140,8 +142,15 @@ class World(Fleet):
             last_word=decider.last_word,
             wish=self.wish,
             replace_disks=tuple(sorted(self.given_up)),
+            is_fenced=self.is_fenced,
         )
-        return Observed(shards=(shard,), template=self.template, is_paused=self.is_paused, lease_duration_ms=LEASE_MS)
+        return Observed(
+            shards=(shard,),
+            template=self.template,
+            is_paused=self.is_paused,
+            is_hibernated=self.is_hibernated,
+            lease_duration_ms=LEASE_MS,
+        )
 
     # -- deciding and doing --------------------------------------------------------------------------------------------
 
@@ -169,6 +178,11 @@ class World(Fleet):
         if isinstance(action, act.ClearWish):
             if self.wish is not None and self.wish.id == action.wish:
                 self.wish = None
+            return
+        if isinstance(action, act.Sleep):
+            for number in self.brokers:
+                self.flush(number)
+                self.crash(number)
             return
         assert isinstance(action, act.MemberAction), action
         if isinstance(action, act.Start | act.Restart | act.Remove | act.ReplaceDisk):
@@ -199,8 +213,10 @@ class World(Fleet):
                 broker.follow(epoch, master)
             case act.Fence(epoch=epoch):
                 broker.fence(epoch)
-            case act.Drain() | act.Withdraw():
+            case act.Drain():
                 broker.drain()
+            case act.Withdraw(goes_on=goes_on):
+                broker.drain(withdraw=True, goes_on=goes_on)
             case _:
                 raise AssertionError(f"no order: {action}")
 

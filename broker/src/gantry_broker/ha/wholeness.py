@@ -3,10 +3,11 @@
     <root>/whole.json      a sealed document
 
 A process that is killed loses nothing of what lives in the page cache, or in buffers that outlive it; a machine that
-goes down may. So every start writes down on which run of which machine it is, before anything is acknowledged, and
-after a crash the next one compares: the same run, and nothing was lost; another one, and something may have been. What
-is doubtful once stays so over clean stops, until the broker has followed a master and has what that one had when it
-came.
+goes down may, and so may one that is in another pod now: its buffers were the old pod's, and its volume may have been
+mounted anew without what the page cache held. So every start writes down on which run of which machine, and in which
+pod, it is, before anything is acknowledged, and after a crash the next one compares: the same, and nothing was lost;
+another one, and something may have been. What is doubtful once stays so over clean stops, until the broker has followed
+a master and has what that one had when it came.
 
 It has no say in what a broker does. It is for whoever elects: a store that may have forgotten has no voice.
 """
@@ -34,7 +35,7 @@ class WholeRecord(msgspec.Struct, frozen=True):
 
     is_whole: bool | None
     machine: str = ""
-    """The run of the machine, by the kernel's name for it; empty if that is not known."""
+    """The run of the machine, by the kernel's name for it, and the scope of its memory; empty if that is not known."""
 
     is_crash_safe: bool = False
     """Whether what this start acknowledges survives its process."""
@@ -86,12 +87,13 @@ def this_machine() -> str:
 class Wholeness:
     """Owned by whoever holds the store's lock. Everything but ``is_whole`` waits for the disk."""
 
-    def __init__(self, disk: Disk, root: str, machine: str | None = None) -> None:
+    def __init__(self, disk: Disk, root: str, machine: str | None = None, *, scope: str = "") -> None:
         self.is_whole: bool | None = None
         self._is_damaged = False
         self._disk: Final = disk
         self._path: Final = f"{root}/whole.json"
-        self._machine: Final = this_machine() if machine is None else machine
+        run = this_machine() if machine is None else machine
+        self._machine: Final = f"{run}/{scope}" if run and scope else run
         self._record: WholeRecord | None = None
 
     def load(self) -> None:

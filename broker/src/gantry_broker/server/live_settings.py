@@ -109,8 +109,9 @@ class LiveSettings:
             return self.now
         try:
             document = msgspec.convert(data, LiveDocument, strict=False)
-            check_changeable(document.settings)
-            self._kept, self.version = document.settings, document.data_version
+            kept = dict(self._understood(document.settings))
+            check_changeable(kept)
+            self._kept, self.version = kept, document.data_version
             self.now = self._with(self.changed)
         except (msgspec.ValidationError, SettingsError, NotChangeable) as error:
             raise ConfigCorrupt(f"{self._file.path}: {error}; mend or remove it, and its .bak") from error
@@ -123,6 +124,7 @@ class LiveSettings:
 
         Raises ``NotChangeable`` or ``SettingsError``; then what was before goes on.
         """
+        entries = self._understood(entries)
         check_changeable(entries)
         kept = {key: value for key, value in self._kept.items() if key not in self._insisted}
         mounted = {key: value for key, value in entries.items() if key not in self._insisted}
@@ -156,6 +158,14 @@ class LiveSettings:
             moves = {key: f"{before[key]} -> {now[key]}" for key in sorted(entries) if before[key] != now[key]}
             log.info("settings are changed at run time", extra=moves)
             self.on_change(settings)
+
+    def _understood(self, entries: Mapping[str, str]) -> Mapping[str, str]:
+        """Without what only a newer version takes while it runs, where that is tolerated."""
+        left_out = sorted(entries.keys() - CHANGEABLE)
+        if not self._base.is_tolerant or not left_out:
+            return entries
+        log.warning("changed settings are left out that this version does not take", extra={"keys": left_out})
+        return {key: value for key, value in entries.items() if key in CHANGEABLE}
 
     def _refuse_mounted(self, entries: Mapping[str, str]) -> None:
         decided = sorted(entries.keys() & self._mounted.keys())

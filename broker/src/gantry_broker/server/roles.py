@@ -19,7 +19,7 @@ from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.promise import PromiseFile, PromiseRefused
 from gantry_broker.ha.role_record import RoleFile, RoleRecord
-from gantry_broker.ha.settings import BrokerRole, RoleAtStart
+from gantry_broker.ha.settings import BrokerRole, Degrade, RoleAtStart
 from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.replication import Replication
@@ -54,6 +54,10 @@ class Host(Protocol):
         """Be known to name servers under this number, or not at all."""
         ...
 
+    def routes_changed(self) -> None:
+        """Have name servers told again of what can be sent and read here."""
+        ...
+
     def clamp_offsets(self) -> None:
         """Set consumers' offsets beyond their queues back."""
         ...
@@ -85,6 +89,9 @@ class Roles:
 
         self.trouble = ""
         self.is_draining = False
+        self.is_withdrawn = False
+        """Whether name servers are told that nothing can be sent here."""
+
         self.is_closed = False
         self.replication: Final = replication
         self.records: Final = records
@@ -118,8 +125,12 @@ class Roles:
         """Take the role that the configuration gives, if it gives one."""
         ha, identity = self.settings.ha, self.store.identity
         self.epoch = self.records.record.epoch
-        if ha.role_at_start is RoleAtStart.UNASSIGNED:
-            self._gate.close("this broker has no role yet")
+        if ha.role_at_start is not RoleAtStart.CONFIGURED:
+            if ha.role_at_start is RoleAtStart.REMEMBERED and self._goes_on(report):
+                log.info("a crash has cost nothing: this broker goes on as the master", extra={"epoch": self.epoch})
+                await self._be_master(self.epoch, self.records.record.electable)
+            else:
+                self._gate.close("this broker has no role yet")
             return
         if ha.role is BrokerRole.SLAVE:
             await self._be_slave(self.promises.promise.epoch, ha.master_address)
@@ -137,6 +148,17 @@ class Roles:
             await self._compare(needed)
         else:
             await self._begin_alone(identity.epoch)
+
+    def _goes_on(self, report: RecoveryReport) -> bool:
+        """Whether this is the master that it was, as after a long pause. One that waits for nobody must not think so.
+
+        Whoever elects counts the end of its process as the end of its acknowledgements; with slaves that have to have
+        a message it makes no difference, since enough of them have promised not to by then.
+        """
+        ha, last, epoch = self.settings.ha, self.records.record, self.store.identity.epoch
+        is_current = last.is_master and last.epoch == epoch == self.promises.promise.epoch
+        is_waiting = ha.acks_needed > 0 and ha.degrade is Degrade.WAIT and len(last.electable) >= ha.acks_needed
+        return not report.is_clean and self.wholeness.is_whole is True and is_current and is_waiting
 
     async def _begin_alone(self, epoch: int) -> None:
         """No slave is asked. On a disk too full to write down a new epoch, the start goes on in the last one.
@@ -271,12 +293,21 @@ class Roles:
             await self._lose_role(f"it was fenced at epoch {epoch}")
             return status_of(self)
 
-    async def drain(self, timeout_ms: int) -> HaStatus:
-        """Take no more sends, and have all that was taken on the disk and on the slaves."""
+    async def drain(self, timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
+        """Take no more sends, and have all that was taken on the disk and on the slaves; ``withdraw``: for a while.
+
+        ``goes_on``: clients send nothing more, and the log goes on with what it has.
+        """
         async with self._lock:
             if self.role is not HaRole.MASTER:
                 raise OrderRefused(f"only a master drains, and this is {self.role}")
             self._host.append_pass()
+            if (withdraw or goes_on) and not self.is_withdrawn:
+                self.is_withdrawn = True
+                self._host.routes_changed()
+            if goes_on:
+                self._gate.close_to_clients("this broker is to be emptied")
+                return status_of(self)
             self.is_draining = True
             self._gate.close_to_sends("this broker is drained")
             try:
@@ -285,6 +316,8 @@ class Roles:
                     while self.store.flushed < self.store.wrote or not self.replication.is_copied:
                         await self.replication.moves()
             except TimeoutError:
+                if withdraw:
+                    return status_of(self)
                 self._end_drain()
                 raise OrderRefused(f"not drained within {timeout_ms} ms; sends are taken again") from None
             except BrokerError as error:
@@ -294,6 +327,9 @@ class Roles:
     def _end_drain(self) -> None:
         self.is_draining = False
         self._gate.open()
+        if self.is_withdrawn:
+            self.is_withdrawn = False
+            self._host.routes_changed()
 
     async def lease(self, renewed_ms: int, duration_ms: int) -> HaStatus:
         """The shard's Lease is ours, as of ``renewed_ms`` on the boot-time clock."""
@@ -433,6 +469,7 @@ class Roles:
         self._host.close_clients(reason)
         self._host.register(None)
         self.role, self.trouble, self.is_draining = HaRole.UNASSIGNED, reason, False
+        self.is_withdrawn = False
         log.warning("this broker has no role any more", extra={"reason": reason})
 
     def _stop_leading(self, reason: str) -> None:

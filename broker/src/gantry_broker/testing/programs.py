@@ -9,12 +9,12 @@ from pathlib import Path
 
 def helm_program() -> Path | None:
     """Helm 3, looked for where `scripts/helm` looks; None if it is nowhere."""
-    found = [os.environ.get("GANTRY_HELM"), shutil.which("helm"), *_built("helm"), _cache() / "helm"]
+    found = [os.environ.get("GANTRY_HELM"), shutil.which("helm"), *_built("helm")]
     return next((Path(one) for one in found if one and _is_program(Path(one))), None)
 
 
 def kubernetes_program(name: str) -> Path | None:
-    """One of those that were built for our clusters; None if none was."""
+    """One of those that `scripts/kubernetes` builds, or a cluster's; the newest, None if there is none."""
     return next(filter(_is_program, _built(name)), None)
 
 
@@ -24,7 +24,7 @@ def _cache() -> Path:
 
 
 def _built(name: str) -> list[Path]:
-    return sorted(_cache().glob(f"*/{name}"), reverse=True)
+    return sorted(_cache().glob(f"v*/{name}"), key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def _is_program(path: Path) -> bool:

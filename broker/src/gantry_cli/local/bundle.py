@@ -19,6 +19,10 @@ import click
 
 from gantry_cli.errors import Absent, CliError
 from gantry_cli.examples import examples
+from gantry_cli.kube.cluster import Target
+from gantry_cli.kube.completing import complete_cluster_group
+from gantry_cli.kube.options import cluster_options, exec_option, group_named
+from gantry_cli.kube.packing import pack_and_say
 from gantry_cli.local.child import boot_id_of
 from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_cli.options import data_option
@@ -36,22 +40,30 @@ RECORDS: Final = ("manifest.yaml", "group.json", "annotations.json", "held.json"
     epilog=examples(
         ("gantry bundle", "into gantry-bundle-TIME.tar.gz here"),
         ("gantry bundle --to /tmp/group.tar.gz", "elsewhere"),
+        ("gantry bundle bg/orders --namespace shop", "of a group in a Kubernetes cluster"),
     )
 )
+@click.argument("group", required=False, metavar="[bg/GROUP]", shell_complete=complete_cluster_group)
 @data_option
-@click.option("--to", "target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@cluster_options
+@exec_option
+@click.option("--to", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Where it goes [default: gantry-bundle-TIME.tar.gz].")  # fmt: skip
-def bundle(data: Path, target: Path | None) -> None:
-    """Pack what explains the local group into one file.
+def bundle(group: str | None, target: Target, may_exec: bool, data: Path, file: Path | None) -> None:
+    """Pack what explains the group into one file.
 
     Manifest, records, decisions, the ends of logs, and each sidecar's own bundle. It holds no secret and no message.
-    The group may run or not.
+    The group may run or not. Of bg/GROUP: objects, events, logs, and the operator's, as far as you may see them.
     """
+    name = group_named(group, target)
+    if name is not None:
+        pack_and_say(target, name, file, may_exec=may_exec)
+        return
     state = GroupState(data)
     record = state.read_group()
     if record is None:
         raise Absent(f"there is no group in {data}", "name its folder with --data")
-    path = target or Path(f"gantry-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
+    path = file or Path(f"gantry-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     try:
         with tarfile.open(path, "w:gz") as archive, waiting("packing"):
             for name, content in _contents(state, record):

@@ -1,4 +1,4 @@
-"""`gantry promote`: order another master for a shard of the local group, and wait until it is so."""
+"""`gantry promote`: order another master for a shard of the group, and wait until it is so."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ import click
 
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
+from gantry_cli.kube.cluster import Target
+from gantry_cli.kube.completing import complete_cluster_group
+from gantry_cli.kube.options import cluster_options, group_before
+from gantry_cli.kube.ordering import promote as promote_in_cluster
+from gantry_cli.kube.waiting import Asked
 from gantry_cli.local.look import Look
 from gantry_cli.local.looking import require_alive, require_look
 from gantry_cli.local.names import member_name
 from gantry_cli.local.state import GroupState
 from gantry_cli.options import data_option
+from gantry_cli.output import Form
 from gantry_spec.manifest import ManifestError
 from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, wanted
 
@@ -29,21 +35,33 @@ SHOW_S: Final = 2.0
         ("gantry promote 0=2", "shard 0: member 2, which is slave-0-1"),
         ("gantry promote 0 --accept-loss 64Mi", "though so much may be lost"),
         ("gantry promote 0 --accept-loss any", "whatever is lost: for when nobody can know it"),
+        ("gantry promote bg/orders 0=2 --namespace shop", "of a group in a Kubernetes cluster"),
     )
 )
-@click.argument("order", metavar="SHARD[=MEMBER]")
+@click.argument("words", nargs=-1, required=True, metavar="[bg/GROUP] SHARD[=MEMBER]",
+                shell_complete=complete_cluster_group)  # fmt: skip
 @data_option
+@cluster_options
 @click.option("--accept-loss", default="0", metavar="SIZE|any", help="How much this promotion may lose.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0, 86_400), default=60.0, show_default=True,
               help="How long to wait for it, in seconds; 0 only leaves the order.")  # fmt: skip
-def promote(order: str, data: Path, accept_loss: str, timeout_s: float) -> None:
-    """Move the master's role in a shard of the local group.
+def promote(words: tuple[str, ...], target: Target, data: Path, accept_loss: str, timeout_s: float) -> None:
+    """Move the master's role in a shard of the group.
 
     The order is what `kubectl annotate` leaves in a cluster. The master is drained first, and the role moves when a
     slave has everything. When the master is gone, the furthest slave is promoted, if what may be lost is accepted.
     Until then the order stands, and `gantry status` says what it waits for. It stays when this command gives up
     waiting; another order for the same shard replaces it.
     """
+    order, group = words[-1], group_before(words, target)
+    if group is not None:
+        promote_in_cluster(Asked(target, group, Form.TABLE, timeout_s), order, accept_loss)
+        return
+    _promote_here(order, data, accept_loss, timeout_s)
+
+
+def _promote_here(order: str, data: Path, accept_loss: str, timeout_s: float) -> None:
+    """In the group that runs on a folder."""
     if re.fullmatch(r"\d{1,3}(=\d{1,3})?", order) is None:
         raise click.BadParameter(f"{order!r} is no order: write 0, or 0=2 for member 2 of shard 0", param_hint="SHARD")
     look = require_look(data)

@@ -250,6 +250,7 @@ class Supervisor:
             members=tuple(self.members[key].seen(asked_ms) for key in sorted(self.members) if key[0] == shard),
             last_word=self._words.of(shard),
             wish=None if order is None else Wish(id=order.id, to=order.to, loss_accepted=order.loss_accepted),
+            is_fenced=shard in asked.fenced,
             holds_nothing=self.holds_nothing(shard) if shard >= self.spec.shards else None,
             replace_disks=tuple(number for one, number in asked.given_up if one == shard),
         )

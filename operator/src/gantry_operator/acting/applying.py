@@ -30,6 +30,7 @@ from gantry_operator.api import (
     Kubernetes,
     Object,
     Place,
+    annotations_of,
     labels_of,
     place_of,
     uid_of,
@@ -38,7 +39,8 @@ from gantry_operator.cache import Cache, GroupKey
 from gantry_operator.clock import Clock
 from gantry_operator.errors import ApiError, Refused
 from gantry_operator.objects.base import hash_of
-from gantry_operator.objects.names import COMPONENT_LABEL, GROUP_LABEL, SHARD_LABEL
+from gantry_operator.objects.names import ASLEEP_ANNOTATION, COMPONENT_LABEL, GROUP_LABEL, SHARD_LABEL
+from gantry_operator.observing.group_objects import replicas_meant
 from gantry_spec.manifest.quantities import parse_size
 
 log = logging.getLogger(__name__)
@@ -144,11 +146,22 @@ class Applier:
             except ApiError as error:
                 log.warning("a claim does not grow", extra={"place": str(place), "reason": str(error)})
 
+    async def wake(self) -> None:
+        """StatefulSets make pods again, as they were rendered just now: that they slept is said no more."""
+        for home in self._cache.of_group(STATEFUL_SETS, self._key):
+            if ASLEEP_ANNOTATION not in annotations_of(home) or not (home["spec"].get("replicas") or 0):
+                continue
+            change = {"metadata": {"annotations": {ASLEEP_ANNOTATION: None}}}
+            try:
+                self._cache.put(await self._api.patch(place_of(home), change, uid=uid_of(home)))
+            except ApiError as error:
+                log.warning("still called asleep", extra={"place": str(place_of(home)), "reason": str(error)})
+
     async def sweep(self, is_left_over: Callable[[int], bool]) -> None:
         """Delete what belongs to shards that are no more; never volumes, never of a shard that has a pod."""
         alive = {labels_of(pod).get(SHARD_LABEL) for pod in self._cache.of_group(PODS, self._key)}
         homes = self._cache.of_group(STATEFUL_SETS, self._key)
-        gone = {labels_of(home).get(SHARD_LABEL, "") for home in homes if not (home["spec"].get("replicas") or 0)}
+        gone = {labels_of(home).get(SHARD_LABEL, "") for home in homes if not replicas_meant(home)}
         for shard in sorted(gone - alive):
             if shard.isdigit() and is_left_over(int(shard)):
                 await self._sweep_shard(shard)

@@ -116,6 +116,8 @@ class Hands:
         match action:
             case act.LeaseAction(shard=shard, expected=expected, record=record):
                 await self._leases.replace(group, shard, expected, record)
+            case act.Sleep(shard=shard):
+                await self._pods.sleep(shard)
             case act.ClearWish(wish=wish):
                 await self._change_wishes(lambda annotations: cleared(annotations, wish))
             case act.Remove(holds_nothing=True):
@@ -167,6 +169,8 @@ def errand_of(action: act.Action) -> Errand | None:
             return shard, "lease"
         case act.ClearWish(shard=shard):
             return shard, "wish"
+        case act.Sleep(shard=shard):
+            return shard, "sleep"
         case act.MemberAction(shard=shard, member=member):
             return shard, str(member)
         case _:

@@ -2,6 +2,7 @@
 
     Start        a pod that has ended for good is deleted, and its StatefulSet makes another; else nothing is done
     Restart      the pod is deleted, politely; its StatefulSet makes another one of today's template
+    Sleep        both StatefulSets of a shard shrink to none, and remember what they were
     Remove       the StatefulSet shrinks by its last pod; a master's goes to none
     ReplaceDisk  the claim is deleted, then the pod that holds on to it; its StatefulSet makes both anew
 
@@ -44,6 +45,25 @@ class Pods:
                 await self._remove(action)
             case act.ReplaceDisk():
                 await self._replace_disk(action)
+
+    async def sleep(self, shard: int) -> None:
+        """Have a shard's StatefulSets make no pods, if its volumes outlive that."""
+        sets = self._objects.sets(shard)
+        for document in (sets.slave, sets.master):
+            replicas = replicas_of(document)
+            if document is None or not replicas:
+                continue
+            policy = document["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
+            if policy.get("whenScaled") != "Retain":
+                raise Conflict(document["metadata"]["name"], "its volumes would go with its pods")
+            change = {
+                "metadata": {"annotations": {names.ASLEEP_ANNOTATION: str(replicas)}},
+                "spec": {"replicas": 0},
+            }
+            answer = await self._api.patch(
+                place_of(document), change, uid=uid_of(document), revision=revision_of(document)
+            )
+            self._objects.cache.put(answer)
 
     def _refuse_second(self, action: act.Restart) -> None:
         """A pod takes its time to go, and its slave acknowledges meanwhile: then the next one must not go, too."""

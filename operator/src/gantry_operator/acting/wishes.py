@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from gantry_operator.api import Kubernetes, Object, place_of, revision_of, uid_of
-from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, REPLACE_DISK, without
+from gantry_spec.manifest.annotations import ACCEPT_LOSS, PROMOTE, REPLACE_DISK, RESTORE, RESTORING, without
 
 
 def cleared(annotations: dict[str, str], wish: str) -> dict[str, Any]:
-    """The change that takes a promotion off. With the last one goes what it was allowed to lose."""
+    """The change that takes an order off. With the last promotion goes what they were allowed to lose."""
+    if wish.startswith(RESTORING):
+        text = annotations.get(RESTORE, "")
+        rest = without(text, wish.removeprefix(RESTORING))
+        return {} if rest == text else {RESTORE: rest or None}
     text = annotations.get(PROMOTE, "")
     rest = without(text, wish)
     if rest == text:

@@ -32,6 +32,9 @@ class ShardFacts(Part, frozen=True):
     slaves_in_sync: int | None = None
     """How many slaves could acknowledge now; None if nobody knows."""
 
+    pods: tuple[int, int] = (0, 0)
+    """How many pods the master's and the slaves' StatefulSets make now, which rendering leaves so in hibernation."""
+
 
 @final
 class Facts(Part, frozen=True):
@@ -46,7 +49,7 @@ class Facts(Part, frozen=True):
     """Those that exist. One that the spec no longer wants stays until it is no longer here."""
 
     is_hibernated: bool = False
-    """Whether no pod shall run. Volumes, Services and the Lease stay."""
+    """Whether no pod shall run. Volumes, Services and the Lease stay; pods go when nothing can be lost by it."""
 
     operator_namespace: str = "gantry-system"
     operator_labels: Mapping[str, str] = msgspec.field(

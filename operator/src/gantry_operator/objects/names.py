@@ -21,6 +21,9 @@ ROLE_LABEL: Final = f"{API_GROUP}/role"
 HOME_LABEL: Final = f"{API_GROUP}/home"
 """Of the StatefulSet that a pod belongs to, and is never taken out of."""
 TEMPLATE_ANNOTATION: Final = f"{API_GROUP}/template"
+ASLEEP_ANNOTATION: Final = f"{API_GROUP}/asleep"
+"""Of a StatefulSet that makes no pods because its group hibernates: how many it makes when that is over."""
+
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
 OUR_PREFIXES: Final = (f"{API_GROUP}/", "app.kubernetes.io/", "statefulset.kubernetes.io/", "apps.kubernetes.io/")

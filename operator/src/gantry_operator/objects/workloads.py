@@ -29,10 +29,15 @@ def shard_sets(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]:
     twin = copy.deepcopy(template)  # so that whoever changes one object does not change another
     slaves = configuration.slaves_of(group, facts, shard)
     name = group.metadata.name
-    return [
-        _broker_set(group, shard, names.master_set(name, shard), 0 if facts.is_hibernated else 1, template),
-        _broker_set(group, shard, names.slave_set(name, shard), 0 if facts.is_hibernated else slaves, twin),
+    wanted = facts.shard(shard).pods if facts.is_hibernated else (1, slaves)
+    sets = [
+        _broker_set(group, shard, names.master_set(name, shard), wanted[0], template),
+        _broker_set(group, shard, names.slave_set(name, shard), wanted[1], twin),
     ]
+    for one in sets:
+        if facts.is_hibernated:  # or the volumes of pods that sleep would be taken for those that were scaled away
+            one["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] = "Retain"
+    return sets
 
 
 def _broker_set(group: BrokerGroup, shard: int, name: str, replicas: int, template: Object) -> Object:
@@ -97,7 +102,7 @@ def name_server_set(group: BrokerGroup, facts: Facts) -> Object | None:
         "metadata": {"labels": marked, "annotations": {names.TEMPLATE_ANNOTATION: hash_of(template)}}
     }
     body = {
-        "replicas": 0 if facts.is_hibernated else count,
+        "replicas": 0 if facts.is_hibernated and not any(sum(one.pods) for one in facts.shards) else count,
         "serviceName": name,
         "podManagementPolicy": "Parallel",
         "updateStrategy": {"type": "RollingUpdate"},

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple, final
 
-from gantry_operator.api import CLAIMS, LEASES, NODES, PODS, STATEFUL_SETS, Object, Place, labels_of, uid_of
+from gantry_operator.api import (
+    CLAIMS,
+    LEASES,
+    NODES,
+    PODS,
+    STATEFUL_SETS,
+    Object,
+    Place,
+    annotations_of,
+    labels_of,
+    uid_of,
+)
 from gantry_operator.cache import Cache, GroupKey
 from gantry_operator.objects import names
 from gantry_operator.observing import pods
@@ -62,7 +73,7 @@ class GroupObjects:
         for kind in (STATEFUL_SETS, PODS):
             for one in self.cache.of_group(kind, self.key):
                 text = labels_of(one).get(names.SHARD_LABEL, "")
-                if text.isdigit() and (kind is PODS or replicas_of(one)):
+                if text.isdigit() and (kind is PODS or replicas_meant(one)):
                     found.add(int(text))
         return found
 
@@ -87,7 +98,8 @@ class GroupObjects:
         """The sidecar of a member, if it can be reached."""
         pod = self.pod(shard, member)
         address = "" if pod is None else pods.address_of(pod)
-        return Peer(address, names.SIDECAR_PORT, token) if address else None
+        is_tls = pod is not None and pods.speaks_tls(pod)
+        return Peer(address, names.SIDECAR_PORT, token, is_tls) if address else None
 
     def places(self, shard: int) -> Iterable[names.PodPlace]:
         """Whose pods are there."""
@@ -121,6 +133,12 @@ class GroupObjects:
             if not name or not self.cache.knows_machines
             else machine_of(self.cache.get(Place(NODES, "", name)))
         )
+
+
+def replicas_meant(document: Object | None) -> int:
+    """How many pods a StatefulSet makes, or will make when its group hibernates no more."""
+    text = "" if document is None else annotations_of(document).get(names.ASLEEP_ANNOTATION, "")
+    return replicas_of(document) or (int(text) if text.isdigit() else 0)
 
 
 def replicas_of(document: Object | None) -> int:

@@ -29,7 +29,7 @@ from gantry_spec.broker_conf import broker_name
 from gantry_spec.heard import Besides, report_of
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import BadRecord, record_of
-from gantry_spec.manifest.annotations import Wanted
+from gantry_spec.manifest.annotations import RESTORING, Wanted
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.observed import Disk, Member, Observed, ObservedLease, ObservedShard, Process, Report, Role, Wish
 
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 QUIET_MS: Final = 40_000
 """Clients ask for routes every 30 s: whoever still knows a shard that is scaled away has come by then."""
+
+TOPICS_TOLD_MAX: Final = 5
 
 CURRENT: Final = "current"
 """Stands for the hash of what members should be started with; it is another one in each shard."""
@@ -73,6 +75,7 @@ class Looker:
             shards=tuple(shards),
             template=CURRENT,
             is_paused=wanted.is_paused,
+            is_hibernated=wanted.is_hibernated,
             generation=group.metadata.generation,
         )
 
@@ -87,6 +90,7 @@ class Looker:
         await asyncio.gather(*(self._hear(number, member, memory, token) for member in numbers))
         await self._confirm(number, memory, lease)
         members = [await self._member(group, number, member, memory, sets, record) for member in sorted(numbers)]
+        holds_nothing, left = await self._holds_nothing(group, number, token)
         order = next((one for one in wanted.orders if one.shard == number), None)
         return ObservedShard(
             number=number,
@@ -95,7 +99,10 @@ class Looker:
             last_word=memory.last_word,
             wish=None if order is None else Wish(order.id, order.to, order.loss_accepted),
             replace_disks=tuple(self._given_up(number, wanted, members)),
-            holds_nothing=await self._holds_nothing(group, number, token),
+            restore=f"{RESTORING}{number}" if number in wanted.restored else "",
+            is_fenced=number in wanted.fenced,
+            holds_nothing=holds_nothing,
+            left=left,
         )
 
     def _lease(self, shard: int, memory: ShardMemory) -> ObservedLease | None:
@@ -221,23 +228,25 @@ class Looker:
             if member.disk is Disk.LOST and (member.number in said or is_off):
                 yield member.number
 
-    async def _holds_nothing(self, group: BrokerGroup, shard: int, token: str) -> bool | None:
+    async def _holds_nothing(self, group: BrokerGroup, shard: int, token: str) -> tuple[bool | None, str]:
         """Of a shard that is scaled away: no queue of a user has anything left, and nothing has come for a while."""
         if shard < group.spec.shards:
-            return None
+            return None, ""
         memory = self.memory.shard(shard)
         master = _master_of(memory.members)
         peer = None if master is None else self.objects.peer(shard, master[0], token)
         if master is None or peer is None:
-            return None
+            return None, "nobody can be asked"
         try:
-            is_empty = holds_nothing(await self._sidecars.topics(peer))
+            said = await self._sidecars.topics(peer)
         except SidecarError:
-            return None
+            return None, "its master does not say what is left"
+        is_empty = holds_nothing(said)
         if not is_empty or master[1].wrote is None:
             memory.empty_end = None
-            return is_empty
-        return memory.is_empty(master[1].wrote, self._clock.now_ms(), QUIET_MS)
+            return is_empty, left_text(said)
+        is_quiet = memory.is_empty(master[1].wrote, self._clock.now_ms(), QUIET_MS)
+        return is_quiet, f"nothing is left, and nothing must come for {QUIET_MS // 1000} s"
 
 
 def holds_nothing(said: Mapping[str, Any]) -> bool | None:
@@ -246,6 +255,16 @@ def holds_nothing(said: Mapping[str, Any]) -> bool | None:
     if said.get("source") != "broker" or said.get("left_out") or not isinstance(topics, list):
         return None
     return all(topic.get("messages") == 0 for topic in topics if topic.get("kind") != "system")
+
+
+def left_text(said: Mapping[str, Any]) -> str:
+    """The same for people: how many messages are there still, and of which topics."""
+    topics = said.get("topics")
+    if holds_nothing(said) is None or not isinstance(topics, list):
+        return "its master does not say what is left"
+    full = [one for one in topics if one.get("kind") != "system" and one.get("messages")]
+    names = ", ".join(sorted(str(one.get("name")) for one in full)[:TOPICS_TOLD_MAX])
+    return f"{sum(int(one['messages']) for one in full)} messages of {len(full)} topics: {names}" if full else ""
 
 
 def _master_of(members: Mapping[int, MemberMemory]) -> tuple[int, Report] | None:

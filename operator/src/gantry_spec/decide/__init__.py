@@ -7,6 +7,7 @@ or not at all (``gantry_spec.actions``), and what has to be remembered is in the
     an epoch taken  electing      promises, keys, loss, and then a name
     an epoch named  settled       promote it, gather the others, notice when it is gone
                     `- moving     what is done to a healthy shard on purpose
+    kept from clients  withheld   fenced, or scaled away; sleeping, which of them sleep
     always          membership    which brokers run, which go, which disk is replaced
 """
 

@@ -3,13 +3,21 @@
 Nothing is done before every member has been heard: a disk that is not looked at may hold the newest epoch, or all the
 messages. Where nobody has anything, the first member is the master. Where somebody is the master, it stays so. Where
 there are logs and no master, there is an election over what members have written down about their last reign.
+
+A volume that is empty has no voice in that, since it may stand for one that was lost. If those that are not empty
+cannot prove that they have whatever was acknowledged, a person is asked (``gantry.dev/restore``), and only then is
+anybody begun without who does not come at all.
 """
 
 from __future__ import annotations
 
+import msgspec
+
 from gantry_spec.actions import Action, Crown, TakeLease, Wait
+from gantry_spec.ballot import ballot_of, is_own_witness, missing
 from gantry_spec.decide.view import View
 from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice, next_epoch
+from gantry_spec.manifest.annotations import RESTORE
 from gantry_spec.observed import Member, Report, Role
 
 
@@ -23,12 +31,16 @@ def start(view: View) -> list[Action]:
         member, report = max(masters, key=lambda pair: pair[1].epoch)
         if report.epoch == max(max(one.epochs) for _, one in heard.values()):
             return [_adopt(view, member, report)]
-    if away:
-        return [Wait(shard=shard, why=f"members {away} have not been heard yet")]
     reports = {number: report for number, (_, report) in heard.items()}
-    if all(report.wrote == 0 and report.epoch == 0 for report in reports.values()):
-        return [_found(view, reports)]
-    return [_restore(view, reports)]
+    is_empty = all(_is_empty(report) for report in reports.values())
+    if away and (is_empty or not view.shard.restore):
+        return [Wait(shard=shard, why=f"members {away} have not been heard yet")]
+    return [_found(view, reports)] if is_empty else [_restore(view, reports, away)]
+
+
+def _is_empty(report: Report) -> bool:
+    """Whether nothing was ever on its volume."""
+    return report.wrote == 0 and report.epoch == 0
 
 
 def _found(view: View, reports: dict[int, Report]) -> Crown:
@@ -62,24 +74,42 @@ def _adopt(view: View, member: Member, report: Report) -> Crown:
     return Crown(shard=view.shard.number, expected=None, record=record, why=goal.why)
 
 
-def _restore(view: View, reports: dict[int, Report]) -> TakeLease:
+def _restore(view: View, reports: dict[int, Report], away: list[int]) -> Action:
     """There are logs: the reign that is to be outvoted is the newest that anybody has written down."""
+    reign = _last_reign(view, reports)
+    told = {number: report for number, report in reports.items() if not _is_empty(report)}
+    ballots = [ballot_of(view.members[number], report) for number, report in told.items()]
+    reason = missing(reign, ballots)
+    if not reason and not reign.acks_needed and not any(is_own_witness(reign, one) for one in ballots):
+        reason = f"no acknowledgement of epoch {reign.epoch} waited for slaves, and its master {reign.master} lacks"
+    order = view.shard.restore
+    if reason and not order:
+        how = f'; {RESTORE}: "{view.shard.number}" begins with the furthest that is here'
+        return Wait(
+            shard=view.shard.number, why=f"it comes back from its volumes, and something may lack: {reason}{how}"
+        )
+    goal = Goal(why="the group comes back from its volumes", may_move=True)
+    if reason or away:
+        goal = msgspec.structs.replace(goal, wish=order, loss_accepted=None)
+    epoch = next_epoch(view.known_epochs)
+    record = LeaseRecord(epoch=epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
+    return TakeLease(shard=view.shard.number, expected=None, record=record, why=goal.why)
+
+
+def _last_reign(view: View, reports: dict[int, Report]) -> Reign:
     newest = max(reports.values(), key=lambda one: (one.epoch, one.role is Role.MASTER))
     furthest = max(reports, key=lambda number: (reports[number].place, -number))
     master = furthest if newest.master_id is None else newest.master_id
     electable = newest.electable or tuple(number for number in reports if number != master)
     known = [one for one in (newest.acks_recorded, view.members[furthest].acks_needed) if one]
-    reign = Reign(
+    told = {number: report for number, report in reports.items() if not _is_empty(report)}
+    return Reign(
         epoch=max(newest.epoch, newest.last_epoch),
         master=master,
-        identity=reports[master].identity if master in reports else "",
-        electable=_voices(reports, [number for number in electable if number != master]),
+        identity=told[master].identity if master in told else "",
+        electable=_voices(told, [number for number in electable if number != master]),
         acks_needed=min(known, default=0),
     )
-    goal = Goal(why="the group comes back from its volumes", may_move=True)
-    epoch = next_epoch(view.known_epochs)
-    record = LeaseRecord(epoch=epoch, reigns=(reign,), goal=goal, duration_ms=view.lease_duration_ms)
-    return TakeLease(shard=view.shard.number, expected=None, record=record, why=goal.why)
 
 
 def _voices(reports: dict[int, Report], numbers: list[int] | tuple[int, ...]) -> tuple[Voice, ...]:

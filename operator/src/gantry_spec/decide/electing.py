@@ -23,6 +23,8 @@ from gantry_spec.observed import Process, Report, Role, Wish
 
 PATIENCE_MS: Final = 2_000
 """How long is waited for promises that are likely to come, though there are enough."""
+WAKING_MS: Final = 20_000
+"""For how long whoever is wanted is waited for after others have come: all are started at once, and come one by one."""
 
 
 def take(view: View, goal: Goal) -> TakeLease:
@@ -81,6 +83,9 @@ def _blocked(view: View, goal: Goal, winner: Ballot, ballots: list[Ballot]) -> W
     until_ms = view.lease.seen_ms + PATIENCE_MS
     if likely and view.now_ms < until_ms:
         return Wait(shard=shard, why=f"members {likely} have not promised yet", until_ms=until_ms)
+    first_ms = _awake_since(view, ballots)
+    if goal.to in record.members - have and first_ms is not None and view.now_ms < first_ms + WAKING_MS:
+        return Wait(shard=shard, why=f"member {goal.to} is waited for", until_ms=first_ms + WAKING_MS)
     for reign in record.reigns:
         if reign.acks_needed == 0 and view.silent_by_ms(reign, ballots) is None:
             why = f"the master of epoch {reign.epoch} may still acknowledge: its Lease or its slaves' grants run"
@@ -90,6 +95,12 @@ def _blocked(view: View, goal: Goal, winner: Ballot, ballots: list[Ballot]) -> W
         why = f"member {winner.number} has more than the last master, and failover.mode is {view.spec.failover.mode}"
         return Wait(shard=shard, why=f"{why}: {_way_out(view)}")
     return None
+
+
+def _awake_since(view: View, ballots: list[Ballot]) -> int | None:
+    """When the first of those who have promised was started, as far as is known."""
+    known = [view.members[ballot.number].started_by_ms for ballot in ballots if ballot.number in view.members]
+    return min((one for one in known if one is not None), default=None)
 
 
 def _way_out(view: View) -> str:

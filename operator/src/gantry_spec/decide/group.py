@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gantry_spec.actions import Action, Drain, Remove, Restart, Wait, Withdraw
+from gantry_spec.actions import Action, Drain, Remove, Restart, Resume, Wait, Withdraw
 from gantry_spec.decide.beginning import start
 from gantry_spec.decide.conditions import conditions
 from gantry_spec.decide.decision import Decision
 from gantry_spec.decide.electing import elect
 from gantry_spec.decide.membership import processes
-from gantry_spec.decide.settled import settle
+from gantry_spec.decide.settled import fenced, settle
+from gantry_spec.decide.sleeping import hibernate
 from gantry_spec.decide.view import View
+from gantry_spec.decide.withheld import withdrawn
 from gantry_spec.gate import may
 from gantry_spec.ledger import Ledger
 from gantry_spec.manifest.group import Spec
@@ -36,21 +38,22 @@ def decide(spec: Spec, observed: Observed, now_ms: int, previous: Mapping[int, L
             continue
         view = View(spec, shard, now_ms, observed.template, before.get(number), observed.lease_duration_ms)
         views.append(view)
-        actions += _shard(view)
+        actions += hibernate(view) if observed.is_hibernated else _shard(view)
     if observed.is_paused:
         actions = [Wait(shard=0, why="the group is paused")]
-    views_wanted = [view for view in views if view.shard.number < spec.shards]
     allowed = _gated(_one_at_a_time(actions, views), {view.shard.number: view.ledger for view in views}, spec)
     is_doing = any(not isinstance(action, Wait) for action in allowed)
     return Decision(
         actions=tuple(allowed),
         ledgers=tuple(view.ledger for view in views),
-        conditions=conditions(spec, views_wanted, is_paused=observed.is_paused, is_doing=is_doing),
+        conditions=conditions(spec, views, observed, is_doing=is_doing),
     )
 
 
 def _shard(view: View) -> list[Action]:
     number = view.shard.number
+    if view.shard.is_fenced:
+        return [*processes(view), *fenced(view)] if number < view.spec.shards else fenced(view)
     if number >= view.spec.shards:
         return _surplus(view)
     if view.lease.record is None:
@@ -60,13 +63,17 @@ def _shard(view: View) -> list[Action]:
 
 
 def _surplus(view: View) -> list[Action]:
-    """A shard beyond ``spec.shards`` goes when nothing is left on it."""
-    number = view.shard.number
-    if not view.shard.holds_nothing:
-        why = "it is scaled away, and stays until no message and no consumer is left on it"
+    """A shard beyond ``spec.shards`` takes no sends any more, and goes when nothing is left on it."""
+    number, why = view.shard.number, "it is scaled away"
+    withdrawing = withdrawn(view, why, goes_on=True)
+    if withdrawing or not view.shard.holds_nothing:
+        left = f": {view.shard.left}" if view.shard.left else ""
+        wait = Wait(shard=number, why=f"{why}, and stays until no message and no consumer is left on it{left}")
         if view.lease.record is None:
-            return [Wait(shard=number, why=why)]
-        return [Wait(shard=number, why=why), *(settle(view) if view.record.is_settled else elect(view))]
+            return [wait, *withdrawing]
+        role = settle(view) if view.record.is_settled else elect(view)
+        is_still = view.record.is_settled and view.steady_master is not None and view.steady_master.is_draining
+        return [wait, *withdrawing, *(one for one in role if is_still or not isinstance(one, Resume))]
     return [
         Remove(
             shard=number, member=one.number, boot_id=one.boot_id, holds_nothing=True, why="nothing is left on its shard"
@@ -96,7 +103,7 @@ def _one_at_a_time(actions: Sequence[Action], views: Sequence[View]) -> list[Act
 def _disturbs(action: Action, views: Sequence[View]) -> bool:
     """Whether clients of a shard that serves would notice."""
     if isinstance(action, Drain | Withdraw):
-        return True
+        return not (isinstance(action, Withdraw) and action.is_ordered)
     view = next((one for one in views if one.shard.number == action.shard), None)
     return (
         isinstance(action, Restart) and view is not None and action.member in {*view.ledger.in_sync, view.ledger.master}

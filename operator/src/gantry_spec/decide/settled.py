@@ -12,6 +12,7 @@ from gantry_spec.actions import Action, ClearWish, Fence, Follow, KeepLease, Set
 from gantry_spec.decide.electing import begin, promote, reign_of, take
 from gantry_spec.decide.moving import voluntary
 from gantry_spec.decide.view import View
+from gantry_spec.decide.withheld import withdrawn
 from gantry_spec.lease import Goal, LeaseRecord, Reign, Voice, next_epoch
 from gantry_spec.observed import Process, Report, Role
 
@@ -69,12 +70,20 @@ def _hearing(view: View) -> list[int]:
     return found
 
 
+def fenced(view: View) -> list[Action]:
+    """A person wants no sends on it, and no other master: its slaves follow, and nothing else is done."""
+    why = "it is fenced by its annotation"
+    master = None if view.lease.record is None else view.steady_master
+    gathered = [] if master is None else gather(view, master)
+    return [*withdrawn(view, why), *gathered, Wait(shard=view.shard.number, why=f"{why}: nobody is promoted")]
+
+
 def _steady(view: View, master: Report) -> list[Action]:
     stray = [member.number for member, report in view.reports() if max(report.epochs) > view.reign.epoch]
     if stray:
         why = f"members {stray} know a newer epoch than {view.reign.epoch}"
         return [take(view, Goal(why=why, to=view.reign.master, may_move=True))]
-    actions = _gather(view, master)
+    actions = gather(view, master)
     kept = _kept(view, master)
     if kept is not None:
         return [kept, *actions]
@@ -88,7 +97,7 @@ def _steady(view: View, master: Report) -> list[Action]:
     return [*actions, *voluntary(view, master)]
 
 
-def _gather(view: View, master: Report) -> list[Action]:
+def gather(view: View, master: Report) -> list[Action]:
     """Everybody else follows. Whoever cannot be told whom loses at least the role that it believes in."""
     actions: list[Action] = []
     for member, report in view.reports():
@@ -184,6 +193,8 @@ def _electable(view: View, master: Report) -> SetElectable | None:
 def _done_wish(view: View) -> list[Action]:
     """An order that was obeyed, or came to its end in another way, is taken off the list."""
     wish, goal = view.shard.wish, view.record.goal
+    if view.shard.restore:
+        return [ClearWish(shard=view.shard.number, wish=view.shard.restore, why="the shard has begun")]
     if wish is None:
         return []
     is_over = goal is not None and goal.wish == wish.id

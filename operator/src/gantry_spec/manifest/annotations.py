@@ -5,8 +5,12 @@
     gantry.dev/promote: "0=2@tuesday"         the same once more: whatever follows @ makes it another order
     gantry.dev/accept-loss: "64Mi"            that these promotions may lose so much; "any" for whatever it is
     gantry.dev/replace-disk: "0/2"            the lost volume of member 2 of shard 0 will not come back
+    gantry.dev/restore: "0"                   shard 0 comes back without its Lease: what no volume has is given up
+    gantry.dev/fence: "0,1"                   while it stands, shards 0 and 1 take no sends and get no other master
+    gantry.dev/hibernate: "true"              while it stands, no pod runs; volumes stay
 
-Several are joined by commas. An order that was obeyed is taken off again (``ClearWish``); its whole text is its id.
+Several are joined by commas. An order that was obeyed is taken off again (``ClearWish``); its whole text is its id. The
+last two are states, and are never taken off by us.
 """
 
 from __future__ import annotations
@@ -23,9 +27,16 @@ PAUSED: Final = f"{API_GROUP}/paused"
 PROMOTE: Final = f"{API_GROUP}/promote"
 ACCEPT_LOSS: Final = f"{API_GROUP}/accept-loss"
 REPLACE_DISK: Final = f"{API_GROUP}/replace-disk"
+RESTORE: Final = f"{API_GROUP}/restore"
+FENCE: Final = f"{API_GROUP}/fence"
+HIBERNATE: Final = f"{API_GROUP}/hibernate"
+
+RESTORING: Final = "restore "
+"""What the id of an order to restore a shard begins with; its number follows."""
 
 _PROMOTE: Final = re.compile(r"(\d{1,3})(?:=(\d{1,3}))?(?:@[-\w:.+]{1,60})?", re.ASCII)
 _DISK: Final = re.compile(r"(\d{1,3})/(\d{1,3})", re.ASCII)
+_SHARD: Final = re.compile(r"\d{1,3}", re.ASCII)
 
 
 class Order(NamedTuple):
@@ -48,12 +59,17 @@ class Wanted(NamedTuple):
     given_up: tuple[tuple[int, int], ...] = ()
     """Shard and member of volumes that will not come back."""
 
+    restored: tuple[int, ...] = ()
+    """Shards that come back from the volumes that are there."""
+
+    fenced: tuple[int, ...] = ()
+    """Shards that take no sends, and whose master nobody else becomes."""
+
+    is_hibernated: bool = False
+
 
 def wanted(annotations: Mapping[str, str]) -> Wanted:
     """Read them. Raises ``ManifestError``; other annotations are not ours."""
-    paused = annotations.get(PAUSED, "false")
-    if paused not in ("true", "false"):
-        raise _problem(PAUSED, f'{paused!r} is neither "true" nor "false"')
     loss = _loss(annotations.get(ACCEPT_LOSS, "0"))
     orders = []
     for text in _entries(annotations.get(PROMOTE, "")):
@@ -69,16 +85,52 @@ def wanted(annotations: Mapping[str, str]) -> Wanted:
         if match is None:
             raise _problem(REPLACE_DISK, f'{text!r} is no member: write "0/2" for member 2 of shard 0')
         given_up.append((int(match[1]), int(match[2])))
-    return Wanted(paused == "true", tuple(orders), tuple(given_up))
+    return Wanted(
+        is_paused=_switch(annotations, PAUSED),
+        orders=tuple(orders),
+        given_up=tuple(given_up),
+        restored=tuple(_shards(annotations, RESTORE)),
+        fenced=tuple(_shards(annotations, FENCE)),
+        is_hibernated=_switch(annotations, HIBERNATE),
+    )
+
+
+def standing(annotations: Mapping[str, str]) -> Wanted:
+    """What holds although something else cannot be understood: a typing error lifts no fence and wakes nobody.
+
+    A pause that is misspelled is one, since nothing can go wrong by it; a hibernation that is misspelled is none.
+    """
+    fenced = tuple(int(text) for text in _entries(annotations.get(FENCE, "")) if _SHARD.fullmatch(text))
+    return Wanted(
+        is_paused=annotations.get(PAUSED, "false") != "false",
+        fenced=fenced,
+        is_hibernated=annotations.get(HIBERNATE) == "true",
+    )
 
 
 def without(text: str, order: str) -> str:
-    """The annotation ``promote`` once an order is taken off it."""
+    """An annotation of several orders once one is taken off it."""
     return ",".join(entry for entry in _entries(text) if entry != order)
 
 
 def _entries(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(",") if entry.strip()]
+
+
+def _switch(annotations: Mapping[str, str], name: str) -> bool:
+    text = annotations.get(name, "false")
+    if text not in ("true", "false"):
+        raise _problem(name, f'{text!r} is neither "true" nor "false"')
+    return text == "true"
+
+
+def _shards(annotations: Mapping[str, str], name: str) -> list[int]:
+    found = []
+    for text in _entries(annotations.get(name, "")):
+        if _SHARD.fullmatch(text) is None:
+            raise _problem(name, f'{text!r} is no shard: write "0,2" for the shards 0 and 2')
+        found.append(int(text))
+    return sorted(set(found))
 
 
 def _loss(text: str) -> int | None:

@@ -1,0 +1,247 @@
+"""One look at a group: its status, its pods, its Leases, its events, and what the sidecars say, in one document.
+
+Only the group itself must be there. What else one may not see is left out, and it is said what, and which right lacks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar, final
+
+from gantry_cli.kube.cluster import Cluster, Object
+from gantry_cli.kube.documents import ConditionLook, EventLook, GroupLook, MemberLook, ShardLook
+from gantry_cli.kube.faults import Refusal
+from gantry_cli.kube.inside import STATUS, Answer, Inside
+from gantry_cli.kube.kinds import EVENTS, LEASES, PODS, Kind
+from gantry_cli.kube.naming import (
+    BROKER_CONTAINER,
+    COMPONENT_LABEL,
+    GROUP_LABEL,
+    NAME_SERVER,
+    ROLE_LABEL,
+    brokers_of,
+    place_of,
+    pod_of,
+)
+from gantry_cli.kube.seen import Found, annotations_of, container_of, observed, report_from
+from gantry_spec.ledger import Ledger, ledger_of
+from gantry_spec.manifest import ManifestError
+from gantry_spec.manifest.group import API_GROUP, BrokerGroup
+from gantry_spec.manifest.reading import group_of
+from gantry_spec.observed import Report, Role
+
+EVENTS_KEPT: Final = 20
+T = TypeVar("T")
+
+
+class Seen(NamedTuple):
+    """What was found, and what was not."""
+
+    found: Found
+    name_servers: list[Object]
+    events: list[Object]
+    left_out: list[str]
+
+
+@final
+class Looker:
+    """Looks at one group, again and again if somebody watches; sidecars are asked at most every ``ask_every_s``."""
+
+    def __init__(self, cluster: Cluster, inside: Inside, *, ask_every_s: float = 0.0) -> None:
+        self._cluster: Final = cluster
+        self._inside: Final = inside
+        self._ask_every_s: Final = ask_every_s
+        self._asked_s: float | None = None
+        self._answers: Mapping[str, Answer] = {}
+
+    def look(self, document: Object) -> Seen:
+        """At everything of the group in ``document``."""
+        name, left_out = str(document["metadata"]["name"]), list[str]()
+        pods = self._list(PODS, brokers_of(name), left_out)
+        servers = self._list(PODS, f"{GROUP_LABEL}={name},{COMPONENT_LABEL}={NAME_SERVER}", left_out)
+        leases = self._list(LEASES, f"{GROUP_LABEL}={name}", left_out)
+        chosen = f"involvedObject.kind=BrokerGroup,involvedObject.name={name}"
+        events = self._list(EVENTS, "", left_out, fields=chosen)
+        known = [pod for pod in pods if place_of(name, pod["metadata"]["name"]) is not None]
+        found = Found(document, known, {one["metadata"]["name"]: one for one in leases}, self._ask(known))
+        if self._inside.refused and known:
+            left_out.append(f"what the sidecars say now: {self._inside.refused}")
+        return Seen(found, servers, events, left_out)
+
+    def _list(self, kind: Kind, labels: str, left_out: list[str], *, fields: str = "") -> list[Object]:
+        try:
+            return self._cluster.list(kind, labels=labels, fields=fields)
+        except Refusal as refusal:
+            if refusal.status == 0:
+                raise
+            if (line := f"{kind.plural}: {refusal.short}") not in left_out:
+                left_out.append(line)
+            return []
+
+    def _ask(self, pods: list[Object]) -> Mapping[str, Answer]:
+        now_s = time.monotonic()
+        if self._asked_s is None or now_s - self._asked_s >= self._ask_every_s:
+            self._answers, self._asked_s = self._inside.ask(pods), now_s
+        return self._answers
+
+
+def group_from(document: Object) -> BrokerGroup | None:
+    """What the document says; None if it is nothing that this version of the command can read."""
+    try:
+        return group_of(document)
+    except ManifestError:
+        return None
+
+
+def document_of(cluster: Cluster, seen: Seen) -> GroupLook:
+    """For programs."""
+    found, document = seen.found, seen.found.document
+    metadata, status = document["metadata"], dict_of(document.get("status"))
+    group = group_from(document)
+    return GroupLook(
+        at_ms=time.time_ns() // 1_000_000,
+        context=cluster.context,
+        namespace=cluster.namespace,
+        group=found.name,
+        phase=str(status.get("phase") or ""),
+        ready=str(status.get("ready") or ""),
+        generation=int(metadata.get("generation") or 0),
+        observed_generation=int(status.get("observedGeneration") or 0),
+        orders={name: text for name, text in annotations_of(document).items() if name.startswith(f"{API_GROUP}/")},
+        shards=shards_of(status),
+        members=_members(found, group),
+        name_servers=_ready_of(seen.name_servers),
+        ledgers=_ledgers(found, group),
+        conditions=[_condition(one) for one in _dicts(status.get("conditions"))],
+        events=_events(seen.events),
+        left_out=seen.left_out,
+    )
+
+
+def shards_of(status: Mapping[str, Any]) -> list[ShardLook]:
+    """As the operator has written them; an operator of another version may have left something out."""
+    found = []
+    for one in _dicts(status.get("eachShard")):
+        durability, decision = dict_of(one.get("durability")), dict_of(one.get("decision"))
+        found.append(
+            ShardLook(
+                number=int(one.get("number") or 0),
+                master=str(one.get("master") or ""),
+                epoch=int(one.get("epoch") or 0),
+                in_sync=int(one.get("inSync") or 0),
+                lag=str(one.get("lag") or "unknown"),
+                at_risk=str(durability.get("atRisk") or "unknown"),
+                bound=str(durability.get("bound") or ""),
+                is_durability_met=durability.get("isMet") is True,
+                action=str(decision.get("action") or ""),
+                blocked_by=list(map(str, decision.get("blockedBy") or [])),
+                if_master_dies=list(map(str, decision.get("ifMasterDies") or [])),
+            )
+        )
+    return sorted(found, key=lambda shard: shard.number)
+
+
+def _members(found: Found, group: BrokerGroup | None) -> list[MemberLook]:
+    pods = {place: pod for pod in found.pods if (place := place_of(found.name, pod["metadata"]["name"])) is not None}
+    reports = {place: report_from(found.answers[pod["metadata"]["name"]])
+               for place, pod in pods.items() if pod["metadata"]["name"] in found.answers}  # fmt: skip
+    masters = {place.shard: report.wrote for place, report in sorted(reports.items(), key=lambda one: _epoch(one[1]))
+               if report is not None and report.role is Role.MASTER}  # fmt: skip
+    looks = {place: _member(found, pod, place, reports.get(place), masters.get(place.shard))
+             for place, pod in pods.items()}  # fmt: skip
+    if group is not None and found.pods:
+        for shard in range(group.spec.shards):
+            for member in group.spec.members:
+                name = pod_of(found.name, shard, member)
+                if (place := place_of(found.name, name)) is not None and place not in looks:
+                    looks[place] = _missing(name, shard, member)
+    return [looks[place] for place in sorted(looks)]
+
+
+def _member(
+    found: Found, pod: Object, place: tuple[int, int], report: Report | None, master_wrote: int | None
+) -> MemberLook:
+    name, status = str(pod["metadata"]["name"]), dict_of(pod.get("status"))
+    answer = found.answers.get(name)
+    said = {} if answer is None else dict_of(answer.said.get(STATUS))
+    wrote = said.get("wrote")
+    return MemberLook(
+        pod=name,
+        shard=place[0],
+        number=place[1],
+        phase="Terminating" if pod["metadata"].get("deletionTimestamp") else str(status.get("phase") or "Unknown"),
+        is_ready=_is_ready(pod),
+        restarts=int(container_of(pod, BROKER_CONTAINER).get("restartCount") or 0),
+        node=str((pod.get("spec") or {}).get("nodeName") or ""),
+        label=str((pod["metadata"].get("labels") or {}).get(ROLE_LABEL) or ""),
+        role=said.get("role"),
+        epoch=said.get("epoch"),
+        wrote=wrote,
+        committed=said.get("committed"),
+        flushed=said.get("flushed"),
+        acked=said.get("acked"),
+        confirmed=said.get("confirmed"),
+        behind_bytes=None if wrote is None or master_wrote is None else max(0, master_wrote - wrote),
+        is_draining=None if report is None else report.is_draining,
+        motion=dict_of(said.get("motion")).get("state"),
+        readiness=dict_of(said.get("ready")).get("reason"),
+        trouble=None if report is None else report.trouble or None,
+        fault=None if answer is None else answer.fault or None,
+    )
+
+
+def _missing(name: str, shard: int, number: int) -> MemberLook:
+    nothing: dict[str, Any] = dict.fromkeys(
+        ("role", "epoch", "wrote", "committed", "flushed", "acked", "confirmed", "behind_bytes", "is_draining",
+         "motion", "readiness", "trouble", "fault")
+    )  # fmt: skip
+    return MemberLook(
+        pod=name, shard=shard, number=number, phase="Missing", is_ready=False, restarts=0, node="", label="", **nothing
+    )
+
+
+def _ledgers(found: Found, group: BrokerGroup | None) -> list[Ledger]:
+    if group is None or not any(answer.said for answer in found.answers.values()):
+        return []
+    now_ms = time.monotonic_ns() // 1_000_000
+    return [ledger_of(group.spec, shard, now_ms) for shard in observed(group, found).shards]
+
+
+def _epoch(report: Report | None) -> int:
+    return -1 if report is None else report.epoch
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = _dicts(dict_of(pod.get("status")).get("conditions"))
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
+def _ready_of(pods: list[Object]) -> str:
+    return f"{sum(map(_is_ready, pods))}/{len(pods)}" if pods else ""
+
+
+def _condition(one: Mapping[str, Any]) -> ConditionLook:
+    return ConditionLook(**{name: str(one.get(name) or "") for name in ("type", "status", "reason", "message")})
+
+
+def _events(events: Iterable[Object]) -> list[EventLook]:
+    found = [
+        EventLook(
+            at=str(one.get("lastTimestamp") or one.get("eventTime") or one.get("firstTimestamp") or ""),
+            type=str(one.get("type") or ""),
+            reason=str(one.get("reason") or ""),
+            message=str(one.get("message") or ""),
+        )
+        for one in events
+    ]
+    return sorted(found, key=lambda event: event.at)[-EVENTS_KEPT:]
+
+
+def dict_of(value: Any) -> dict[str, Any]:
+    """What is a mapping, or else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

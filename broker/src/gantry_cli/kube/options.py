@@ -1,0 +1,67 @@
+"""Options by which commands name a group in a cluster. `-n` is not among them: it is the name server of clients."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from gantry_cli.errors import Mistyped
+from gantry_cli.kube.cluster import Target
+from gantry_cli.kube.completing import complete_context, complete_namespace
+from gantry_cli.kube.naming import group_word
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HERE: Final = "a local group is named with --data; one in a cluster is named bg/GROUP"
+
+
+def cluster_options(command: F) -> F:
+    """--namespace, --context and --kubeconfig. The command gets a ``target``."""
+
+    @functools.wraps(command)
+    def with_target(
+        *arguments: Any, kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any
+    ) -> Any:
+        return command(*arguments, target=Target(kubeconfig, context, namespace), **others)
+
+    decorated = click.option(
+        "--kubeconfig", metavar="FILE", type=click.Path(), help="Of bg/GROUP  [default: KUBECONFIG or ~/.kube/config]."
+    )(with_target)
+    decorated = click.option(
+        "--context", metavar="NAME", shell_complete=complete_context, help="Of the kubeconfig, for bg/GROUP."
+    )(decorated)
+    decorated = click.option(
+        "--namespace", metavar="NAME", shell_complete=complete_namespace,
+        help="Where bg/GROUP is  [default: the context's].",
+    )(decorated)  # fmt: skip
+    return decorated  # type: ignore[return-value]  # the same command, called with a target
+
+
+def exec_option(command: F) -> F:
+    """--no-exec: leave the insides of pods alone."""
+    return click.option(
+        "--no-exec", "may_exec", is_flag=True, flag_value=False, default=True,
+        help="Ask no sidecar of bg/GROUP: that runs a program in its pods.",
+    )(command)  # fmt: skip
+
+
+def group_named(word: str | None, target: Target) -> str | None:
+    """The group in `bg/NAME`; None where no group was named. Raises Mistyped for anything else."""
+    if word is None:
+        if target != Target():
+            raise Mistyped("--namespace, --context and --kubeconfig are for a group in a cluster", HERE)
+        return None
+    name = group_word(word)
+    if not name:
+        raise Mistyped(f"{word!r} names no group", HERE)
+    return name
+
+
+def group_before(words: tuple[str, ...], target: Target) -> str | None:
+    """The same where the group stands before another word. Raises click's UsageError for more words than two."""
+    if len(words) > 2:
+        raise click.UsageError(f"too much was typed: {' '.join(words[2:])}")
+    return group_named(words[0] if len(words) == 2 else None, target)

@@ -1,0 +1,156 @@
+"""A group in a cluster for people: shards, brokers, what is at risk, what is done, what happened lately.
+
+Much of it was written by others: whoever may create an event may write anything into it. So nothing in it is taken for
+markup, and what would move a terminal's cursor or its title is shown as a mark.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.text import Text
+
+from gantry_cli.kube.documents import EventLook, GroupLook, KubeExplainDocument, MemberLook, ShardLook
+from gantry_cli.kube.faults import harmless
+from gantry_cli.kube.naming import pod_of
+from gantry_cli.tables import table
+from gantry_cli.text import bytes_text, duration_text
+from gantry_spec.ledger import Fault, Ledger
+
+EVENTS_SHOWN: Final = 6
+SHARD_COLUMNS: Final = ("shard", "master", "epoch", "in sync", "lag", "at risk", "waits for", "doing")
+MEMBER_COLUMNS: Final = (
+    *("pod", "role", "epoch", "state", "wrote", "confirmed", "flushed", "behind", "machine", "remarks"),
+)
+GOOD_WHEN_SO: Final = ("Ready", "Available", "Replicating", "DurabilityMet", "HugePagesReady")
+"""Conditions that a healthy group has. Of others it is said when they are so, or have something to say."""
+
+
+def render(look: GroupLook) -> Iterator[RenderableType]:
+    """Part by part."""
+    yield Text(harmless(_head(look)))
+    if look.shards:
+        yield table("Shards", SHARD_COLUMNS, _cells(map(_shard_row, look.shards)), right=("epoch", "in sync"))
+    if look.members:
+        right = ("epoch", *MEMBER_COLUMNS[4:8])
+        yield table("Brokers", MEMBER_COLUMNS, _cells(map(_member_row, look.members)), right=right)
+    yield from (Text(harmless(line)) for line in _lines(look))
+    if look.events:
+        yield table("Lately", ("when", "what", ""), _cells(map(_event_row, look.events[-EVENTS_SHOWN:])))
+    yield from (Text(harmless(f"not seen: {line}")) for line in look.left_out)
+
+
+def _lines(look: GroupLook) -> Iterator[str]:
+    yield from (_ledger_line(look.group, ledger) for ledger in look.ledgers)
+    for one in look.conditions:
+        is_usual = one.status == "True" if one.type in GOOD_WHEN_SO else one.status == "False" and not one.message
+        if not is_usual:
+            yield f"{one.type} is {one.status}: {one.reason}{f' ({one.message})' if one.message else ''}"
+    yield from (f"asked for: {name}={text}" for name, text in look.orders.items())
+    yield from (f"shard {shard.number}: waits: {reason}" for shard in look.shards for reason in shard.blocked_by)
+
+
+def _cells(rows: Iterable[Sequence[str]]) -> Iterator[list[str]]:
+    return ([escape(harmless(cell)) for cell in row] for row in rows)
+
+
+def explained(document: KubeExplainDocument) -> Iterator[RenderableType]:
+    """For people."""
+    yield from (Text(harmless(line)) for line in _explained_lines(document))
+
+
+def _explained_lines(document: KubeExplainDocument) -> Iterator[str]:
+    yield from document.lines
+    yield from document.decision or ("nothing is to be done",)
+    yield from (f"not seen: {line}" for line in document.left_out)
+    if document.source == "status":
+        yield "this is what the operator has written last; it writes at most every 10 s"
+
+
+def _head(look: GroupLook) -> str:
+    line = f"group {look.namespace}/{look.group} (context {look.context})"
+    if not look.phase:
+        return f"{line}: no operator has written a status yet; does one run for this namespace?"
+    line += f": {look.phase}, shards {look.ready}"
+    line += f", name servers {look.name_servers}" if look.name_servers else ""
+    if look.observed_generation < look.generation:
+        line += f"; generation {look.generation} of the spec has not been looked at (last: {look.observed_generation})"
+    return line
+
+
+def _shard_row(shard: ShardLook) -> tuple[str, ...]:
+    risk = shard.at_risk if shard.is_durability_met else f"{shard.at_risk} (more than allowed, or not known)"
+    return (
+        str(shard.number),
+        shard.master or "-",
+        str(shard.epoch or "-"),
+        str(shard.in_sync),
+        shard.lag,
+        risk,
+        shard.bound or "-",
+        shard.action or "-",
+    )
+
+
+def _member_row(member: MemberLook) -> tuple[str, ...]:
+    state = "ready" if member.is_ready else member.phase.lower() if member.phase != "Running" else "not ready"
+    remarks = [text for text in (member.trouble, member.fault) if text]
+    if member.motion not in (None, "moving"):
+        remarks.append(f"its process: {member.motion}")
+    if not member.is_ready and member.readiness:
+        remarks.append(member.readiness)
+    if member.is_draining:
+        remarks.append("drained")
+    if member.restarts:
+        remarks.append(f"restarted {member.restarts} times")
+    return (
+        member.pod,
+        (member.role or member.label or "-").lower(),
+        str(member.epoch or "-"),
+        state,
+        *(_bytes(size) for size in (member.wrote, member.confirmed, member.flushed, member.behind_bytes)),
+        member.node or "-",
+        "; ".join(remarks),
+    )
+
+
+def _ledger_line(group: str, ledger: Ledger) -> str:
+    if ledger.master is None or not ledger.is_fresh:
+        return f"shard {ledger.shard}: no master that answers"
+    losses = (
+        ("process", Fault.PROCESS),
+        ("machine", Fault.MACHINE),
+        ("disk", Fault.DISK),
+        ("disk and furthest slave", Fault.SLAVE),
+    )
+    texts = [f"{what} {_risk(ledger, fault)}" for what, fault in losses]
+    return f"shard {ledger.shard}: at risk if {pod_of(group, ledger.shard, ledger.master)} lost its " + ", ".join(texts)
+
+
+def _risk(ledger: Ledger, fault: Fault) -> str:
+    size = ledger.risk(fault).bytes
+    return "unknown" if size is None else bytes_text(size)
+
+
+def _bytes(size: int | None) -> str:
+    return "-" if size is None else bytes_text(size)
+
+
+def _event_row(event: EventLook) -> tuple[str, str, str]:
+    reason = event.reason if event.type == "Normal" else f"{event.reason}!"
+    return age_text(event.at), reason, event.message
+
+
+def age_text(at: str) -> str:
+    """How long ago that was."""
+    try:
+        moment = datetime.datetime.fromisoformat(at)
+    except ValueError:
+        return at or "-"
+    if moment.tzinfo is None:
+        return at
+    return f"{duration_text((datetime.datetime.now(datetime.UTC) - moment).total_seconds())} ago"

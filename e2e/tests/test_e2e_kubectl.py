@@ -1,0 +1,74 @@
+"""`kubectl gantry` against a real cluster: real sidecars asked inside of real pods, an order obeyed by the operator."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gantry_cluster.api import Object
+from gantry_cluster.capabilities import Capability
+from gantry_cluster.cluster import Cluster
+from gantry_cluster.groups import Group
+from gantry_cluster.pods import Namespace
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
+
+SPEC: Object = {
+    "slaves": 1,
+    "storage": {"size": "1Gi"},
+    "writeBuffer": {"segmentSize": "8Mi"},
+    "resources": {"limits": {"memory": "512Mi"}},
+    "topics": [{"name": "orders", "queues": 4}],
+}
+PLUGIN = Path(sys.executable).with_name("kubectl-gantry")
+COMMAND_SECONDS_MAX = 180.0
+
+
+def kubectl_gantry(group: Group, *words: str) -> str:
+    """What the plugin prints; it ends with 0."""
+    cluster = group.space.cluster
+    where = ["--kubeconfig", str(cluster.folder.kubeconfig), "-n", group.space.name]
+    command = [str(PLUGIN), words[0], group.name, *words[1:], *where]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def document_of(group: Group, *words: str) -> dict[str, Any]:
+    """The same for programs."""
+    found: dict[str, Any] = json.loads(kubectl_gantry(group, *words, "--output", "json"))
+    return found
+
+
+def test_a_person_looks_orders_and_packs(operated: Cluster, tmp_path: Path) -> None:
+    """Every sidecar answers inside of its pod, the role goes where it is ordered, a fence stands until it is lifted."""
+    group = Group(Namespace(operated, "person").make(), "orders")
+    group.apply(SPEC)
+    group.wait_healthy()
+
+    look = document_of(group, "status")
+    assert [(one["role"], one["fault"]) for one in look["members"]] == [("MASTER", None), ("SLAVE", None)]
+    assert look["left_out"] == [] and [one["is_fresh"] for one in look["ledgers"]] == [True]
+    explained = document_of(group, "explain")
+    assert (explained["source"], explained["outlook"][0]["winner"]) == ("sidecars", 2)
+
+    moved = document_of(group, "promote", "0=2")
+    assert (moved["before_master"], moved["master"]) == ("orders-0-master-0", "orders-0-slave-0")
+    assert moved["epoch"] > moved["before_epoch"]
+    group.wait_healthy()
+
+    assert "takes no sends" in kubectl_gantry(group, "fence", "0")
+    assert "fenced no more" in kubectl_gantry(group, "fence", "0", "--lift")
+    group.wait_healthy()
+
+    file = tmp_path / "orders.tar.gz"
+    kubectl_gantry(group, "bundle", "--to", str(file))
+    with tarfile.open(file) as archive:
+        names = {name.removeprefix("gantry-bundle/") for name in archive.getnames()}
+    for pod in ("orders-0-master-0", "orders-0-slave-0"):
+        assert {f"logs/{pod}/broker.log", f"logs/{pod}/sidecar.log", f"sidecars/{pod}.tar.gz"} <= names

@@ -1,0 +1,78 @@
+"""A model cluster and the real loop of one operator, turn by turn; and who else could come after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from operator_world.cluster import GROUP, NAMESPACE, ModelCluster
+
+from gantry_operator.cache import Cache
+from gantry_operator.group_loop import GroupLoop, Parts
+from gantry_operator.metrics import Metrics
+from gantry_operator.objects import Facts, render
+
+SYNC: Final = {"shards": 1, "slaves": 1, "nameServers": {"addresses": ["ns.example:9876"]}}
+ASYNC: Final = SYNC | {"replication": {"mode": "Async"}, "failover": {"maxDataLossBytes": "1Gi"}}
+
+
+def operator_of(cluster: ModelCluster) -> GroupLoop:
+    """A new process: it knows nothing but what watches show."""
+    cache = Cache()
+    for document in list(cluster.api.objects.values()):
+        cache.take(None, document)
+    cluster.api.watchers.append(cache.take)
+    parts = Parts(
+        cache=cache, api=cluster.api, sidecars=cluster, clock=cluster.clock, metrics=Metrics(),
+        base=Facts(image="gantry:test"), render=render, key=b"k" * 32,
+    )  # fmt: skip
+    return GroupLoop((NAMESPACE, GROUP), parts)
+
+
+class Play:
+    """A cluster and one operator's loop, turn by turn."""
+
+    def __init__(self, spec: dict[str, Any], *, nodes: int = 3) -> None:
+        self.cluster = ModelCluster(spec, nodes)
+        self.loop = operator_of(self.cluster)
+
+    @classmethod
+    def of(cls, cluster: ModelCluster, loop: GroupLoop) -> Play:
+        """Of what is there already."""
+        play = cls.__new__(cls)
+        play.cluster, play.loop = cluster, loop
+        return play
+
+    async def turn(self, by_ms: int = 250) -> None:
+        await self.loop.step()
+        await self.loop.settle()
+        self.cluster.advance(by_ms)
+
+    async def until(self, predicate: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
+        """How many seconds of the model it took."""
+        began_ms = self.cluster.clock.ms
+        while not predicate():
+            assert self.cluster.clock.ms - began_ms < seconds * 1000, f"it did not happen: {what}; {self.why()}"
+            await self.turn()
+        return (self.cluster.clock.ms - began_ms) / 1000
+
+    def why(self) -> object:
+        return self.loop.decision.explanation, self.cluster.group.get("status")
+
+    def condition(self, kind: str) -> tuple[str, str, str]:
+        """Status, reason and message of one."""
+        found = (self.cluster.group.get("status") or {}).get("conditions", [])
+        one: dict[str, str] = next((one for one in found if one["type"] == kind), {})
+        return one.get("status", ""), one.get("reason", ""), one.get("message", "")
+
+    def is_well(self) -> bool:
+        """As the status says, and as it is."""
+        status = self.cluster.group.get("status") or {}
+        ready = {one["type"]: one["status"] for one in status.get("conditions", [])}.get("Ready")
+        is_current = status.get("observedGeneration") == self.cluster.group["metadata"]["generation"]
+        shards = self.cluster.group["spec"]["shards"]
+        return ready == "True" and is_current and all(self.cluster.master(one) for one in range(shards))
+
+    async def begun(self) -> Play:
+        await self.until(self.is_well, "the group begins")
+        return self

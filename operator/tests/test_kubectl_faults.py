@@ -1,0 +1,365 @@
+"""`kubectl gantry` where the way to the cluster breaks: nobody answers, somebody else, late, or with nonsense."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, final
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from gantry_cli.kube import ordering, waiting
+from gantry_cli.kube.cluster import Target, connect
+from gantry_cli.kube.plugin import cli
+from gantry_operator.objects import names
+from gantry_spec.manifest.annotations import FENCE, PROMOTE
+
+Object = dict[str, Any]
+Answer = tuple[int, bytes]
+UNSERVED: Answer = (404, b"404 page not found\n")
+GROUP: Object = {
+    "apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "spec": {"shards": 1, "slaves": 1},
+    "metadata": {"name": "orders", "namespace": "shop", "uid": "u-1", "resourceVersion": "7", "generation": 1},
+}  # fmt: skip
+
+
+@final
+class Answering(ThreadingHTTPServer):
+    """Whatever a test wants, over plain HTTP; it puts down what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answer: Callable[[str, str, bytes], Answer | None] = lambda method, path, body: UNSERVED
+        self.asked: list[tuple[str, str]] = []
+        self.bodies: list[Object] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Answering
+
+    def do_GET(self) -> None:
+        self._do(b"")
+
+    def do_PATCH(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.bodies.append(json.loads(body))
+        self._do(body)
+
+    def _do(self, body: bytes) -> None:
+        self.server.asked.append((self.command, self.path))
+        answer = self.server.answer(self.command, self.path.partition("?")[0], body)
+        if answer is None:
+            self.connection.close()
+            return
+        self.send_response(answer[0])
+        self.send_header("Content-Length", str(len(answer[1])))
+        self.end_headers()
+        self.wfile.write(answer[1])
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """To nobody."""
+
+
+@pytest.fixture
+def server() -> Iterator[Answering]:
+    with Answering() as made:
+        threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def kubeconfig(folder: Path, url: str) -> str:
+    """One with a token."""
+    document = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "clusters": [{"name": "c", "cluster": {"server": url}}],
+        "users": [{"name": "u", "user": {"token": "secret-of-jane"}}],
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}],
+    }  # fmt: skip
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+def kubectl(folder: Path, url: str, *words: str) -> Result:
+    """`kubectl gantry`, with no way to the cluster but this one."""
+    return CliRunner().invoke(cli, [words[0], "--kubeconfig", kubeconfig(folder, url), *words[1:]])
+
+
+def group_with(**changes: Any) -> bytes:
+    return json.dumps(GROUP | changes).encode()
+
+
+def served(path: str) -> Answer:
+    """The group, and nothing else is there."""
+    if path.endswith("/brokergroups/orders"):
+        return 200, group_with()
+    return 200, b'{"items": []}'
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        (UNSERVED, 3, "this cluster has no brokergroups.gantry.dev -- install the operator first"),
+        ((200, b"<html>log in</html>"), 1, "is this an API server?"),
+        ((200, b"[1]"), 1, "is this an API server?"),
+        ((500, b'{"kind":"Status","message":"etcd is away"}'), 1, "etcd is away (status 500)"),
+        ((401, b""), 1, "does not know you (401)"),
+        ((403, b'{"kind":"Status","message":"no"}'), 1, "you may not get brokergroups in namespace shop"),
+        (None, 1, "the API server does not answer"),
+    ],
+    ids=["no-definition", "a-proxy", "a-list", "broken", "unknown", "forbidden", "hung-up"],
+)  # fmt: skip
+def test_every_answer_that_is_none_is_one_line(
+    server: Answering, tmp_path: Path, answer: Answer | None, code: int, said: str
+) -> None:
+    """What it was and what to do; no traceback, no token."""
+    server.answer = lambda method, path, body: answer
+
+    result = kubectl(tmp_path, server.url, "status", "orders")
+
+    assert (result.exit_code, said in result.stderr, result.stderr.count("\n")) == (code, True, 1), result.stderr
+    assert "secret-of-jane" not in result.output
+
+
+def test_nobody_there_is_said_in_a_moment(tmp_path: Path) -> None:
+    """A port that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        result = kubectl(tmp_path, f"http://127.0.0.1:{taken.getsockname()[1]}", "explain", "orders")
+
+    assert result.exit_code == 1 and "the API server does not answer: Connection refused" in result.stderr
+
+
+def test_a_group_without_an_operator_says_so(server: Answering, tmp_path: Path) -> None:
+    """No status at all: nothing is made up of it, and `status` ends with 1, `explain` with a remedy."""
+    server.answer = lambda method, path, body: served(path)
+
+    status = kubectl(tmp_path, server.url, "status", "orders")
+    explain = kubectl(tmp_path, server.url, "explain", "orders")
+
+    assert status.exit_code == 1 and "no operator has written a status yet" in status.stdout
+    assert explain.exit_code == 1 and "nothing is known" in explain.stderr
+
+
+def test_a_status_of_another_version_is_shown_as_far_as_it_goes(server: Answering, tmp_path: Path) -> None:
+    """Fields that are missing, or of another kind, or new, and a spec that this version cannot read, break nothing."""
+    strange = {
+        "eachShard": [{"number": 0, "new": 1, "decision": None}, "what?"],
+        "conditions": {"a": 1},
+        "phase": "New",
+    }
+    spec = {"shards": 1, "invention": True}
+    server.answer = lambda method, path, body: (
+        (200, group_with(status=strange, spec=spec)) if path.endswith("/orders") else served(path)
+    )
+
+    result = kubectl(tmp_path, server.url, "status", "orders", "-O", "json")
+
+    document = json.loads(result.stdout)
+    assert (document["phase"], [one["number"] for one in document["shards"]]) == ("New", [0])
+
+
+def test_what_others_have_written_moves_no_terminal(server: Answering, tmp_path: Path) -> None:
+    """An event, a condition, an annotation with escape sequences, and with what would be markup, are shown as text."""
+    evil = "\x1b]0;owned\x07[/bold] [red]text[/red] \x1b[2J"
+    condition = {"type": "Available", "status": "False", "reason": "NoMaster", "message": evil}
+    event = {"reason": "Said", "message": evil, "type": "Normal", "lastTimestamp": "2026-01-01T00:00:00Z"}
+    metadata = GROUP["metadata"] | {"annotations": {"gantry.dev/promote": evil}}
+    shard = {"number": 0, "master": evil, "decision": {"action": evil, "blockedBy": [evil], "ifMasterDies": [evil]}}
+    status = {"phase": evil, "conditions": [condition], "eachShard": [shard]}
+
+    def answer(method: str, path: str, body: bytes) -> Answer:
+        if path.endswith("/events"):
+            return 200, json.dumps({"items": [event]}).encode()
+        return (200, group_with(status=status, metadata=metadata)) if path.endswith("/orders") else served(path)
+
+    server.answer = answer
+
+    screens = [kubectl(tmp_path, server.url, command, "orders").output for command in ("status", "explain")]
+    refused = kubectl(tmp_path, server.url, "promote", "orders", "0", "--timeout", "0.1")
+
+    for text in (*screens, refused.output):
+        assert "\x1b" not in text and "\x07" not in text
+    assert screens[0].count("[/bold] [red]text[/red]") >= 4
+    assert "[/bold] [red]text[/red]" in screens[1]
+
+
+def test_an_api_server_that_goes_away_is_waited_for(
+    server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order was left before; it stands, and what came of it is said when somebody answers again."""
+    monkeypatch.setattr(waiting, "POLL_S", 0.01)
+    gone: list[Answer | None] = [None, (503, b"{}"), (200, b"<html>"), None]
+
+    def answer(method: str, path: str, body: bytes) -> Answer | None:
+        if method == "PATCH":
+            server.answer = after
+            return 200, group_with()
+        return served(path)
+
+    def after(method: str, path: str, body: bytes) -> Answer | None:
+        if gone:
+            return gone.pop()
+        if "/leases/" in path:
+            return 403, b"{}"
+        shard = {"number": 0, "master": "orders-0-slave-0", "epoch": 4000}
+        return 200, group_with(status={"eachShard": [shard]})
+
+    server.answer = answer
+
+    result = kubectl(tmp_path, server.url, "promote", "orders", "0=2")
+
+    assert result.exit_code == 0, result.output
+    assert "orders-0-slave-0 is the master in epoch 4000" in result.stdout and gone == []
+
+
+def test_a_conflict_is_no_end_but_for_ever_it_is(server: Answering, tmp_path: Path) -> None:
+    """Somebody was faster each time: it is tried again from what there is then, and not without an end."""
+
+    def answer(method: str, path: str, body: bytes) -> Answer | None:
+        return (409, b'{"kind":"Status","message":"changed"}') if method == "PATCH" else served(path)
+
+    server.answer = answer
+
+    result = kubectl(tmp_path, server.url, "fence", "orders", "0")
+
+    assert result.exit_code == 1 and "changed" in result.stderr
+    assert len(server.bodies) == ordering.TRIES
+    heads = [body["metadata"] for body in server.bodies]
+    assert all(
+        (head["uid"], head["resourceVersion"], head["annotations"]) == ("u-1", "7", {FENCE: "0"}) for head in heads
+    )
+
+
+@pytest.mark.parametrize("answer", [None, (504, b"{}")], ids=["hung-up", "timed-out"])
+def test_an_order_that_nobody_has_answered_may_stand(server: Answering, tmp_path: Path, answer: Answer | None) -> None:
+    """It may have been done before the answer was lost: nothing is claimed, and it is not repeated."""
+    server.answer = lambda method, path, body: answer if method == "PATCH" else served(path)
+
+    result = kubectl(tmp_path, server.url, "promote", "orders", "0")
+
+    assert result.exit_code == 1 and "the order may stand: see `kubectl get bg/orders -n shop" in result.stderr
+    assert len(server.bodies) == 1
+
+
+def test_a_group_that_is_deleted_meanwhile_ends_the_waiting(
+    server: Answering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for what cannot come any more."""
+    monkeypatch.setattr(waiting, "POLL_S", 0.01)
+    absent = b'{"kind":"Status","message":"not found","details":{"name":"orders"}}'
+    server.answer = lambda method, path, body: (
+        (200, group_with()) if method == "PATCH" else (404, absent) if server.bodies else served(path)
+    )
+
+    result = kubectl(tmp_path, server.url, "promote", "orders", "0")
+
+    assert result.exit_code == 3 and "group shop/orders has been deleted" in result.stderr
+    assert PROMOTE in server.bodies[0]["metadata"]["annotations"]
+
+
+def test_no_secret_is_ever_asked_for(server: Answering, tmp_path: Path) -> None:
+    """Not even by a bundle of somebody who might."""
+    server.answer = lambda method, path, body: served(path)
+
+    assert kubectl(tmp_path, server.url, "bundle", "orders", "--to", str(tmp_path / "b.tar.gz")).exit_code == 0
+    assert kubectl(tmp_path, server.url, "status", "orders").exit_code == 1
+
+    paths = [path for _, path in server.asked]
+    assert len(paths) > 15 and not [path for path in paths if "secret" in path]
+
+
+# -- the way there -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def without_kubernetes() -> Iterator[None]:
+    """As on a machine of a broker."""
+    hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "kubernetes"}
+    try:
+        for name in hidden:
+            del sys.modules[name]
+        sys.modules["kubernetes"] = None  # type: ignore[assignment]  # what Python takes for "not to be found"
+        yield
+    finally:
+        del sys.modules["kubernetes"]
+        sys.modules.update(hidden)
+
+
+def test_without_the_package_its_name_is_said(server: Answering, tmp_path: Path) -> None:
+    """One line with what to install; commands for this machine never need it."""
+    with without_kubernetes():
+        result = kubectl(tmp_path, server.url, "status", "orders")
+        local = CliRunner().invoke(
+            __import__("gantry_cli.main", fromlist=["cli"]).cli, ["explain", "--data", str(tmp_path)]
+        )
+
+    assert result.exit_code == 1 and "pip install 'gantry-mq[kubernetes]'" in result.stderr
+    assert local.exit_code == 3 and "no group runs on" in local.stderr
+
+
+def test_without_any_kubeconfig_one_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an option, nor a variable, nor a file at home."""
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    result = CliRunner().invoke(cli, ["status", "orders"])
+
+    assert result.exit_code == 1 and "there is no kubeconfig" in result.stderr and "--kubeconfig" in result.stderr
+
+
+def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path) -> None:
+    """Not YAML, or without anything in it."""
+    for text in ("{", "apiVersion: v1\nkind: Config\n", "just a word"):
+        (tmp_path / "broken").write_text(text)
+        result = CliRunner().invoke(cli, ["status", "orders", "--kubeconfig", str(tmp_path / "broken")])
+        assert result.exit_code in (1, 3) and result.stderr.startswith("gantry: "), (
+            text,
+            result.output,
+            result.exception,
+        )
+
+
+def test_the_namespace_is_what_was_said_then_the_contexts_then_the_default(tmp_path: Path) -> None:
+    """As with kubectl."""
+    path = kubeconfig(tmp_path, "http://127.0.0.1:1")
+    text = Path(path).read_text()
+
+    assert connect(Target(path)).namespace == "shop"
+    assert connect(Target(path, namespace="bank")).namespace == "bank"
+    Path(path).write_text(text.replace("    namespace: shop\n", ""))
+    assert connect(Target(path)).namespace == "default"
+
+
+def test_pods_have_the_names_that_the_operator_gives_them() -> None:
+    """Two tables of the same names, in packages that may not import each other."""
+    from gantry_cli.kube import naming
+
+    assert (naming.GROUP_LABEL, naming.ROLE_LABEL, naming.COMPONENT_LABEL) == (
+        names.GROUP_LABEL, names.ROLE_LABEL, names.COMPONENT_LABEL
+    )  # fmt: skip
+    assert (naming.BROKER, naming.NAME_SERVER) == (names.BROKER, names.NAME_SERVER)
+    for shard, member in ((0, 1), (12, 2), (3, 10)):
+        pod = names.member_pod("orders-1", shard, member)
+        assert naming.pod_of("orders-1", shard, member) == pod
+        ours, theirs = naming.place_of("orders-1", pod), names.member_of("orders-1", pod)
+        assert (ours, theirs) == ((shard, member), (shard, member))
+    assert naming.lease_of("orders", 3) == names.shard_name("orders", 3)
+    for stranger in ("orders-1-0-master-1", "orders-1-nameserver-0", "other-0-master-0", "orders-1-0-slave-x"):
+        assert naming.place_of("orders-1", stranger) is None

@@ -1,0 +1,429 @@
+"""`kubectl gantry` and `gantry ... bg/GROUP` against a real API server: what is shown, ordered, packed and refused."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from api_server import api_server
+from kubectl_scene import BEHIND, EPOCH, PODS, SECRET, WROTE, Scene
+from scripted_kubelet import Outcome, scripted_kubelet
+
+from gantry_cli.kube import ordering, waiting
+from gantry_cli.kube.cluster import Cluster
+from gantry_cli.kube.documents import GroupLook, KubeExplainDocument, OrderDocument
+
+pytestmark = pytest.mark.needs_api_server
+
+LOOK = [{"apiGroups": ["gantry.dev"], "resources": ["brokergroups"], "verbs": ["get", "list"]}]
+PODS_TOO = [*LOOK, {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list"]}]
+LEASES_TOO = [*PODS_TOO, {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list"]}]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with scripted_kubelet() as kubelet, api_server(folder) as server:
+        scene = Scene(server, kubelet, folder)
+        scene.prepare()
+        yield scene
+
+
+@pytest.fixture
+def scene(cluster: Scene) -> Iterator[Scene]:
+    cluster.make_group()
+    yield cluster
+    cluster.drop_group()
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+def test_status_shows_what_every_sidecar_says_now(scene: Scene) -> None:
+    """The group's status beside what brokers say this moment, asked inside of their pods, and no Secret is needed."""
+    result = scene.kubectl("status", "orders", "-O", "json")
+    assert result.exit_code == 0, f"{result.output} {result.exc_info}"
+
+    look = msgspec.json.decode(result.stdout, type=GroupLook, strict=True)
+    assert result.exit_code == 0, result.output
+    assert [(one.pod, one.role, one.wrote, one.behind_bytes) for one in look.members] == [
+        (PODS[0], "MASTER", WROTE, 0), (PODS[1], "SLAVE", WROTE - BEHIND, BEHIND),
+        (PODS[2], "MASTER", WROTE, 0), (PODS[3], "SLAVE", WROTE - BEHIND, BEHIND),
+    ]  # fmt: skip
+    assert (look.phase, look.ready, look.name_servers, look.left_out) == ("Ready", "2/2", "1/1", [])
+    assert [ledger.risk("machine").bytes for ledger in look.ledgers] == [0, 0]  # type: ignore[arg-type]
+    assert [event.reason for event in look.events] == ["MasterPromoted"]
+    assert sorted(pod for pod, _, _ in scene.kubelet.ran) == sorted(PODS)
+
+
+def test_status_for_people_names_masters_risks_and_what_stands(scene: Scene) -> None:
+    """Tables and sentences, the same by `gantry status bg/orders`; an order that stands is shown."""
+    scene.annotate(promote="0=2@tuesday")
+
+    result, other = scene.kubectl("status", "orders"), scene.gantry("status", "bg/orders")
+
+    assert result.exit_code == other.exit_code == 0, result.output + other.output
+    for said in (result.stdout, other.stdout):
+        assert "group shop/orders (context admin): Ready, shards 2/2, name servers 1/1" in said
+        assert "orders-0-master-0" in said and "1000 B" in said
+        assert "shard 0: at risk if orders-0-master-0 lost its process 0 B, machine 0 B" in said
+        assert "asked for: gantry.dev/promote=0=2@tuesday" in said
+        assert "MasterPromoted" in said and "restarted 1 times" in said
+
+
+def test_the_only_group_of_a_namespace_need_not_be_named(scene: Scene) -> None:
+    """One: that. None: where there are some. Two: which?"""
+    other = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "bills"}, "spec": {}}
+
+    assert scene.kubectl("status", "-O", "json").exit_code == 0
+    nothing = scene.kubectl("status", namespace="bank")
+    scene.must("POST", "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups", other)
+    two = scene.kubectl("status")
+    scene.must("DELETE", "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups/bills")
+
+    assert nothing.exit_code == 3 and "groups are in namespace shop" in nothing.stderr
+    assert two.exit_code == 2 and "bills, orders" in two.stderr
+
+
+def test_a_shard_that_acknowledges_nothing_is_the_exit_code(scene: Scene) -> None:
+    """0 becomes 1, for scripts."""
+    scene.set_status(0, "orders-0-master-0", EPOCH, fenced="shards [0]")
+
+    result = scene.kubectl("status", "orders")
+
+    assert result.exit_code == 1 and "Available is False: Fenced" in result.stdout
+
+
+def test_one_who_hangs_costs_the_others_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod whose sidecar never answers, one that refuses, and one that is gone are named, and the rest is shown."""
+    monkeypatch.setattr("gantry_cli.kube.inside.ASK_S", 1.0)
+    scene.said = {PODS[1]: None}
+    inside = scene.run_inside
+
+    def run(pod: str, container: str, command: list[str]) -> Outcome | None:
+        return Outcome(b"", "gantry: the sidecar says no", 1) if pod == PODS[3] else inside(pod, container, command)
+
+    scene.kubelet.run = run
+    scene.must("DELETE", f"/api/v1/namespaces/shop/pods/{PODS[2]}?gracePeriodSeconds=0")
+
+    look = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json").stdout, type=GroupLook)
+
+    members = {one.pod: one for one in look.members}
+    assert members[PODS[0]].wrote == WROTE
+    assert "no answer from inside of the pod within 1 s" in (members[PODS[1]].fault or "")
+    assert members[PODS[2]].phase == "Missing"
+    assert "the sidecar says no" in (members[PODS[3]].fault or "")
+
+
+def test_explain_counts_by_the_functions_that_decide(scene: Scene) -> None:
+    """From what the sidecars say now: who would take over, how far he is, and what would be lost."""
+    result = scene.kubectl("explain", "orders", "-O", "json")
+
+    document = msgspec.json.decode(result.stdout, type=KubeExplainDocument, strict=True)
+    assert result.exit_code == 0, result.output
+    assert (document.source, document.left_out) == ("sidecars", [])
+    assert document.lines[:2] == [
+        "shard 0: if master 1 of epoch 3000 died now, member 2 would take over, and 0 bytes would be lost at most",
+        "  member 2: 1000 bytes behind",
+    ]
+    assert [(one.winner, one.loss_at_most) for one in document.outlook] == [(2, 0), (2, 0)]
+    assert "member 2 would take over" in scene.gantry("explain", "bg/orders").stdout
+
+
+def test_without_rights_the_status_of_the_group_is_shown_and_what_lacks_is_said(scene: Scene) -> None:
+    """Less and less: no programs in pods, no Leases, no pods at all; never an error while the group may be seen."""
+    scene.let(LEASES_TOO)
+    looking = scene.kubectl("status", "orders", context="jane")
+    explained = scene.kubectl("explain", "orders", context="jane")
+    scene.let(LOOK)
+    least = msgspec.json.decode(scene.kubectl("status", "orders", "-O", "json", context="jane").stdout, type=GroupLook)
+
+    assert looking.exit_code == 0 and "orders-0-master-0" in looking.stdout
+    assert "not seen: what the sidecars say now: you may not get pods/exec in namespace shop" in looking.stdout
+    assert "shard 0: as the operator wrote it" in explained.stdout
+    assert "this is what the operator has written last" in explained.stdout
+    assert (least.phase, least.members) == ("Ready", [])
+    assert "pods: you may not list pods in namespace shop" in least.left_out
+    assert all(ran[0] != "" for ran in scene.kubelet.ran) and len(scene.kubelet.ran) == 0
+
+
+def test_nobody_is_asked_inside_of_pods_when_that_is_not_wanted(scene: Scene) -> None:
+    """--no-exec, for clusters that watch who runs what where; its twin without asks everybody."""
+    left = scene.kubectl("status", "orders", "--no-exec")
+    assert scene.kubelet.ran == [] and "they were not to be asked" in left.stdout
+
+    scene.kubectl("status", "orders")
+    assert len(scene.kubelet.ran) == len(PODS)
+
+
+# -- orders ------------------------------------------------------------------------------------------------------------
+
+
+def obey(scene: Scene, member: int, epoch: int) -> None:
+    """As the operator: the Lease, the status, and the order is taken off."""
+    deadline = time.monotonic() + 30
+    while "gantry.dev/promote" not in scene.annotations():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    scene.crown(0, member, epoch)
+    scene.annotate(promote=None, accept_loss=None)
+    time.sleep(0.7)  # the status comes last: whoever believes the old one says that nothing has changed
+    scene.set_status(0, "orders-0-slave-0" if member == 2 else "orders-0-master-0", epoch)
+
+
+def test_promote_waits_until_the_new_master_is_named(scene: Scene) -> None:
+    """Not for the annotation to go only: the status of then still names the old one."""
+    with scene.meanwhile(lambda: obey(scene, 2, 4_000)):
+        result = scene.kubectl("promote", "orders", "0=2", "-O", "json")
+
+    document = msgspec.json.decode(result.stdout, type=OrderDocument, strict=True)
+    assert result.exit_code == 0, result.output
+    assert (document.master, document.epoch, document.is_done) == ("orders-0-slave-0", 4_000, True)
+    assert (document.before_master, document.before_epoch) == ("orders-0-master-0", EPOCH)
+
+
+def test_a_status_of_before_is_believed_without_the_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: whoever takes the status as it stands when the order is gone names the wrong master."""
+    monkeypatch.setattr(waiting.Waiting, "_is_written", lambda self, epoch: lambda document: True)
+
+    with scene.meanwhile(lambda: obey(scene, 2, 4_000)):
+        result = scene.kubectl("promote", "orders", "0", "-O", "json")
+
+    assert msgspec.json.decode(result.stdout, type=OrderDocument).master == "orders-0-master-0"
+
+
+def test_promote_says_when_somebody_else_became_the_master(scene: Scene) -> None:
+    """An order that was taken off is not an order that was done."""
+    with scene.meanwhile(lambda: obey(scene, 1, 5_000)):
+        result = scene.kubectl("promote", "orders", "0=2")
+
+    assert result.exit_code == 1
+    assert "the order was taken off, and orders-0-master-0 is the master in epoch 5000" in result.stderr
+
+
+def test_an_order_that_is_not_obeyed_stands_and_says_what_it_waits_for(scene: Scene) -> None:
+    """After the time is over; what blocks is the operator's own word. A new order for the shard takes its place."""
+    scene.set_status(0, "orders-0-master-0", EPOCH, blockedBy=["member 2 lacks 1000 bytes"])
+
+    result = scene.kubectl("promote", "orders", "0", "--timeout", "1")
+    first = scene.annotations()["gantry.dev/promote"]
+    again = scene.gantry("promote", "bg/orders", "0=2", "--timeout", "0", "--accept-loss", "64Mi")
+
+    assert result.exit_code == 1
+    assert "not done after 1 s: shard 0: waits: member 2 lacks 1000 bytes -- the order stands" in result.stderr
+    assert first.startswith("0@")
+    assert again.exit_code == 0 and "the order is left" in again.stdout
+    found = scene.annotations()
+    assert found["gantry.dev/promote"].startswith("0=2@") and "," not in found["gantry.dev/promote"]
+    assert found["gantry.dev/accept-loss"] == "64Mi"
+
+
+def test_an_order_stands_beside_those_for_other_shards(scene: Scene) -> None:
+    """Neither takes the other away; one that accepts another loss has to wait."""
+    scene.annotate(promote="1=2@monday", accept_loss="0")
+
+    assert scene.kubectl("promote", "orders", "0", "--timeout", "0").exit_code == 0
+    refused = scene.kubectl("promote", "orders", "0", "--timeout", "0", "--accept-loss", "any")
+
+    assert scene.annotations()["gantry.dev/promote"].startswith("1=2@monday,0@")
+    assert refused.exit_code == 1 and "an order for shard 1 stands, which accepts 0" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("promote", "orders", "7"), 3, "there is no shard 7 -- the shards are 0, 1"),
+        (("promote", "orders", "0=9"), 3, "there is no member 9"),
+        (("promote", "orders", "first"), 2, "is no order"),
+        (("promote", "orders", "0", "1"), 2, "too much was typed"),
+        (("promote", "orders", "0", "--accept-loss", "much"), 1, "gantry.dev/accept-loss"),
+        (("fence", "orders", "5"), 3, "there is no shard 5"),
+        (("fence", "orders", "all"), 2, "is no shard"),
+        (("fence", "orders", "0", "--lift"), 3, "shard 0 is not fenced"),
+        (("status", "pods/orders"), 2, "names no group"),
+    ],
+)
+def test_orders_that_cannot_be_meant_are_refused(scene: Scene, words: tuple[str, ...], code: int, said: str) -> None:
+    """Before anything is left in the cluster."""
+    result = scene.kubectl(*words)
+
+    assert result.exit_code == code and said in result.output
+    assert not [name for name in scene.annotations() if name.startswith("gantry.dev/")]
+
+
+def test_fence_waits_until_the_operator_says_that_it_stands(scene: Scene) -> None:
+    """Put beside other fences, taken from among them, and done when the condition says so for this shard."""
+    scene.annotate(fence="1")
+    scene.set_status(0, "orders-0-master-0", EPOCH, fenced="shards [1]")
+
+    def until(text: str | None, fenced: str) -> None:
+        deadline = time.monotonic() + 30
+        while scene.annotations().get("gantry.dev/fence") != text:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.7)
+        scene.set_status(0, "orders-0-master-0", EPOCH, fenced=fenced)
+
+    with scene.meanwhile(lambda: until("0,1", "shards [0, 1]")):
+        fenced = scene.gantry("fence", "bg/orders", "0")
+    assert scene.annotations()["gantry.dev/fence"] == "0,1"
+    with scene.meanwhile(lambda: until("1", "shards [1]")):
+        lifted = scene.kubectl("fence", "orders", "0", "--lift", "-O", "json")
+
+    assert fenced.exit_code == 0 and "shard 0 takes no sends, and keeps its master" in fenced.stdout
+    assert lifted.exit_code == 0, lifted.output
+    assert msgspec.json.decode(lifted.stdout, type=OrderDocument).message == "shard 0 is fenced no more"
+    assert scene.annotations()["gantry.dev/fence"] == "1"
+
+
+def test_restore_gives_nothing_up_before_somebody_says_so(scene: Scene) -> None:
+    """It says what the operator waits for, and leaves an order with --yes only; a shard with a master needs none."""
+    refused = scene.kubectl("restore", "orders", "0", "--yes")
+    scene.set_status(0, "", 0, blockedBy=["it comes back from its volumes, and something may lack: member 2"])
+    careful = scene.gantry("restore", "bg/orders", "0")
+    before = scene.annotations()
+
+    def begin() -> None:
+        deadline = time.monotonic() + 30
+        while scene.annotations().get("gantry.dev/restore") != "0":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        scene.crown(0, 2, 7_000)
+        scene.annotate(restore=None)
+        time.sleep(0.7)
+        scene.set_status(0, "orders-0-slave-0", 7_000)
+
+    with scene.meanwhile(begin):
+        result = scene.kubectl("restore", "orders", "0", "--yes", "-O", "json")
+
+    assert refused.exit_code == 1 and "there is nothing to restore" in refused.stderr
+    assert careful.exit_code == 1 and "something may lack: member 2 -- say --yes" in careful.stderr
+    assert not [name for name in before if name.startswith("gantry.dev/")]
+    document = msgspec.json.decode(result.stdout, type=OrderDocument, strict=True)
+    assert (document.master, document.epoch, document.before_master) == ("orders-0-slave-0", 7_000, "")
+
+
+@pytest.mark.parametrize("compares", [True, False], ids=["compared", "twin"])
+def test_whoever_is_faster_is_not_overwritten(scene: Scene, monkeypatch: pytest.MonkeyPatch, compares: bool) -> None:
+    """An order that comes between reading and writing stays: the patch is for the version that was read."""
+    if not compares:
+        patch = Cluster.patch
+
+        def careless(self: Cluster, kind: Any, name: str, change: Any) -> Any:
+            return patch(self, kind, name, {"metadata": {"annotations": change["metadata"]["annotations"]}})
+
+        monkeypatch.setattr(Cluster, "patch", careless)
+    real, others = ordering.with_promotion, ["1=2@faster"]
+
+    def slow(*arguments: Any) -> Any:
+        change = real(*arguments)
+        if others:
+            scene.annotate(promote=others.pop(), accept_loss="0")
+        return change
+
+    monkeypatch.setattr(ordering, "with_promotion", slow)
+
+    assert scene.kubectl("promote", "orders", "0", "--timeout", "0").exit_code == 0
+    assert scene.annotations()["gantry.dev/promote"].startswith("1=2@faster,0@" if compares else "0@")
+
+
+# -- bundle ------------------------------------------------------------------------------------------------------------
+
+
+def packed(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as archive:
+        return {one.name.removeprefix("gantry-bundle/"): archive.extractfile(one).read()  # type: ignore[union-attr]
+                for one in archive.getmembers()}  # fmt: skip
+
+
+def test_a_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path) -> None:
+    """Objects, events, logs of now and of before, what sidecars pack, the operator; what looks like a secret is out."""
+    scene.kubelet.log = lambda pod, container, is_previous: (
+        f"{'before' if is_previous else 'now'} {container}\nAuthorization: Bearer {SECRET}\ntoken={SECRET}\n"
+    )
+    file = tmp_path / "orders.tar.gz"
+
+    result = scene.kubectl("bundle", "orders", "--to", str(file))
+
+    assert result.exit_code == 0 and str(file) in result.stdout, result.output
+    found = packed(file)
+    assert {"group.yaml", "look.json", "events.yaml", "versions.json", "objects/configmaps/orders-0.yaml",
+            "objects/leases/orders-0.yaml", "operator/pods/gantry-operator-1.yaml", "nodes/machine-1.yaml",
+            "operator/logs/gantry-operator-1/operator.log"} <= set(found)  # fmt: skip
+    for pod in PODS:
+        assert found[f"logs/{pod}/broker.log"].startswith(b"now broker")
+        assert found[f"logs/{pod}/broker.previous.log"].startswith(b"before broker")
+        assert found[f"logs/{pod}/sidecar.log"].startswith(b"now sidecar")
+        assert found[f"sidecars/{pod}.tar.gz"].endswith(bytes(range(256)))
+    assert "MasterPromoted" in found["events.yaml"].decode()
+    assert "fileReservedTime=72" in found["objects/configmaps/orders-0.yaml"].decode()
+    assert not [name for name, data in found.items() if SECRET.encode() in data or "secret" in name]
+    assert json.loads(found["versions.json"])["api_server"]["major"] == "1"
+    assert [line for line in found["left-out.txt"].decode().splitlines() if "monitor" in line] == []
+
+
+def test_without_scrubbing_a_bundle_has_secrets_in_it(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: what is looked for above is there to be found."""
+    monkeypatch.setattr("gantry_cli.kube.packing.scrubbed", lambda value: value)
+    file = tmp_path / "orders.tar.gz"
+
+    assert scene.kubectl("bundle", "orders", "--to", str(file)).exit_code == 0
+
+    assert [name for name, data in packed(file).items() if SECRET.encode() in data] == [
+        "objects/configmaps/orders-0.yaml"
+    ]
+
+
+def test_a_bundle_without_rights_names_what_lacks(scene: Scene, tmp_path: Path) -> None:
+    """What may be seen is in it."""
+    scene.let(LOOK)
+    file = tmp_path / "orders.tar.gz"
+
+    result = scene.kubectl("bundle", "orders", "--to", str(file), context="jane")
+
+    found = packed(file)
+    assert result.exit_code == 0
+    assert yaml.safe_load(found["group.yaml"])["metadata"]["name"] == "orders"
+    left_out = found["left-out.txt"].decode()
+    assert "pods: you may not list pods in namespace shop" in left_out
+    assert "the operator's pods: you may not list pods in namespace gantry-system" in left_out
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_there_is_said_with_what_is(scene: Scene) -> None:
+    """A name that is written like another, another namespace, another context, another kubeconfig."""
+    near = scene.kubectl("status", "oders")
+    elsewhere = scene.kubectl("status", "orders", namespace="bank")
+    context = scene.kubectl("status", "orders", context="jan")
+    missing = scene.folder / "nowhere"
+    file = scene.kubectl("status", "orders", "--kubeconfig", str(missing))
+
+    assert near.exit_code == 3 and "no group oders in namespace shop -- did you mean orders?" in near.stderr
+    assert elsewhere.exit_code == 3 and "it is in namespace shop: name it with --namespace" in elsewhere.stderr
+    assert context.exit_code == 3 and "no context 'jan'" in context.stderr and "did you mean jane?" in context.stderr
+    assert file.exit_code == 3 and f"there is no kubeconfig at {missing}" in file.stderr
+
+
+def test_what_is_not_allowed_is_named_with_verb_and_kind(scene: Scene) -> None:
+    """Reading, ordering, and somebody whom the cluster does not know."""
+    scene.let([])
+    read = scene.kubectl("status", "orders", context="jane")
+    scene.let(PODS_TOO)
+    order = scene.kubectl("promote", "orders", "0", context="jane")
+    unknown = scene.kubectl("status", "orders", context="stranger")
+
+    assert read.exit_code == 1 and "you may not get brokergroups in namespace shop" in read.stderr
+    assert order.exit_code == 1 and "you may not patch brokergroups in namespace shop" in order.stderr
+    assert unknown.exit_code == 1 and "does not know you (401)" in unknown.stderr
+    assert not [name for name in scene.annotations() if name.startswith("gantry.dev/")]

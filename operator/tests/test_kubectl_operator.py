@@ -1,0 +1,145 @@
+"""`kubectl gantry` and the real operator: what one leaves, the other obeys, and what the other writes, one understands.
+
+The cluster is the model one with its judge, over real HTTP; the operator's loop runs while the command waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+from click.testing import CliRunner, Result
+from kubectl_scene import write_kubeconfig
+from operator_world.cluster import GROUP, NAMESPACE
+from operator_world.http_kubernetes import TOKEN, HttpKubernetes
+from operator_world.play import SYNC, Play
+from test_operator_withheld import lost_without_proof
+
+from gantry_cli.kube.documents import GroupLook, KubeExplainDocument, OrderDocument
+from gantry_cli.kube.plugin import cli
+from gantry_spec.manifest.annotations import PROMOTE
+
+
+class Person:
+    """Somebody at a terminal, and a cluster that goes on meanwhile."""
+
+    def __init__(self, play: Play, kubeconfig: Path) -> None:
+        self.play = play
+        self.kubeconfig = kubeconfig
+
+    async def types(self, command: str, *words: str) -> Result:
+        """One command, to its end."""
+        where = ["--kubeconfig", str(self.kubeconfig), "-n", NAMESPACE]
+        typed = asyncio.create_task(asyncio.to_thread(CliRunner().invoke, cli, [command, *where, *words]))
+        while not typed.done():
+            await self.play.turn()
+            await asyncio.sleep(0.01)
+        return await typed
+
+
+@asynccontextmanager
+async def person_at(play: Play, folder: Path) -> AsyncIterator[Person]:
+    """With a kubeconfig for the model cluster."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", HttpKubernetes(play.cluster.api).answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    kubeconfig = folder / "kubeconfig"
+    write_kubeconfig(kubeconfig, f"http://{host}:{port}")
+    kubeconfig.write_text(kubeconfig.read_text().replace("a-token-of-an-administrator", TOKEN))
+    try:
+        yield Person(play, kubeconfig)
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_promotion_is_obeyed_and_seen(tmp_path: Path) -> None:
+    """The role is where it was ordered when the command says so, by the brokers themselves; and back again."""
+    play = await Play(SYNC).begun()
+    async with person_at(play, tmp_path) as person:
+        there = await person.types("promote", GROUP, "0=2", "-O", "json")
+        after_first = play.cluster.master(0)
+        back = await person.types("promote", GROUP, "0=1", "-O", "json")
+
+    assert there.exit_code == back.exit_code == 0, there.output + back.output
+    first, second = (msgspec.json.decode(one.stdout, type=OrderDocument) for one in (there, back))
+    assert (first.before_master, first.master, after_first) == (f"{GROUP}-0-master-0", f"{GROUP}-0-slave-0", 2)
+    assert (second.master, play.cluster.master(0)) == (f"{GROUP}-0-master-0", 1)
+    assert first.before_epoch < first.epoch == second.before_epoch < second.epoch
+    assert PROMOTE not in play.cluster.group["metadata"].get("annotations", {})
+
+
+async def test_a_promotion_that_would_lose_something_waits_and_says_why(tmp_path: Path) -> None:
+    """Of a slave that is cut off: nothing is moved, the operator's reason is said, and the order stands."""
+    play = await Play(SYNC).begun()
+    play.cluster.cut(play.cluster.node_of(0, 2))
+    async with person_at(play, tmp_path) as person:
+        result = await person.types("promote", GROUP, "0=2", "--timeout", "3")
+
+    assert result.exit_code == 1 and "not done after 3 s: shard 0: " in result.stderr, result.output
+    assert "waits: " in result.stderr and "the order stands" in result.stderr
+    assert play.cluster.group["metadata"]["annotations"][PROMOTE].startswith("0=2@")
+
+
+async def test_what_the_operator_writes_is_shown(tmp_path: Path) -> None:
+    """Status and explanation, without a single sidecar asked."""
+    play = await Play(SYNC).begun()
+    async with person_at(play, tmp_path) as person:
+        status = await person.types("status", GROUP, "--no-exec", "-O", "json")
+        explained = await person.types("explain", "--no-exec", "-O", "json")
+
+    look = msgspec.json.decode(status.stdout, type=GroupLook)
+    assert status.exit_code == 0 and (look.phase, look.ready, look.generation) == (
+        "Ready",
+        "1/1",
+        look.observed_generation,
+    )
+    assert [(one.pod, one.label, one.phase) for one in look.members] == [
+        (f"{GROUP}-0-master-0", "master", "Running"), (f"{GROUP}-0-slave-0", "slave", "Running")
+    ]  # fmt: skip
+    assert [(one.master, one.in_sync, one.is_durability_met) for one in look.shards] == [
+        (f"{GROUP}-0-master-0", 1, True)
+    ]
+    document = msgspec.json.decode(explained.stdout, type=KubeExplainDocument)
+    assert document.source == "status" and "member 2 would take over" in document.lines[0]
+
+
+async def test_a_fence_stands_when_the_command_says_so(tmp_path: Path) -> None:
+    """The master takes no send any more, by its own word; lifted, it takes them again."""
+    play = await Play(SYNC).begun()
+    async with person_at(play, tmp_path) as person:
+        fenced = await person.types("fence", GROUP, "0")
+        is_closed = play.cluster.shards[0].said(1)["is_draining"]
+        status = await person.types("status", GROUP, "--no-exec")
+        lifted = await person.types("fence", GROUP, "0", "--lift")
+        await play.until(play.is_well, "it takes sends again")
+
+    assert fenced.exit_code == lifted.exit_code == 0, fenced.output + lifted.output
+    assert "shard 0 takes no sends, and keeps its master" in fenced.stdout and is_closed
+    assert status.exit_code == 1 and "Available is False: Fenced" in status.stdout
+    assert "asked for: gantry.dev/fence=0" in status.stdout
+    assert "shard 0 is fenced no more" in lifted.stdout
+    assert not play.cluster.shards[0].said(1)["is_draining"]
+    assert play.cluster.master(0) == 1
+
+
+async def test_a_lost_group_is_restored_when_somebody_gives_up_what_lacks(tmp_path: Path) -> None:
+    """The operator's question is what the command asks; with --yes the furthest that is there becomes the master."""
+    play = await lost_without_proof()
+    async with person_at(play, tmp_path) as person:
+        asked = await person.types("restore", GROUP, "0")
+        is_begun = bool(play.cluster.shards[0].masters())
+        play.cluster.shards[0].judge.safe.clear()  # given up by that person
+        done = await person.types("restore", GROUP, "0", "--yes", "-O", "json")
+
+    assert asked.exit_code == 1 and "it comes back from its volumes, and something may lack" in asked.stderr
+    assert not is_begun
+    assert done.exit_code == 0, done.output
+    assert msgspec.json.decode(done.stdout, type=OrderDocument).master == f"{GROUP}-0-slave-1"
+    assert play.cluster.master(0) == 3

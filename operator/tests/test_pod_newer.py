@@ -1,0 +1,229 @@
+"""An operator that is newer than a pod's image: what the image does not know is left out and named, and the pod runs.
+
+Each server alone still refuses what it does not know, since a typing error must not become a default.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gantry_admin.__main__ import parsed
+from gantry_admin.upkeep import understood
+from gantry_broker.errors import ConfigCorrupt
+from gantry_broker.settings import SettingsError, broker_settings, unknown_keys
+from gantry_broker.testing.local import running_broker
+from gantry_broker.testing.ports import free_ports
+from gantry_cli.main import cli
+from gantry_nameserver.settings import NameServerSettings, with_entries
+from gantry_nameserver.settings import SettingsError as NameServerSettingsError
+
+TOMORROW = {"settingOfTomorrow": "1"}
+TOLERANT = {"ignoreUnknownSettings": "true"}
+SIDECAR = ["--page", "p", "--control", "c", "--store", "s"]
+NEWER_OPTIONS = ["--option-of-tomorrow", "value", "--other=secret", "--pag", "z"]
+Started = Callable[..., "Container"]
+
+
+# -- what each server reads --------------------------------------------------------------------------------------------
+
+
+def test_a_broker_leaves_out_what_it_does_not_know_only_when_told() -> None:
+    """Everything else of the same file holds, and a value that is wrong is refused all the same."""
+    tolerant = broker_settings({**TOMORROW, **TOLERANT, "brokerName": "orders-0"})
+
+    assert (tolerant.broker_name, unknown_keys(tolerant.given)) == ("orders-0", ["settingOfTomorrow"])
+    with pytest.raises(SettingsError, match="settingOfTomorrow is not a setting"):
+        broker_settings(TOMORROW)
+    with pytest.raises(SettingsError, match="settingOfTomorrow is not a setting"):
+        broker_settings({**TOMORROW, "ignoreUnknownSettings": "false"})
+    with pytest.raises(SettingsError, match="listenPort=soon"):
+        broker_settings({**TOLERANT, "listenPort": "soon"})
+
+
+def test_a_name_server_leaves_out_what_it_does_not_know_only_when_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Named in the log."""
+    entries = {**TOMORROW, "listenPort": "19876"}
+
+    settings = with_entries(NameServerSettings(), {**entries, **TOLERANT})
+
+    assert settings.listen_port == 19876
+    assert [vars(record)["key"] for record in caplog.records] == ["settingOfTomorrow"]
+    assert with_entries(settings, {**TOMORROW, "listenPort": "29876"}).listen_port == 29876, "changed at run time"
+    with pytest.raises(NameServerSettingsError, match="settingOfTomorrow"):
+        with_entries(NameServerSettings(), entries)
+
+
+def test_a_sidecar_leaves_out_options_only_when_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their values are not named; the beginning of an option's name is not the option."""
+    options, left_out = parsed(["--ignore-unknown", *NEWER_OPTIONS, *SIDECAR])
+
+    assert (str(options.page), str(options.store)) == ("p", "s")
+    assert left_out == ["--option-of-tomorrow", "--other", "--pag"]
+    with pytest.raises(SystemExit):
+        parsed([*NEWER_OPTIONS, *SIDECAR])
+    assert "unrecognized arguments: --option-of-tomorrow" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parsed(["--ignore-unknown", *SIDECAR, "--max-lag", "much"])
+
+
+def test_topics_are_kept_though_the_file_says_more_of_them() -> None:
+    """Fields of tomorrow are left out at every level; one that is wrong is refused."""
+    text = b'{"topics": [{"name": "a", "queues": 3, "order": true}], "groups": [{"name": "g"}], "users": []}'
+
+    wanted, left_out = understood(text)
+
+    assert [(topic.name, topic.queues) for topic in wanted.topics] == [("a", 3)]
+    assert [group.name for group in wanted.groups] == ["g"]
+    assert left_out == ["topics.order", "users"]
+    for wrong in (b'{"topics": [{"name": "a", "queues": "3"}]}', b'{"topics": [1]}', b"[]", b"{"):
+        with pytest.raises(ValueError, match=r".+"):
+            understood(wrong)
+
+
+@pytest.mark.parametrize(("is_tolerant", "batch"), [("true", "64"), ("false", "32")], ids=["pod", "alone"])
+async def test_a_file_of_settings_of_a_newer_operator_holds_as_far_as_it_is_known(
+    is_tolerant: str, batch: str, tmp_path: Path
+) -> None:
+    """Also a key that only a newer broker takes from there; without the order the file is used as a whole or not."""
+    path = tmp_path / "live.conf"
+    path.write_text("maxPullBatchSize=64\nsettingOfTomorrow=1\nflushDiskType=SYNC_FLUSH\n")
+    async with running_broker(
+        tmp_path / "store", liveSettingsPath=str(path), ignoreUnknownSettings=is_tolerant, maxPullBatchSize="32"
+    ) as broker:
+        now = broker.core.live.now.effective()
+
+    assert (now["maxPullBatchSize"], now["flushDiskType"]) == (batch, "ASYNC_FLUSH")
+
+
+@pytest.mark.parametrize("is_tolerant", [True, False], ids=["pod", "alone"])
+async def test_a_broker_of_yesterday_starts_with_what_one_of_today_was_told_at_run_time(
+    is_tolerant: bool, tmp_path: Path
+) -> None:
+    """The way back to an older image: what an administrator had changed holds, as far as it is known."""
+    path = tmp_path / "store" / "config" / "liveSettings.json"
+    path.parent.mkdir(parents=True)
+    settings = {"maxPullBatchSize": "64", "settingOfTomorrow": "1"}
+    path.write_text(
+        json.dumps({"settings": settings, "dataVersion": {"counter": 2, "stateVersion": 0, "timestamp": 1}})
+    )
+
+    if is_tolerant:
+        async with running_broker(tmp_path / "store", ignoreUnknownSettings="true") as broker:
+            assert broker.core.live.changed == {"maxPullBatchSize": "64"}
+    else:
+        with pytest.raises(ConfigCorrupt, match="settingOfTomorrow"):
+            async with running_broker(tmp_path / "store"):
+                pass
+
+
+# -- the first process of a container ----------------------------------------------------------------------------------
+
+
+class Container:
+    """`gantry pod ...`, and what it has said."""
+
+    def __init__(self, words: list[str], variables: dict[str, str]) -> None:
+        self.said = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gantry_cli", "pod", *words],
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def wait_said(self, *texts: str) -> None:
+        """Until it has said all of them."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + 60
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while not all(text in self.said for text in texts):
+                assert selector.select(deadline - time.monotonic()), self.said
+                data = os.read(self.process.stdout.fileno(), 65536)
+                assert data, self.said
+                self.said += data.decode()
+
+    def end(self) -> int:
+        """In order; its exit code."""
+        self.process.terminate()
+        rest, _ = self.process.communicate(timeout=60)
+        self.said += rest.decode()
+        return self.process.returncode
+
+
+@pytest.fixture
+def started() -> Iterator[Started]:
+    """Starts one that is gone after the test."""
+    made: list[Container] = []
+
+    def start(*words: str, **variables: str) -> Container:
+        made.append(Container(list(words), variables))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.process.kill()
+        one.process.communicate()
+
+
+def test_a_name_server_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
+    """With an option and a setting of tomorrow."""
+    port, alive = free_ports(2)
+    container = started(
+        *("nameserver", "--option-of-tomorrow", "value", "--data", f"{tmp_path}/data", "--run", str(tmp_path)),
+        *("--alive", str(alive), "--other=secret"),
+        GANTRY_NAMESERVER_CONF=f"listenPort={port}\nsettingOfTomorrow=1\n",
+    )
+
+    container.wait_said("name server listening on", "settingOfTomorrow", "--option-of-tomorrow, --other")
+
+    assert container.end() == 0
+    assert "secret" not in container.said
+
+
+def test_a_sidecar_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
+    """With an option of tomorrow and its value."""
+    port, log_port = free_ports(2)
+    (tmp_path / "store").mkdir()
+    container = started(
+        *("sidecar", "--group", str(tmp_path), "--", "--page", f"{tmp_path}/status", "--option-of-tomorrow", "secret"),
+        *("--control", f"{tmp_path}/socket", "--store", f"{tmp_path}/store"),
+        *("--listen", f"127.0.0.1:{port}", "--log-listen", f"127.0.0.1:{log_port}"),
+    )
+
+    container.wait_said("left out that this version does not know: --option-of-tomorrow", "listening")
+
+    assert container.end() == 0
+    assert "secret" not in container.said
+
+
+def test_a_broker_of_a_newer_operator_runs(started: Started, tmp_path: Path) -> None:
+    """With an option and a setting of tomorrow; without a pod's tolerance the same settings are refused."""
+    port, ha, alive = free_ports(3)
+    (tmp_path / "addresses.json").write_text('{"orders-0-master-0": "127.0.0.1", "orders-0": "127.0.0.1"}')
+    conf = (
+        f"brokerName=orders-0\nbindAddress=127.0.0.1\nlistenPort={port}\nfastListenPort=-1\nhaListenPort={ha}\n"
+        f"storePathRootDir={tmp_path}/store\nmappedFileSizeCommitLog=8388608\nroleAtStart=UNASSIGNED\n"
+        "brokerRole=SYNC_MASTER\nsettingOfTomorrow=1\n"
+    )
+    container = started(
+        *("broker", "--run", str(tmp_path), "--alive", str(alive), "--option-of-tomorrow"),
+        POD_NAME="orders-0-master-0", POD_NAMESPACE="shop", GANTRY_BROKER_CONF=conf,
+    )  # fmt: skip
+
+    container.wait_said("broker listening on", "settingOfTomorrow", "--option-of-tomorrow")
+
+    assert container.end() == 0
+    refused = CliRunner().invoke(cli, ["pod", "broker", "--still", "soon", "--option-of-tomorrow"])
+    assert refused.exit_code == 2, "a known option with a wrong value is refused"
