@@ -65,10 +65,7 @@ asyncio.run(ask())
 """
 
 ASK_SIDECAR: Final = """
-import json, pathlib, urllib.request
-token = pathlib.Path("/etc/gantry/sidecar/read-tokens").read_text().strip().partition(":")[2]
-request = urllib.request.Request("http://127.0.0.1:8080/v1/status", headers={"Authorization": f"Bearer {token}"})
-status = json.load(urllib.request.urlopen(request, timeout=10))
+import json, pathlib, ssl, urllib.request
 words = []
 for place in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
     try:
@@ -77,6 +74,11 @@ for place in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         continue
     if found[1:3] == ["-m", "gantry_admin"]:
         words = found
+token = pathlib.Path("/etc/gantry/sidecar/read-tokens").read_text().strip().partition(":")[2]
+url = ("https" if "--tls-cert" in words else "http") + "://127.0.0.1:8080/v1/status"
+anybody = ssl._create_unverified_context()
+request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+status = json.load(urllib.request.urlopen(request, timeout=10, context=anybody))
 print(json.dumps({"status": status, "arguments": words}))
 """
 
