@@ -16,6 +16,7 @@ from gantry_cluster.cli import commands
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.errors import ApiRefused, ClusterError, CommandFailed
 from gantry_cluster.foreign import ForeignCluster, NotOurs, opened
+from gantry_cluster.groups import install_operator
 from gantry_cluster.image_names import IMAGE, Images
 from gantry_cluster.pods import Namespace
 from gantry_cluster.spaces import Spaces
@@ -163,6 +164,18 @@ def test_a_namespace_that_was_there_is_not_ended_with_a_test(monkeypatch: pytest
     spaces.end()
 
     assert ended == ["ours"]
+
+
+def test_the_chart_is_told_the_images_as_words(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tag may look like a number, and the chart takes none."""
+    monkeypatch.setenv("ANSWERS", json.dumps(READY | {foreign.OURS[0]: {"kind": "Namespace"}}))
+
+    with opened(CHOICE) as cluster:
+        install_operator(cluster, None)
+
+    [line] = [line for line in told() if line.startswith("helm ")]
+    for value in IMAGES.chart_values():
+        assert f" --set-string {value}" in line
 
 
 # -- kind ----------------------------------------------------------------------------------------------------------
