@@ -68,6 +68,7 @@ class DrainBody(OrderBody):
 
     timeout_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = 30_000
     withdraw: Annotated[bool, Field(strict=True)] = False
+    goes_on: Annotated[bool, Field(strict=True)] = False
 
 
 class PromisedDocument(Document):

@@ -126,6 +126,9 @@ class Report(Part, frozen=True):
     master again and has all that this one had."""
 
     is_draining: bool = False
+    is_withdrawn: bool = False
+    """Whether clients can send nothing to it, and are told so; its log may go on."""
+
     is_crash_safe: bool | None = None
     """Whether what is only in the write buffer survives its process."""
 

@@ -213,8 +213,10 @@ class World(Fleet):
                 broker.follow(epoch, master)
             case act.Fence(epoch=epoch):
                 broker.fence(epoch)
-            case act.Drain() | act.Withdraw():
+            case act.Drain():
                 broker.drain()
+            case act.Withdraw(goes_on=goes_on):
+                broker.drain(withdraw=True, goes_on=goes_on)
             case _:
                 raise AssertionError(f"no order: {action}")
 

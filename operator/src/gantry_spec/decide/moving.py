@@ -43,7 +43,7 @@ def voluntary(view: View, master: Report) -> list[Action]:
         who = f"member {intent.to} is" if intent.to else "no slave is"
         actions.append(Wait(shard=view.shard.number, why=f"{intent.why}, and {who} near enough to take the role"))
     restarts = _slave_restarts(view, master) or _master_restart(view, master)
-    if master.is_draining and not restarts:
+    if (master.is_draining or master.is_withdrawn) and not restarts:
         reign = view.reign
         actions.append(Resume(shard=view.shard.number, member=reign.master, epoch=reign.epoch, electable=reign.numbers))
     return actions + restarts
