@@ -11,11 +11,15 @@ from typing import final
 
 import pytest
 from gantry_cluster import look, making, our_images
+from gantry_cluster.choice import chosen
 from gantry_cluster.cluster import Cluster, Plan, find
+from gantry_cluster.demands import MARKER, Chosen, needs
 from gantry_cluster.errors import NoCluster
-from gantry_cluster.groups import has_operator, install_operator
+from gantry_cluster.groups import has_operator, install_operator, remove_operator
 from gantry_cluster.places import Folder, default_folder
 from gantry_cluster.spaces import Spaces
+
+from gantry_broker.testing.requirements_plugin import demand
 
 LOCK = Path("/run/lock/gantry-cluster-tests")
 KEEP = "GANTRY_KEEP_CLUSTER"
@@ -24,19 +28,35 @@ NODES = 3
 HUGE_PAGES = 32
 
 
+CHOSEN = pytest.StashKey[Chosen]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Which cluster was chosen, and the marker of tests that run on it."""
+    config.addinivalue_line("markers", f"{MARKER}(capability, ...): skipped, and counted, where the cluster cannot")
+    chosen_here = config.stash[CHOSEN] = Chosen(chosen(os.environ))
+    config.add_cleanup(chosen_here.close)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture."""
+    demand(item, needs(item, item.config.stash[CHOSEN]))
+
+
 @final
 class SharedCluster:
     """The cluster with the operator that all tests of groups share; ended before another test wants the machine."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, chosen_here: Chosen) -> None:
         self._folder = folder
+        self._chosen = chosen_here
         self._end = ExitStack()
         self._cluster: Cluster | None = None
 
-    def operated(self, image: Path, operator: Path) -> Cluster:
+    def operated(self, operator: Path | None) -> Cluster:
         """It, made and given the operator by the first who asks."""
         if self._cluster is None:
-            self._cluster = self._kept() or self._made(image)
+            self._cluster = self._foreign() or self._kept() or self._made(our_images.BROKER.fresh())
             if not has_operator(self._cluster):
                 install_operator(self._cluster, operator)
         return self._cluster
@@ -45,6 +65,16 @@ class SharedCluster:
         """The machine is as it was before."""
         self._cluster = None
         self._end.close()
+
+    def _foreign(self) -> Cluster | None:
+        """What is made there goes in the end, unless it is to be kept; the cluster stays."""
+        if self._chosen.is_made_here:
+            return None
+        found = self._chosen.foreign()
+        if KEEP not in os.environ:
+            found.refuse_if_used()
+            self._end.callback(remove_operator, found)
+        return found
 
     def _kept(self) -> Cluster | None:
         if KEEP not in os.environ:
@@ -70,10 +100,12 @@ class SharedCluster:
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedCluster]:
+def shared_cluster(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[SharedCluster]:
     """Made when a test of groups asks for it."""
     folder = default_folder() if KEEP in os.environ else tmp_path_factory.mktemp("groups") / "here"
-    shared = SharedCluster(folder)
+    shared = SharedCluster(folder, pytestconfig.stash[CHOSEN])
     yield shared
     shared.end()
 
@@ -108,15 +140,15 @@ def cluster(whole_machine: None, image_archive: Path, tmp_path_factory: pytest.T
 
 
 @pytest.fixture(scope="session")
-def operator_archive(image_archive: Path) -> Path:
-    """The operator's image as a file, built when there is none of the sources that are here."""
-    return our_images.OPERATOR.fresh()
+def operator_archive(pytestconfig: pytest.Config) -> Path | None:
+    """The operator's image as a file, built when there is none of the sources that are here; other clusters have it."""
+    return our_images.OPERATOR.fresh() if pytestconfig.stash[CHOSEN].is_made_here else None
 
 
 @pytest.fixture
-def operated(shared_cluster: SharedCluster, image_archive: Path, operator_archive: Path) -> Cluster:
+def operated(shared_cluster: SharedCluster, operator_archive: Path | None) -> Cluster:
     """A cluster with the operator, installed by its chart."""
-    return shared_cluster.operated(image_archive, operator_archive)
+    return shared_cluster.operated(operator_archive)
 
 
 @pytest.fixture

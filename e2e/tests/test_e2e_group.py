@@ -6,6 +6,7 @@ Everything is as a user has it: the chart is installed, a manifest applied, and 
 from __future__ import annotations
 
 import pytest
+from gantry_cluster.capabilities import Capability
 from gantry_cluster.clients import external_address, outside_gantry
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
@@ -13,7 +14,7 @@ from gantry_cluster.groups import Group
 from gantry_cluster.spaces import Spaces
 from gantry_cluster.specs import SMALL, TOPIC, WITH_PAGES
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 MESSAGES = [f"order {number}" for number in range(40)]
 OUTSIDE_SECONDS_MAX = 180.0
@@ -33,6 +34,7 @@ def test_the_smallest_group_serves_a_pod(spaces: Spaces) -> None:
     produce_and_consume(group)
 
 
+@pytest.mark.cluster_can(Capability.HUGE_PAGES, Capability.REACH_NODES)
 def test_a_sync_group_of_two_shards_with_hugepages_serves_pods_and_outsiders(spaces: Spaces) -> None:
     """One manifest: ready, and used from a pod through the Services, and from outside through the external listener."""
     group = spaces.group("wide", WITH_PAGES)

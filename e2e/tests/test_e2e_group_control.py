@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from gantry_cluster import faults
+from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.group_faults import (
@@ -22,17 +24,19 @@ from gantry_cluster.spaces import Spaces
 from gantry_cluster.specs import BUFFERED, SMALL
 from gantry_cluster.trial import Outcome, under_load
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 AWAY_S = 60.0
 AWAY_SECONDS_MAX = 5.0
 """Of clients, while nothing but the API server is away."""
-KILLED_SECONDS_MAX = 25.0
+KILLED_SECONDS_MAX = {"sync": 25.0, "async": AWAY_S + 30.0}
+"""A master that waits for nobody does not go on by itself: whoever elects takes the end of its process for its end."""
 STOPPED_SECONDS_MAX = 60.0
 STOPPED_S = 40.0
 """Longer than it takes until another operator acts."""
 
 
+@pytest.mark.cluster_can(Capability.ENTER_CONTAINERS)
 def test_an_operator_that_was_stopped_in_mid_failover_does_no_harm(spaces: Spaces, operated: Cluster) -> None:
     """Its successor finishes what it began; when it goes on, with old beliefs, it is refused or ends itself."""
     group = spaces.group("stopped", SMALL)
@@ -68,6 +72,7 @@ def without_api_server(group: Group, name: str, fault: Callable[[], None], *, is
     return under_load(group, name, outage, is_async=is_async, is_direct=True)
 
 
+@pytest.mark.cluster_can(Capability.STOP_API_SERVER, Capability.ENTER_CONTAINERS, Capability.HUGE_PAGES)
 @pytest.mark.parametrize("spec", [SMALL, BUFFERED], ids=["sync", "async"])
 def test_clients_do_not_notice_that_the_api_server_is_away(spaces: Spaces, spec: dict[str, object]) -> None:
     """For a minute nobody can renew a Lease; slaves that hear their master keep it the master."""
@@ -81,9 +86,10 @@ def test_clients_do_not_notice_that_the_api_server_is_away(spaces: Spaces, spec:
     assert group.masters() == [master]
 
 
+@pytest.mark.cluster_can(Capability.STOP_API_SERVER, Capability.ENTER_CONTAINERS, Capability.HUGE_PAGES)
 @pytest.mark.parametrize("spec", [SMALL, BUFFERED], ids=["sync", "async"])
 def test_a_broker_that_dies_while_the_api_server_is_away_goes_on(spaces: Spaces, spec: dict[str, object]) -> None:
-    """Its container is killed when nobody can elect: it comes back with all it had, and traffic goes on."""
+    """Its container is killed when nobody can elect: it comes back with all it had; with sync traffic goes on then."""
     name = "async" if spec is BUFFERED else "sync"
     group = spaces.group(f"orphan-{name}", spec)
     [master] = group.masters()
@@ -95,10 +101,10 @@ def test_a_broker_that_dies_while_the_api_server_is_away_goes_on(spaces: Spaces,
 
     outcome = without_api_server(group, f"api away broker killed {name}", kill, is_async=spec is BUFFERED)
 
-    outcome.demand(KILLED_SECONDS_MAX)
+    outcome.demand(KILLED_SECONDS_MAX[name])
 
 
-def test_a_group_goes_without_an_operator(spaces: Spaces, operated: Cluster, operator_archive: object) -> None:
+def test_a_group_goes_without_an_operator(spaces: Spaces, operated: Cluster, operator_archive: Path | None) -> None:
     """The operator is uninstalled: clients go on. Group and namespace are deleted then: nothing holds them back."""
     group = spaces.group("left", SMALL)
     group.gantry("produce", "orders", "before")
@@ -113,4 +119,4 @@ def test_a_group_goes_without_an_operator(spaces: Spaces, operated: Cluster, ope
         wait_until("the end of its namespace", lambda: is_gone(group.space), NOTICED_SECONDS_MAX)
         print(f"RESULT group and namespace gone {time.monotonic() - started:.1f} s after the deletion")
     finally:
-        install_operator(operated, operator_archive)  # type: ignore[arg-type]
+        install_operator(operated, operator_archive)

@@ -6,13 +6,14 @@ import re
 import time
 
 import pytest
+from gantry_cluster.capabilities import Capability
 from gantry_cluster.group_faults import BROKER, SIDECAR, kill_and_wait, kill_broker
 from gantry_cluster.groups import Group
 from gantry_cluster.spaces import Spaces
 from gantry_cluster.specs import SMALL, UNCOMMITTED
 from gantry_cluster.trial import under_load
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 POD_SECONDS_MAX = 30.0
 FORCED_SECONDS_MAX = 45.0
@@ -69,6 +70,7 @@ def test_a_broker_killed_three_times_within_a_minute_loses_nothing(spaces: Space
     under_load(group, "process killed", thrice).demand(CRASH_SECONDS_MAX)
 
 
+@pytest.mark.cluster_can(Capability.ENTER_CONTAINERS, Capability.HUGE_PAGES)
 def test_a_killed_container_replays_its_buffer(spaces: Spaces) -> None:
     """Async with buffers in huge pages: what no file and no slave had is there again, since the pod keeps the pages."""
     group = spaces.group("buffered", UNCOMMITTED)
@@ -82,6 +84,7 @@ def test_a_killed_container_replays_its_buffer(spaces: Spaces) -> None:
     assert replayed(group, master) >= 100
 
 
+@pytest.mark.cluster_can(Capability.ENTER_CONTAINERS)
 def test_a_killed_sidecar_costs_nothing(spaces: Spaces) -> None:
     """Kill -9: the broker goes on, and its role stays or moves without loss."""
     group = spaces.group("watched", SMALL)

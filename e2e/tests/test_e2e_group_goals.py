@@ -7,6 +7,7 @@ import time
 
 import pytest
 from gantry_cluster import making
+from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, crash_node, revived, wait_epoch
@@ -15,7 +16,7 @@ from gantry_cluster.spaces import Spaces
 from gantry_cluster.specs import ASYNC, SMALL, TOPIC, TWO_SLAVES
 from gantry_cluster.trial import under_load
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 POD_GOAL_S = 15.0
 NODE_GOAL_S = 30.0
@@ -37,6 +38,7 @@ def test_a_deleted_pod_is_noticed_for_less_than_15_seconds(spaces: Spaces, kind:
     outcome.demand(POD_GOAL_S)
 
 
+@pytest.mark.cluster_can(Capability.CRASH_NODES)
 @pytest.mark.parametrize("kind", SPECS)
 def test_a_lost_machine_is_noticed_for_less_than_30_seconds(spaces: Spaces, operated: Cluster, kind: str) -> None:
     """Master's machine crashed, until the next acknowledgement, with this cluster's settings."""
@@ -89,6 +91,7 @@ def test_an_old_master_is_back_in_sync_within_20_seconds(spaces: Spaces) -> None
     assert took[0] <= BACK_GOAL_S
 
 
+@pytest.mark.cluster_can(Capability.CRASH_NODES)
 def test_without_its_slave_a_sync_group_acknowledges_nothing_and_says_so(spaces: Spaces, operated: Cluster) -> None:
     """Sync with one slave, machine lost: no code 0, Available is False for NoInSyncSlave, and reads go on."""
     group = spaces.group("alone", SMALL, apart_from_all=True)

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from gantry_cluster import faults, making, network
+from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ApiRefused
@@ -19,7 +20,7 @@ from gantry_cluster.spaces import Spaces
 from gantry_cluster.specs import ASYNC, SMALL, TOPIC
 from gantry_cluster.trial import Announcements
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 ALONE_S = 8.0
 WATCHED_S = 30.0
@@ -38,6 +39,7 @@ def lose_the_only_copy(group: Group, cluster: Cluster) -> None:
         crash_node(group, master)
 
 
+@pytest.mark.cluster_can(Capability.CRASH_NODES, Capability.CUT_NODES)
 def test_a_role_does_not_move_where_that_would_lose_too_much(spaces: Spaces, operated: Cluster) -> None:
     """Async, and nothing may be lost: the slave is not promoted, and the status says how much it would be."""
     group = spaces.group("guarded", LOSES_NOTHING, apart_from_all=True)
@@ -59,6 +61,7 @@ def test_a_role_does_not_move_where_that_would_lose_too_much(spaces: Spaces, ope
     assert verdict["findings"] == []
 
 
+@pytest.mark.cluster_can(Capability.CRASH_NODES, Capability.CUT_NODES)
 def test_without_that_guard_the_same_loses_what_was_acknowledged(spaces: Spaces, operated: Cluster) -> None:
     """The twin: a person accepts whatever is lost, and the judge finds it; no more than was announced, if it was."""
     group = spaces.group("unguarded", LOSES_NOTHING, apart_from_all=True)

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from gantry_cluster.api import Object
+from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
@@ -15,7 +16,7 @@ from gantry_cluster.spaces import Spaces
 from gantry_cluster.specs import SMALL, TOPIC
 from gantry_cluster.trial import under_load
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 ROLL_SECONDS_MAX = 20.0
 EDIT_SECONDS_MAX = 10.0
@@ -29,6 +30,7 @@ def images(group: Group) -> set[str]:
     return {container["image"] for pod in pods if pod is not None for container in pod["spec"]["containers"]}
 
 
+@pytest.mark.cluster_can(Capability.GIVE_IMAGES)
 def test_a_new_image_is_rolled_out_without_loss(spaces: Spaces, operated: Cluster) -> None:
     """Slaves first, the master last, after its role has moved."""
     operated.name_image("localhost/gantry:latest", NEW_IMAGE)
@@ -43,6 +45,7 @@ def test_a_new_image_is_rolled_out_without_loss(spaces: Spaces, operated: Cluste
     under_load(group, "rolled", roll).demand(ROLL_SECONDS_MAX)
 
 
+@pytest.mark.cluster_can(Capability.RESIZE_VOLUMES)
 def test_volumes_grow_while_clients_go_on(spaces: Spaces) -> None:
     """The claims ask for more, and new ones will; the test is the storage that grows them."""
     group = spaces.group("grown", SMALL)
@@ -90,7 +93,7 @@ def test_shards_come_and_go_with_nothing_lost(spaces: Spaces) -> None:
         wait_until("a second master", lambda: len(group.masters()) == 2 and "-" not in group.masters(), 120)
 
     under_load(group, "scaled out", out).demand(EDIT_SECONDS_MAX)
-    wait_until("queues of the second shard", lambda: "orders-1" in group.gantry("topic", "route", TOPIC), 90)
+    wait_until("queues of the second shard", lambda: "orders-1" in group.gantry("topic", "describe", TOPIC), 90)
     started = time.monotonic()
     group.apply(SMALL)
     wait_until("the end of the second shard", lambda: len(group.brokers()) == 2, SCALE_SECONDS_MAX)

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from gantry_cluster import faults, making, network
+from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster, ready_nodes
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import CommandFailed
@@ -16,7 +17,7 @@ from gantry_cluster.spaces import Spaces
 from gantry_cluster.specs import SMALL, TWO_SLAVES
 from gantry_cluster.trial import under_load
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 LOST_SECONDS_MAX = 45.0
 CUT_SECONDS_MAX = 45.0
@@ -26,6 +27,7 @@ MOVE_SECONDS_MAX = 5.0
 DISK_SECONDS_MAX = 45.0
 
 
+@pytest.mark.cluster_can(Capability.CRASH_NODES)
 def test_a_crashed_machine_costs_the_group_nothing(spaces: Spaces, operated: Cluster) -> None:
     """Sync with two slaves: one of them takes over while the machine is away, and it follows when it is back."""
     group = spaces.group("crashed", TWO_SLAVES)
@@ -41,6 +43,7 @@ def test_a_crashed_machine_costs_the_group_nothing(spaces: Spaces, operated: Clu
         under_load(group, "node crashed", crash).demand(LOST_SECONDS_MAX)
 
 
+@pytest.mark.cluster_can(Capability.CUT_NODES)
 def test_a_machine_that_is_cut_off_acknowledges_nothing(spaces: Spaces, operated: Cluster) -> None:
     """Both ways: the others elect a master, and the one behind the cut never acknowledges what they have not."""
     group = spaces.group("cut", TWO_SLAVES)
@@ -56,6 +59,7 @@ def test_a_machine_that_is_cut_off_acknowledges_nothing(spaces: Spaces, operated
     under_load(group, "node cut off", cut).demand(CUT_SECONDS_MAX)
 
 
+@pytest.mark.cluster_can(Capability.CUT_NODES)
 def test_a_machine_that_hears_no_other_loses_nothing(spaces: Spaces, operated: Cluster) -> None:
     """One way: what the master's machine sends arrives, and it hears no other machine's pods."""
     group = spaces.group("deaf", TWO_SLAVES)
@@ -114,6 +118,7 @@ def test_a_drain_waits_rather_than_take_the_last_acknowledgement(spaces: Spaces,
     under_load(group, "drain refused", refused).demand(MOVE_SECONDS_MAX)
 
 
+@pytest.mark.cluster_can(Capability.CRASH_NODES)
 def test_a_lost_disk_is_replaced_when_somebody_gives_it_up(spaces: Spaces, operated: Cluster) -> None:
     """A machine is gone with its volume: its broker starts with an empty one elsewhere, and copies everything."""
     group = spaces.group("diskless", TWO_SLAVES)

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from gantry_cluster.api import Object
+from gantry_cluster.capabilities import Capability
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.groups import Group
 from gantry_cluster.pods import Namespace
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
 SPEC: Object = {
     "slaves": 1,

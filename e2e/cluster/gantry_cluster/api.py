@@ -39,11 +39,13 @@ class Api:
         context.load_cert_chain(folder.keys / "administrator.crt", folder.keys / "administrator.key")
         return cls(context)
 
+    def connection(self) -> http.client.HTTPConnection:
+        """A new one."""
+        return http.client.HTTPSConnection(self.host, self.port, timeout=REQUEST_SECONDS_MAX, context=self.context)
+
     def request(self, method: str, path: str, body: Object | None = None, media: str = "application/json") -> Object:
         """One request; what the server answered, or why it refused."""
-        connection = http.client.HTTPSConnection(
-            self.host, self.port, timeout=REQUEST_SECONDS_MAX, context=self.context
-        )
+        connection = self.connection()
         try:
             headers = {"Accept": "application/json", **({"Content-Type": media} if body is not None else {})}
             connection.request(method, path, json.dumps(body) if body is not None else None, headers)

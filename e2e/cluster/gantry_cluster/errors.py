@@ -27,6 +27,10 @@ class NoCluster(ClusterError):
     """There is no cluster on this machine; make one with `up`."""
 
 
+class BadChoice(ClusterError):
+    """Options that say two things at once, or too little; the message says what to write."""
+
+
 class ApiRefused(ClusterError):
     """The API server answered with an error; `status` and `reason` are Kubernetes' own."""
 

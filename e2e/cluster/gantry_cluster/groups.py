@@ -22,7 +22,6 @@ from gantry_cluster.pods import Namespace, container, is_gone, pod_spec
 
 SYSTEM = "gantry-system"
 OPERATOR = "gantry-operator"
-TAG = "e2e"
 CHART = ROOT / "charts" / OPERATOR
 HISTORIES = ROOT / "e2e" / "histories" / "gantry_histories"
 RECORD = "gantry.dev/record"
@@ -36,16 +35,12 @@ HEALTHY = {
 """What conditions of a group say when nothing is wrong."""
 
 
-def install_operator(cluster: Cluster, archive: Path, *values: str) -> Namespace:
+def install_operator(cluster: Cluster, archive: Path | None, *values: str) -> Namespace:
     """The chart as everybody installs it, with images that nodes have; returns when the operators are ready."""
-    known = cluster.load_image(archive)
-    cluster.name_image(known[0], f"localhost/{OPERATOR}:{TAG}")
-    cluster.name_image("localhost/gantry:latest", f"localhost/gantry:{TAG}")
+    images = cluster.give_operator(archive).chart_values()
     space = Namespace(cluster, SYSTEM)
     if is_gone(space):
         space.make()
-    images = [f"image.repository=localhost/{OPERATOR}", "brokerImage.repository=localhost/gantry"]
-    images += [f"{image}.{key}" for image in ("image", "brokerImage") for key in (f"tag={TAG}", "pullPolicy=Never")]
     words = [word for value in (*images, *values) for word in ("--set", value)]
     cluster.helm("install", OPERATOR, CHART, "--namespace", SYSTEM, "--wait", "--timeout", "110s", *words)
     return space
@@ -55,6 +50,13 @@ def has_operator(cluster: Cluster) -> bool:
     """Whether somebody has installed it."""
     found = cluster.api.items(f"/apis/apps/v1/namespaces/{SYSTEM}/deployments")
     return any(one["metadata"]["name"] == OPERATOR for one in found)
+
+
+def remove_operator(cluster: Cluster) -> None:
+    """All that installing it has made, and the definition of groups, which the chart leaves."""
+    cluster.helm("uninstall", OPERATOR, "--namespace", SYSTEM, "--ignore-not-found", "--wait", "--timeout", "110s")
+    cluster.kubectl("delete", "customresourcedefinition", "brokergroups.gantry.dev", "--ignore-not-found")
+    cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
 
 
 def operator_log(cluster: Cluster) -> str:

@@ -11,8 +11,8 @@ from gantry_cluster.api import Object
 from gantry_cluster.cluster import Cluster, condition
 from gantry_cluster.commands import wait_until
 from gantry_cluster.errors import ApiRefused
+from gantry_cluster.image_names import IMAGE
 
-IMAGE = "localhost/gantry:latest"
 USER = 10001
 POD_SECONDS_MAX = 120.0
 NOT_FOUND = 404
@@ -73,7 +73,8 @@ class Namespace:
 
     def pod(self, name: str, spec: Object, labels: dict[str, str] | None = None) -> None:
         """Start a pod."""
-        body: Object = {"metadata": {"name": name, "labels": labels or {"app": name}}, "spec": spec}
+        metadata: Object = {"name": name, "labels": labels or {"app": name}}
+        body: Object = {"metadata": metadata, "spec": self.cluster.pod_spec_here(spec)}
         self.cluster.api.create(self.path("pods"), body)
 
     def read_pod(self, name: str) -> Object | None:

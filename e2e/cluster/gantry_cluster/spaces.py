@@ -10,7 +10,8 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.groups import Group
 from gantry_cluster.pods import Namespace, is_gone
 
-END_SECONDS_MAX = 120.0
+END_SECONDS_MAX = 300.0
+"""After an API server was away its controllers find back to it in their own time, up to minutes."""
 TOPICS_SECONDS_MAX = 60.0
 GROUP = "orders"
 
@@ -25,9 +26,9 @@ class Spaces:
 
     def make(self, name: str) -> Namespace:
         """A new one, which demands the `restricted` pod standard."""
-        space = Namespace(self._cluster, name)
+        space = Namespace(self._cluster, name).make()  # one that was there already is not ours to end
         self._made.append(space)
-        return space.make()
+        return space
 
     def group(self, name: str, spec: Object, *, apart_from_all: bool = False) -> Group:
         """A group in a namespace of its own, healthy, with the topics of its spec, and a client.

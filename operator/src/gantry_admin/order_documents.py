@@ -37,7 +37,7 @@ class ExpectedBody(OrderBody):
     """What whoever was named must still be."""
 
     last_epoch: Annotated[int, Field(ge=0, le=(1 << 53) - 1), WHOLE]
-    end: Annotated[int, Field(ge=0, le=(1 << 62) - 1), WHOLE]
+    end: Annotated[int, Field(ge=0, le=(1 << 53) - 1), WHOLE]
     continues: Annotated[int, Field(ge=0, le=(1 << 53) - 1), WHOLE] = 0
 
 

@@ -23,7 +23,7 @@ class Fleet:
 
     def __init__(self, spec: Spec, acks_needed: int) -> None:
         self.spec = spec
-        self.acks_needed: Final = acks_needed
+        self.acks_needed = acks_needed
         self.now_ms = 100_000
         self.template = "t0"
         self.lease: LeaseRecord | None = None

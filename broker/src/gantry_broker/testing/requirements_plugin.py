@@ -45,6 +45,8 @@ class Need:
     name: str
     probe: Probe
     remedy: str
+    promise: str = ""
+    """The need whose promise covers this one too; empty for its own only."""
 
     @property
     def marker(self) -> str:
@@ -288,11 +290,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("slow") is not None and not account.is_slow_wanted:
         item.user_properties.append((NOT_RUN, ["slow", "takes minutes", "run pytest with --slow"]))
         pytest.skip(f"{SKIP_PREFIX}slow; run pytest with --slow")
-    needs = [need for need in NEEDS.values() if item.get_closest_marker(need.marker) is not None]
+    demand(item, [need for need in NEEDS.values() if item.get_closest_marker(need.marker) is not None])
+
+
+def demand(item: pytest.Item, needs: Sequence[Need]) -> None:
+    """Skip a test that needs what is not there, counted; or fail it, where that was promised.
+
+    For plugins with needs of their own, which no marker of this one names.
+    """
+    account = item.config.stash[ACCOUNT]
     missing = [(need, reason) for need in needs if (reason := account.missing(need)) is not None]
     for need, reason in missing:
-        if need.name in account.promised:
-            pytest.fail(f"{REQUIRE_VARIABLE} promises {need.name}, but {reason} (remedy: {need.remedy})", pytrace=False)
+        promise = next((name for name in (need.name, need.promise) if name in account.promised), None)
+        if promise is not None:
+            pytest.fail(f"{REQUIRE_VARIABLE} promises {promise}, but {reason} (remedy: {need.remedy})", pytrace=False)
     if missing:
         need, reason = missing[0]
         item.user_properties.append((NOT_RUN, [need.name, reason, need.remedy]))
@@ -335,6 +346,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
     elif not rows:
         terminalreporter.line("nothing: every selected test ran on this machine")
     if rows:
-        terminalreporter.line(f"{'needs':<9} {'tests':>5}  why, and the remedy")
+        terminalreporter.line(f"{'needs':<16} {'tests':>5}  why, and the remedy")
     for name, count, reason, remedy in sorted(rows):
-        terminalreporter.line(f"{name:<9} {count:>5}  {reason}{f' -- {remedy}' if remedy else ''}")
+        terminalreporter.line(f"{name:<16} {count:>5}  {reason}{f' -- {remedy}' if remedy else ''}")

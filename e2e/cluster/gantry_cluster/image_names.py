@@ -1,0 +1,57 @@
+"""Our images, by the names that the nodes of a cluster know them by.
+
+Tests write one name, that of the image on nodes made here; elsewhere it is another, and is put in its place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from gantry_cluster.api import Object
+from gantry_cluster.errors import BadChoice
+
+IMAGE: Final = "localhost/gantry:latest"
+NAME: Final = re.compile(r"(?P<repository>[^@\s]+):(?P<tag>[\w][\w.-]{0,127})")
+
+
+@dataclass(frozen=True)
+class Images:
+    """Our images, by names that nodes have or can fetch."""
+
+    broker: str
+    operator: str
+    policy: str = "IfNotPresent"
+
+    def __post_init__(self) -> None:
+        """Refuse names that a chart cannot take apart."""
+        for name in (self.broker, self.operator):
+            parse_name(name)
+
+    def chart_values(self) -> list[str]:
+        """What the operator's chart is told of them."""
+        found = []
+        for key, name in (("image", self.operator), ("brokerImage", self.broker)):
+            repository, tag = parse_name(name)
+            found += [f"{key}.repository={repository}", f"{key}.tag={tag}", f"{key}.pullPolicy={self.policy}"]
+        return found
+
+    def placed(self, spec: Object) -> Object:
+        """A pod's specification with the broker's image where tests have written the name it has on nodes made here."""
+        return spec | {
+            key: [self._placed(one) for one in spec[key]] for key in ("containers", "initContainers") if key in spec
+        }
+
+    def _placed(self, container: Object) -> Object:
+        if container["image"] != IMAGE:
+            return container
+        return container | {"image": self.broker, "imagePullPolicy": self.policy}
+
+
+def parse_name(name: str) -> tuple[str, str]:
+    """Repository and tag. Raises ``BadChoice``: `latest` is no version, and a digest is no tag."""
+    parts = NAME.fullmatch(name)
+    if parts is None or parts["tag"] == "latest":
+        raise BadChoice(f"{name!r} names no version of an image; write REPOSITORY:TAG, with a tag that is not latest")
+    return parts["repository"], parts["tag"]
