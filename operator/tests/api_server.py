@@ -34,6 +34,7 @@ class ApiServer:
     def __init__(self, port: int, authority: Path) -> None:
         self._authority = authority
         self.url = f"https://127.0.0.1:{port}"
+        self.token = TOKEN
         self._tls = ssl.create_default_context()
         self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE  # it made its certificate just now
 

@@ -52,7 +52,7 @@ async def role_is_moved(play: Play) -> str:
     """Whether it goes back by itself."""
     play.cluster.annotate(promote="0=2")
     await play.until(lambda: play.cluster.master(0) == 2, "member 2 is the master")
-    await turns(play, LONG_S)
+    await turns(play, SOON_S)
     return f"member {play.cluster.master(0)}"
 
 
@@ -63,7 +63,7 @@ async def volume_is_lost(play: Play) -> str:
     before = uid_of(claim)
     claim["status"] = {"phase": "Lost"}
     play.cluster.api.put(claim)
-    await turns(play, LONG_S)
+    await turns(play, 2 * SOON_S)
     after = play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
     return "waited for" if after is not None and uid_of(after) == before else "replaced"
 

@@ -26,7 +26,7 @@ from admin_scene import NO_TLS, wait_for
 from edit_world.own_secrets import Secrets, certificates
 from edit_world.row import GROUP
 from edit_world.surroundings import Surroundings
-from objects_scene import broker_sets, containers, group, of_kind, rendered, template_hash
+from objects_scene import broker_sets, containers, facts, group, of_kind, rendered, template_hash
 
 from gantry_access import Credentials
 from gantry_broker.testing.accounts import ACCOUNTS, ADMIN
@@ -39,6 +39,7 @@ from gantry_status import PageReader, Phase, StatusPageError
 
 KEY: Final = bytes(32)
 EPOCH: Final = 1000
+NOBODY: Final[Mapping[str, str]] = {}
 ANSWER_S: Final = 30.0
 WAIT_S: Final = 120.0
 
@@ -48,7 +49,13 @@ class LocalPod:
     """A member of a group's first shard. Entered and left."""
 
     def __init__(
-        self, folder: Path, buffers: Path, *, pod: str = f"{GROUP}-0-master-0", secrets: Secrets | None = None
+        self,
+        folder: Path,
+        buffers: Path,
+        *,
+        pod: str = f"{GROUP}-0-master-0",
+        secrets: Secrets | None = None,
+        name_servers: Mapping[str, str] = NOBODY,
     ) -> None:
         """``buffers`` is a folder in memory, for write buffers of that medium."""
         self.starts = 0
@@ -57,9 +64,12 @@ class LocalPod:
         self.is_rolling = True
         """Whether another template makes another pod: a twin turns that off."""
 
+        self.outside: Mapping[str, str] = {}
+        """What the cluster has given to Services for clients from outside."""
+
         self._started_with: Mapping[str, Any] = {}
         self._folder: Final = folder
-        self._here: Final = Surroundings(folder, buffers)
+        self._here: Final = Surroundings(folder, buffers, name_servers)
         self._hash = ""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pod: Final = pod
@@ -83,7 +93,8 @@ class LocalPod:
     def have(self, spec: Mapping[str, Any]) -> bool:
         """The same without a role; whether the pod was made anew for it."""
         one = group(GROUP, **spec)
-        objects, wanted = rendered(one), template_hash(one)
+        known = facts(outside=self.outside)
+        objects, wanted = rendered(one, known), template_hash(one, known)
         data = of_kind(objects, "ConfigMap")[f"{GROUP}-0"]["data"]
         for name, text in data.items():
             self._mount("group", name, text)
@@ -204,14 +215,14 @@ class LocalPod:
     async def config(self) -> dict[str, str]:
         """The broker's own settings, by its own word."""
         async with Admin(self._nowhere, client_settings=self._as_we_may()) as admin:
-            found = await admin.brokers.config(self._address)
+            found = await admin.brokers.config(self.address)
         return {key: self._here.as_there(value) for key, value in found.items()}
 
     async def tables(self) -> dict[str, Any]:
         """Topics and groups that it has."""
         async with Admin(self._nowhere, client_settings=self._as_we_may()) as admin:
-            topics = await admin.brokers.topic_table(self._address)
-            groups = await admin.brokers.group_table(self._address)
+            topics = await admin.brokers.topic_table(self.address)
+            groups = await admin.brokers.group_table(self.address)
         return {
             "topics": {name: {"queues": one.write_queue_nums} for name, one in topics.items()},
             "groups": {name: {"retryMax": one.retry_max_times} for name, one in groups.items()},
@@ -222,7 +233,7 @@ class LocalPod:
         may = self._as_we_may()
         assert may.credentials is None, "nobody writes where accounts are asked for"
         tls = may.tls.client_context() if isinstance(may.tls, ClientTlsSettings) else None
-        channel = await Channel.connect(self._address, on_request=lambda command, channel: None, tls=tls)
+        channel = await Channel.connect(self.address, on_request=lambda command, channel: None, tls=tls)
         try:
             for _ in range(count):
                 await Dialogue(channel, []).send_ok(b"x" * 1000)
@@ -233,13 +244,14 @@ class LocalPod:
         """Whether a client that shows nothing is answered."""
         try:
             async with Admin(self._nowhere) as admin:
-                await admin.brokers.config(self._address)
+                await admin.brokers.config(self.address)
         except (ClientError, RemotingError, OSError):
             return {"plain": "no"}
         return {"plain": "yes"}
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
+        """Of the broker, for clients."""
         return f"127.0.0.1:{self._here.broker}"
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, final
 
@@ -17,7 +18,8 @@ DROPPED: Final = ("--lease",)
 class Surroundings:
     """Of one pod. What is said in its words is said in ours, and back."""
 
-    def __init__(self, folder: Path, buffers: Path) -> None:
+    def __init__(self, folder: Path, buffers: Path, name_servers: Mapping[str, str]) -> None:
+        """``name_servers`` are those that are there; in place of others nobody answers."""
         self.broker: Final = free_broker_port()
         self.http, log = free_ports(2)
         self.places: Final = {
@@ -36,7 +38,7 @@ class Surroundings:
             names.SIDECAR_PORT: self.http,
             names.LOG_PORT: log,
         }
-        self._name_servers: Final[dict[str, str]] = {}
+        self._name_servers: Final = dict(name_servers)
 
     def conf(self, text: str) -> str:
         """What a broker is started with."""
