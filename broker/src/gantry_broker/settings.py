@@ -671,8 +671,7 @@ def _check_roles(settings: BrokerSettings) -> None:
             raise SettingsError(f"{start} and brokerId=0: it may be a slave, and needs a number for that")
         if ha.role is BrokerRole.SLAVE:
             raise SettingsError(
-                f"{start} and {role}: write the kind of master that it becomes, "
-                "ASYNC_MASTER or SYNC_MASTER"
+                f"{start} and {role}: write the kind of master that it becomes, ASYNC_MASTER or SYNC_MASTER"
             )
     if ha.role is BrokerRole.SYNC_MASTER and ha.replicas < 2:
         raise SettingsError(f"{role} and inSyncReplicas=1 contradict each other: write 2 or more, or ASYNC_MASTER")
