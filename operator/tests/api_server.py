@@ -109,7 +109,8 @@ def api_server(folder: Path, *options: str) -> Iterator[ApiServer]:
              f"--secure-port={port}", f"--cert-dir={folder}/certs", f"--token-auth-file={folder}/tokens.csv",
              "--service-account-issuer=https://example.com", f"--service-account-key-file={folder}/accounts.pub",
              f"--service-account-signing-key-file={folder}/accounts.key", "--authorization-mode=RBAC",
-             "--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount", *options)  # fmt: skip
+             "--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount",
+             *options)  # fmt: skip
         server = ApiServer(port, folder / "certs" / "apiserver.crt")
         deadline = time.monotonic() + START_S
         while not server.is_ready():
