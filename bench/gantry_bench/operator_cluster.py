@@ -16,9 +16,9 @@ from typing import Any, Final, final
 
 import aiohttp
 from api_server import TOKEN
+
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.operator_sidecars import StandInSidecars
-
 from gantry_operator.objects import names
 from gantry_spec.lease_annotations import record_of
 
@@ -79,9 +79,7 @@ class StandInCluster:
         """Raises BenchmarkFailed for what is refused."""
         assert self._session is not None, "entered before it is used"
         data = None if body is None else json.dumps(body)
-        async with self._session.request(
-            method, self._url + path, data=data, headers={"Content-Type": kind}
-        ) as answer:
+        async with self._session.request(method, self._url + path, data=data, headers={"Content-Type": kind}) as answer:
             text = await answer.text()
             if answer.status not in (200, 201):
                 raise BenchmarkFailed(f"{method} {path}: {answer.status} {text[:500]}")

@@ -13,10 +13,10 @@ from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple, final
 
 from aiohttp import web
-from gantry_bench.errors import BenchmarkFailed
 from operator_world.pod_shard import PodShard
 from spec_world.brokers import Refused
 
+from gantry_bench.errors import BenchmarkFailed
 from gantry_operator.objects import names
 from gantry_spec import actions as act
 from gantry_spec.lease import LeaseRecord
