@@ -80,7 +80,7 @@ image-test: ## Build the broker image on a base made here, and run `gantry` in i
 image-archive: ## Write the image to a file that docker, containerd and kind import (needs root and buildah).
 	@scripts/image-archive
 
-e2e: ## Run groups with the operator on three real Kubernetes nodes on this machine, and break them (needs root and Go).
+e2e: ## Run groups with the operator on three real Kubernetes nodes on this machine, and break them (needs root and Go; scripts/e2e --help: other clusters).
 	@scripts/e2e
 
 e2e-cluster: ## Make three real Kubernetes nodes on this machine, and see what the operator leans on work there (needs root and Go).

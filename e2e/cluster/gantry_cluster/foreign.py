@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Never, final
 
@@ -91,7 +91,6 @@ class ForeignCluster(Cluster):
     images: Images
     kind: Kind
     way_in: SocketApi
-    machines: dict[str, Machine] = field(default_factory=NoMachines)
 
     @property
     def nodes(self) -> list[str]:
@@ -179,7 +178,9 @@ def opened(choice: Choice) -> Iterator[ForeignCluster]:
             raise ClusterError(f"{path} is too long for a socket; move the clone to a shorter path")
         with _proxy(programs, folder, path) as api:
             plan = Plan(nodes=len(api.items("/api/v1/nodes")))
-            yield ForeignCluster(folder, programs, plan, images=choice.images, kind=choice.kind, way_in=api)
+            yield ForeignCluster(
+                folder, programs, plan, NoMachines(), images=choice.images, kind=choice.kind, way_in=api
+            )
 
 
 def _write_kubeconfig(choice: Choice, programs: Programs, folder: Folder) -> None:
