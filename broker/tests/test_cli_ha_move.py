@@ -144,7 +144,7 @@ def test_a_master_that_writes_after_it_was_drained_gets_the_role_back(monkeypatc
     master = group.members[1]
     drain = master.drain
 
-    async def leaky(timeout_ms: int, withdraw: bool = False) -> HaStatus:
+    async def leaky(timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
         status = await drain(timeout_ms)
         master.log.append((1, group.next_serial()))
         return status

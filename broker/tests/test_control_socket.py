@@ -111,7 +111,7 @@ async def test_a_status_does_not_wait_for_an_order_of_somebody_else(
     """While a drain takes its time, everybody else can look."""
     began, may_end = asyncio.Event(), asyncio.Event()
 
-    async def slow(timeout_ms: int, withdraw: bool = False) -> HaStatus:
+    async def slow(timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
         began.set()
         await may_end.wait()
         return await member.status()
@@ -323,7 +323,7 @@ async def test_a_broker_that_stops_ends_what_it_was_asked(
     """Nobody keeps waiting, and a stop waits for nobody."""
     began = asyncio.Event()
 
-    async def forever(timeout_ms: int, withdraw: bool = False) -> HaStatus:
+    async def forever(timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
         began.set()
         await asyncio.Event().wait()
         raise AssertionError("never")

@@ -6,6 +6,7 @@ inside loads the plugins that it is told of and no other that is installed: it w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ pytest_plugins = ["pytester"]
 
 RunInside = Callable[..., pytest.RunResult]
 
+ROOT = Path(__file__).resolve().parents[2]
 NO_OTHERS = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 ONE_TEST = """
     import pytest
@@ -107,6 +109,15 @@ def test_an_unknown_promise_stops_the_run(run_inside: RunInside) -> None:
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*GANTRY_REQUIRE names jaba; known: api_server, browser, buildah, *"])
+
+
+def test_continuous_integration_promises_what_it_brings() -> None:
+    """Every name is a need, and what tests of the operator want of Kubernetes is among them."""
+    script = (ROOT / ".ci/run").read_text()
+    [promised] = re.findall(r"GANTRY_REQUIRE=\$\{GANTRY_REQUIRE-([a-z_,]+)\}", script)
+
+    assert {"helm", "api_server", "prometheus"} <= parse_promises(promised)
+    assert "\nscripts/kubernetes" in script
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,12 @@ def test_without_python_setup_says_what_to_install(bare_path: Path) -> None:
     )
 
 
+def test_scripts_say_what_they_want(bare_path: Path) -> None:
+    """Kubernetes is built with Go; an image is one of two."""
+    assert refusal("kubernetes", bare_path).startswith("kubernetes: go is missing -- on Debian 12: apt-get install")
+    assert refusal("image-sources", bare_path) == "image-sources: which image? -- say: broker or operator"
+
+
 def test_an_old_python_is_no_python(bare_path: Path) -> None:
     """A Python that is too old is passed over, not used."""
     write_command(bare_path, "python3", "exit 1")

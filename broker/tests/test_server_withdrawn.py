@@ -11,7 +11,7 @@ from test_outside_addresses import ask, name_server
 from test_server_roles import MOVED, SYNC, Group, follows, group
 
 from gantry_broker.app import Broker
-from gantry_broker.testing.local import TOPIC, dialogue, wait_until
+from gantry_broker.testing.local import TOPIC, dialogue, properties_text, wait_until
 from gantry_status.orders import OrderRefused
 from gantry_wire import RequestCode, ResponseCode
 
@@ -92,3 +92,23 @@ async def test_a_topic_that_changes_meanwhile_cannot_be_sent_to_either(tmp_path:
 
         assert await permission(server) == 4
         assert {one.perm for one in first.core.topics.document().topic_config_table.values()} <= {6, 7}
+
+
+async def test_a_master_that_is_emptied_goes_on_with_what_it_has(tmp_path: Path) -> None:
+    """Clients send nothing more, and routes say so; what was delayed before is delivered."""
+    async with name_server(tmp_path) as (server, _), group(tmp_path) as members:
+        first = await members.start("one", **MOVED, brokerId="1", namesrvAddr=server, messageDelayLevel="1s 2s")
+        await first.roles.promote(EPOCH, [], False)
+        async with dialogue(first) as peer:
+            assert (await peer.send(b"now")).code == 0
+            assert (await peer.send(b"later", properties=properties_text(DELAY="1"))).code == 0
+        await told(server, 6)
+
+        status = await first.roles.drain(0, withdraw=True, goes_on=True)
+
+        assert (status.is_withdrawn, status.is_draining) == (True, False)
+        assert await code_of_send(first) == ResponseCode.SERVICE_NOT_AVAILABLE
+        await told(server, 4)
+        await wait_until(lambda: first.core.store.find_queue(TOPIC, 0).end == 2)  # type: ignore[union-attr]
+        assert (await first.roles.promote(EPOCH, [], False)).is_withdrawn is False
+        await told(server, 6)

@@ -15,7 +15,7 @@ import pytest
 import trustme
 from edit_world.batches import Batch, batches
 from edit_world.reports import object_value, value_in
-from edit_world.row import GROUP, Effect, Row, Shown, Source
+from edit_world.row import GROUP, Effect, Row, Shown, Source, merged
 from edit_world.rows_of_groups import CERTIFICATES
 from edit_world.table import ROWS
 from gantry_cluster.api import Object
@@ -55,6 +55,9 @@ tlsMode=permissive
 tlsServerCertPath=/certificates/tls.crt
 tlsServerKeyPath=/certificates/tls.key
 """
+
+KEPT = {"topics": [{"name": "always", "queues": 4}]}
+"""Beside what rows edit: a topic by which brokers are found."""
 
 Said = dict[str, dict[str, str]]
 """Values by row and by what shows them."""
@@ -111,9 +114,13 @@ class Scene:
             key, authority = issued.private_key_pem.bytes(), self.authority.cert_pem.bytes()
             self._secret(name, {"tls.crt": chain, "tls.key": key, "ca.crt": authority})
         self._name_server()
-        self.group.apply(batch.before)
+        self.apply(batch.before)
         print(f"{batch.name}: healthy in {self.group.wait_healthy():.1f} s")
         self.group.start_client()
+
+    def apply(self, spec: Mapping[str, Any]) -> None:
+        """Edit the group."""
+        self.group.apply(merged(spec, KEPT))
 
     def _secret(self, name: str, data: Mapping[str, bytes]) -> None:
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
@@ -169,7 +176,7 @@ class Scene:
 
     def _value(self, shown: Shown, reports: Mapping[Source, Any]) -> str:
         if shown.source is Source.ROUTES:
-            return "yes" if is_known_outside(self.group, "TBW102") else "no"
+            return "yes" if is_known_outside(self.group, "always") else "no"
         if shown.source is Source.OBJECT:
             kind, _, rest = shown.key.partition("/")
             value = object_value(object_of(self.group, kind, rest.partition(":")[0]), shown.key)
@@ -221,7 +228,7 @@ def test_a_running_group_takes_it(spaces: Spaces, prepared: Cluster, batch: Batc
     before = uids(scene.group)
 
     started = time.monotonic()
-    scene.group.apply(batch.after)
+    scene.apply(batch.after)
     after = scene.said_in_time(batch.after, TAKEN_SECONDS_MAX, is_after=True)
 
     assert after == wanted(batch, is_after=True)
@@ -239,14 +246,14 @@ def test_a_group_is_rolled_for_it(spaces: Spaces, prepared: Cluster, batch: Batc
     before = uids(scene.group)
 
     started = time.monotonic()
-    scene.group.apply(batch.after)
+    scene.apply(batch.after)
     wait_until("new pods", lambda: not set(before.values()) & set(uids(scene.group).values()), ROLLED_SECONDS_MAX)
     after = scene.said_in_time(batch.after, TAKEN_SECONDS_MAX, is_after=True)
 
     assert after == wanted(batch, is_after=True)
     print(f"RESULT {len(batch.rows)} edits rolled out in {time.monotonic() - started:.0f} s")
-    assert uids(scene.group).keys() == before.keys()
     scene.group.wait_healthy()
+    assert uids(scene.group).keys() == before.keys()
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.effect is Effect.REFUSED], ids=str)

@@ -93,7 +93,7 @@ def test_shards_come_and_go_with_nothing_lost(spaces: Spaces) -> None:
         wait_until("a second master", lambda: len(group.masters()) == 2 and "-" not in group.masters(), 120)
 
     under_load(group, "scaled out", out).demand(EDIT_SECONDS_MAX)
-    wait_until("queues of the second shard", lambda: "orders-1" in group.gantry("topic", "route", TOPIC), 90)
+    wait_until("queues of the second shard", lambda: "orders-1" in group.gantry("topic", "describe", TOPIC), 90)
     started = time.monotonic()
     group.apply(SMALL)
     wait_until("the end of the second shard", lambda: len(group.brokers()) == 2, SCALE_SECONDS_MAX)

@@ -34,6 +34,7 @@ class ApiServer:
     def __init__(self, port: int, authority: Path) -> None:
         self._authority = authority
         self.url = f"https://127.0.0.1:{port}"
+        self.token = TOKEN
         self._tls = ssl.create_default_context()
         self._tls.check_hostname, self._tls.verify_mode = False, ssl.CERT_NONE  # it made its certificate just now
 
@@ -96,8 +97,8 @@ def groups_server(folder: Path) -> Iterator[ApiServer]:
 
 
 @contextmanager
-def api_server(folder: Path) -> Iterator[ApiServer]:
-    """One of its own for a test or a module of tests."""
+def api_server(folder: Path, *options: str) -> Iterator[ApiServer]:
+    """One of its own for a test or a module of tests, with more options for whoever has an eye on it."""
     store, peers, port = free_ports(3)
     (folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n{PERSON_TOKEN},{PERSON},2\n")
     _make_keys(folder)
@@ -109,7 +110,8 @@ def api_server(folder: Path) -> Iterator[ApiServer]:
              f"--secure-port={port}", f"--cert-dir={folder}/certs", f"--token-auth-file={folder}/tokens.csv",
              "--service-account-issuer=https://example.com", f"--service-account-key-file={folder}/accounts.pub",
              f"--service-account-signing-key-file={folder}/accounts.key", "--authorization-mode=RBAC",
-             "--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount")  # fmt: skip
+             "--service-cluster-ip-range=10.96.0.0/16", "--disable-admission-plugins=ServiceAccount",
+             *options)  # fmt: skip
         server = ApiServer(port, folder / "certs" / "apiserver.crt")
         deadline = time.monotonic() + START_S
         while not server.is_ready():

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from edit_world.row import Fields, Row, Source, merged
+from edit_world.batches import Batch, batches
+from edit_world.row import Effect, Fields, Row, Source, merged
 from edit_world.table import ROWS
 from operator_world.cluster import NAMESPACE
 from operator_world.play import ASYNC, SYNC, Play
@@ -51,7 +52,7 @@ async def role_is_moved(play: Play) -> str:
     """Whether it goes back by itself."""
     play.cluster.annotate(promote="0=2")
     await play.until(lambda: play.cluster.master(0) == 2, "member 2 is the master")
-    await turns(play, LONG_S)
+    await turns(play, SOON_S)
     return f"member {play.cluster.master(0)}"
 
 
@@ -62,7 +63,7 @@ async def volume_is_lost(play: Play) -> str:
     before = uid_of(claim)
     claim["status"] = {"phase": "Lost"}
     play.cluster.api.put(claim)
-    await turns(play, LONG_S)
+    await turns(play, 2 * SOON_S)
     after = play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-slave-0")
     return "waited for" if after is not None and uid_of(after) == before else "replaced"
 
@@ -78,11 +79,11 @@ async def disks_stand_still(play: Play) -> str:
 
 
 def edit(play: Play, fields: Fields) -> None:
-    """Of the group, which whoever judges hears of, too."""
+    """Of the group; whoever judges hears of it, and brokers that start from now on are started with it."""
     play.cluster.edit(**fields)
     spec = group_of({name: value for name, value in play.cluster.group.items() if name != "status"}).spec
     for shard in play.cluster.shards.values():
-        shard.judge.spec = spec
+        shard.judge.spec, shard.acks_needed = spec, spec.replication.acks_needed
 
 
 SCENES: dict[str, tuple[dict[str, Any], Seen, str, str]] = {
@@ -105,6 +106,50 @@ SCENES: dict[str, tuple[dict[str, Any], Seen, str, str]] = {
 def test_every_edit_that_only_decides_has_a_scene() -> None:
     """And no scene is about a field whose row does not want it."""
     assert {row.path for row in MODELLED} == SCENES.keys()
+
+
+def name(batch: Batch) -> str:
+    """Of a test."""
+    return batch.name
+
+
+TAKEN = batches(row for row in ROWS if row.effect in (Effect.HOT, Effect.OBJECTS, Effect.DECIDED))
+ROLLED = batches(row for row in ROWS if row.effect is Effect.ROLL)
+
+
+async def edited(batch: Batch) -> tuple[dict[str, str], dict[str, str], Play]:
+    """Pods of the first shard before and after the edit of all rows, in a group that clients use, and the group."""
+    play = await Play(merged({"shards": 1}, batch.before), nodes=4).begun()
+    before = pods_of(play)
+    edit(play, merged({"shards": 1}, batch.after))
+    await play.until(play.is_well, "the edit is seen", 300)
+    await play.until(lambda: not play.loop.decision.actions, "nothing is to be done any more", 300)
+    return before, pods_of(play), play
+
+
+def pods_of(play: Play) -> dict[str, str]:
+    """Of the first shard, by name."""
+    pods = {pod["metadata"]["name"]: uid_of(pod) for pod in play.cluster.pods()}
+    return {name: uid for name, uid in pods.items() if name.startswith("g-0-")}
+
+
+@pytest.mark.parametrize("batch", TAKEN, ids=name)
+async def test_no_pod_is_made_anew_for_what_running_ones_take(batch: Batch) -> None:
+    """All such edits together: the pods that were there are there."""
+    before, after, play = await edited(batch)
+
+    assert before.items() <= after.items()
+    assert play.cluster.shards[0].judge.lost == set()
+
+
+@pytest.mark.parametrize("batch", ROLLED, ids=name)
+async def test_every_pod_is_made_anew_for_what_it_is_started_with(batch: Batch) -> None:
+    """All such edits together: each pod once, and nothing that was acknowledged is lost by it."""
+    before, after, play = await edited(batch)
+
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+    assert play.cluster.shards[0].judge.lost == set()
 
 
 @pytest.mark.parametrize("row", MODELLED, ids=str)

@@ -12,6 +12,7 @@ from pod_security import broken_rules
 
 from gantry_operator.objects import names
 from gantry_operator.objects.base import Object
+from gantry_operator.observing.pods import speaks_tls
 
 SPECS: list[dict[str, Any]] = [
     {},
@@ -188,3 +189,21 @@ def test_a_broker_knows_which_pod_it_is_in() -> None:
     for home in broker_sets(rendered(group())).values():
         variables = {one["name"]: one for one in containers(home["spec"]["template"])["broker"]["env"]}
         assert variables["POD_UID"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.uid"
+
+
+@pytest.mark.parametrize("secret", ["", "orders-tls"], ids=["plain", "tls"])
+def test_with_certificates_sidecars_speak_tls_to_everybody(secret: str) -> None:
+    """kubelet, peers, Prometheus and the operator learn it from one field; the operator from the pod itself."""
+    objects = rendered(group(access={"tlsSecret": secret} if secret else {}), facts(has_pod_monitor=True))
+    template = next(iter(broker_sets(objects).values()))["spec"]["template"]
+    sidecar = containers(template)["sidecar"]
+    probes = [sidecar[name]["httpGet"].get("scheme") for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+    peers = of_kind(objects, "ConfigMap")["orders-0"]["data"]["peers"]
+    endpoint = of_kind(objects, "PodMonitor")["orders"]["spec"]["podMetricsEndpoints"][0]
+
+    assert speaks_tls({"spec": template["spec"]}) is bool(secret)
+    assert probes == (["HTTPS"] * 3 if secret else [None] * 3)
+    assert all(line.startswith("https://" if secret else "http://") for line in peers.splitlines())
+    assert endpoint.get("scheme") == ("https" if secret else None)
+    if secret:
+        assert "--peer-verify" in sidecar["args"] and "/etc/gantry/certificates/ca.crt" in sidecar["args"]

@@ -189,9 +189,14 @@ def test_what_was_given_back_is_taken_at_once() -> None:
     taker, holder = Candidate("taker", TERMS), Candidate("holder", TERMS)
     holder.written(SeenLease("1", "holder"), 0, 1)
 
+    assert taker.next(0) == Read()
+    taker.read(SeenLease("1", "holder"), 1)
     assert holder.release() == Write("1", is_release=True)
-    taker.read(SeenLease("2", ""), 5)
-    assert taker.next(6) == Write("2")
+    assert taker.next(TERMS.retry_ms) == Read()
+    taker.read(SeenLease("2", ""), TERMS.retry_ms + 5)
+    assert taker.next(TERMS.retry_ms + 6) == Write("2")
+    taker.failed()
+    assert taker.next(TERMS.retry_ms + 7) == Sleep(2 * TERMS.retry_ms + 6), "a write that failed is not tried at once"
 
 
 def test_an_answer_that_was_lost_makes_nobody_the_leader() -> None:

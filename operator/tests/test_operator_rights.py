@@ -248,3 +248,5 @@ def test_an_operator_that_is_told_to_end_leaves_its_place_at_once(server: ApiSer
     while time.monotonic() < until:
         assert holder(server).startswith("second")
         time.sleep(0.1)
+    third.process.terminate()
+    assert third.process.wait(timeout=30) == 0, "one that only waits ends in order, too"

@@ -66,7 +66,7 @@ async def test_without_a_fence_the_shard_has_another_master(monkeypatch: pytest.
 
 async def test_without_withdrawal_a_shard_that_goes_takes_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: what is emptied fills again."""
-    monkeypatch.setattr(group, "withdrawn", lambda view, why: [])
+    monkeypatch.setattr(group, "withdrawn", lambda view, why, **_: [])
     play = await Play(SYNC | {"shards": 2}).begun()
     play.cluster.messages = 5
     play.cluster.edit(shards=1)

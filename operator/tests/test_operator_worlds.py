@@ -234,7 +234,7 @@ async def test_shards_are_scaled_out_and_an_empty_one_goes_with_all_that_it_had(
     for _ in range(300):
         await play.turn()
     assert play.cluster.master(1) == 1, "messages are left on it"
-    assert play.cluster.shards[1].brokers[1].is_draining, "and none come to it"
+    assert play.cluster.shards[1].brokers[1].is_withdrawn, "and none come to it"
     assert play.condition("ScalingIn") == ("True", "Draining", "shard 1: 5 messages of 1 topics: orders")
     play.cluster.messages = 0
     await play.until(

@@ -5,6 +5,7 @@ Each server alone still refuses what it does not know, since a typing error must
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import subprocess
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 
 from gantry_admin.__main__ import parsed
 from gantry_admin.upkeep import understood
+from gantry_broker.errors import ConfigCorrupt
 from gantry_broker.settings import SettingsError, broker_settings, unknown_keys
 from gantry_broker.testing.local import running_broker
 from gantry_broker.testing.ports import free_ports
@@ -56,6 +58,7 @@ def test_a_name_server_leaves_out_what_it_does_not_know_only_when_told(caplog: p
 
     assert settings.listen_port == 19876
     assert [vars(record)["key"] for record in caplog.records] == ["settingOfTomorrow"]
+    assert with_entries(settings, {**TOMORROW, "listenPort": "29876"}).listen_port == 29876, "changed at run time"
     with pytest.raises(NameServerSettingsError, match="settingOfTomorrow"):
         with_entries(NameServerSettings(), entries)
 
@@ -100,6 +103,27 @@ async def test_a_file_of_settings_of_a_newer_operator_holds_as_far_as_it_is_know
         now = broker.core.live.now.effective()
 
     assert (now["maxPullBatchSize"], now["flushDiskType"]) == (batch, "ASYNC_FLUSH")
+
+
+@pytest.mark.parametrize("is_tolerant", [True, False], ids=["pod", "alone"])
+async def test_a_broker_of_yesterday_starts_with_what_one_of_today_was_told_at_run_time(
+    is_tolerant: bool, tmp_path: Path
+) -> None:
+    """The way back to an older image: what an administrator had changed holds, as far as it is known."""
+    path = tmp_path / "store" / "config" / "liveSettings.json"
+    path.parent.mkdir(parents=True)
+    settings = {"maxPullBatchSize": "64", "settingOfTomorrow": "1"}
+    path.write_text(
+        json.dumps({"settings": settings, "dataVersion": {"counter": 2, "stateVersion": 0, "timestamp": 1}})
+    )
+
+    if is_tolerant:
+        async with running_broker(tmp_path / "store", ignoreUnknownSettings="true") as broker:
+            assert broker.core.live.changed == {"maxPullBatchSize": "64"}
+    else:
+        with pytest.raises(ConfigCorrupt, match="settingOfTomorrow"):
+            async with running_broker(tmp_path / "store"):
+                pass
 
 
 # -- the first process of a container ----------------------------------------------------------------------------------

@@ -174,6 +174,14 @@ def test_a_shard_is_withdrawn_before_its_last_slave_in_sync_goes() -> None:
     assert [type(one) for one in decided(with_report(healthy(), 1, is_draining=True))] == [act.Resume]
 
 
+def test_sends_are_refused_until_somebody_acknowledges_them() -> None:
+    """A slave that was restarted is not in sync at once: what came meanwhile would be stored, and answered 11."""
+    alone = with_report(healthy(), 1, is_draining=True, slaves=())
+
+    assert not any(isinstance(one, act.Resume) for one in decided(alone))
+    assert "sends are refused until 1 more slaves are in sync" in reasons(alone)
+
+
 def test_the_master_is_restarted_last_and_as_a_slave() -> None:
     """Its role moves first. Where it may not, it is drained and restarted in place."""
     assert [type(one) for one in decided(outdated(healthy(), 1))] == [act.Drain]
@@ -231,7 +239,7 @@ def test_a_shard_that_is_scaled_away_stays_until_it_is_empty() -> None:
     surplus = healthy(number=1)
 
     assert "stays until no message and no consumer" in reasons(healthy(), surplus)
-    empty = msgspec.structs.replace(with_report(surplus, 1, is_draining=True), holds_nothing=True)
+    empty = msgspec.structs.replace(with_report(surplus, 1, is_withdrawn=True), holds_nothing=True)
     assert [type(one) for one in decided(healthy(), empty)] == [act.Remove, act.Remove]
 
 
@@ -242,11 +250,15 @@ def test_a_shard_that_is_scaled_away_is_withdrawn_before_it_is_emptied() -> None
     for look in (surplus, msgspec.structs.replace(surplus, holds_nothing=True)):
         [withdraw] = decided(healthy(), look)
         assert isinstance(withdraw, act.Withdraw)
-        assert (withdraw.shard, withdraw.member, withdraw.is_ordered) == (1, 1, True)
-    draining = with_report(surplus, 1, is_draining=True)
-    assert decided(healthy(), draining) == []
-    assert "no consumer is left on it: 3 messages of 1 topics: orders" in reasons(healthy(), draining)
-    said = decide(spec_with(), observed(healthy(), draining), NOW_MS).condition("ScalingIn")
+        assert (withdraw.shard, withdraw.member, withdraw.is_ordered, withdraw.goes_on) == (1, 1, True, True)
+    emptying = with_report(surplus, 1, is_withdrawn=True)
+    assert decided(healthy(), emptying) == []
+    assert "no consumer is left on it: 3 messages of 1 topics: orders" in reasons(healthy(), emptying)
+    still = with_report(surplus, 1, is_draining=True)
+    assert [type(one) for one in decided(healthy(), still)] == [act.Resume], (
+        "it delivers what is due, or is never empty"
+    )
+    said = decide(spec_with(), observed(healthy(), emptying), NOW_MS).condition("ScalingIn")
     assert (said.is_so, said.reason, said.message) == (True, "Draining", "shard 1: 3 messages of 1 topics: orders")
 
 

@@ -337,7 +337,7 @@ class Broker:
             confirmed=None if self.replication.follower is None else self.replication.shown,
             slaves=self._slave_facts(),
             certificate_ends_at=self.tls.expires_at,
-            is_refusing_sends=not self.store.is_writable or disk.is_refusing or self.core.gate.sends is not None,
+            is_refusing_sends=not self.store.is_writable or disk.is_refusing or self.core.gate.is_refusing_sends,
         )
 
     def _slave_facts(self) -> tuple[SlaveStatus, ...]:

@@ -688,7 +688,7 @@ def _check_tls(settings: BrokerSettings) -> None:
 
 def _check_roles(settings: BrokerSettings) -> None:
     ha, number = settings.ha, settings.broker_id
-    role = f"brokerRole={ha.role}"
+    role, start = f"brokerRole={ha.role}", f"roleAtStart={ha.role_at_start}"
     if ha.role_at_start is RoleAtStart.CONFIGURED:
         if ha.role is BrokerRole.SLAVE and number == 0:
             raise SettingsError(f"{role} and brokerId=0: 0 is the master's; give each slave a number of its own")
@@ -696,11 +696,10 @@ def _check_roles(settings: BrokerSettings) -> None:
             raise SettingsError(f"{role} and brokerId={number}: a master that stays one has brokerId=0")
     else:
         if number == 0:
-            raise SettingsError("roleAtStart=UNASSIGNED and brokerId=0: it may be a slave, and needs a number for that")
+            raise SettingsError(f"{start} and brokerId=0: it may be a slave, and needs a number for that")
         if ha.role is BrokerRole.SLAVE:
             raise SettingsError(
-                f"roleAtStart=UNASSIGNED and {role}: write the kind of master that it becomes, "
-                "ASYNC_MASTER or SYNC_MASTER"
+                f"{start} and {role}: write the kind of master that it becomes, ASYNC_MASTER or SYNC_MASTER"
             )
     if ha.role is BrokerRole.SYNC_MASTER and ha.replicas < 2:
         raise SettingsError(f"{role} and inSyncReplicas=1 contradict each other: write 2 or more, or ASYNC_MASTER")

@@ -148,7 +148,7 @@ _FIELDS: Final = {java_name(f.name): f for f in dataclasses.fields(NameServerSet
 def with_entries(settings: NameServerSettings, entries: dict[str, str]) -> NameServerSettings:
     """`settings` changed by entries under Java's names. Raises SettingsError that names the wrong one."""
     changes: dict[str, Any] = {}
-    is_tolerant = entries.get("ignoreUnknownSettings", "").lower() == "true"
+    is_tolerant = settings.ignore_unknown_settings or entries.get("ignoreUnknownSettings", "").lower() == "true"
     if TLS_KEYS & entries.keys():
         changes["tls"] = _tls(entries)
     for key, text in entries.items():

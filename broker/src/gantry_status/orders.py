@@ -104,6 +104,9 @@ class Drain(Order, frozen=True, kw_only=True, tag="drain"):
     withdraw: bool = False
     """For as long as it takes, and not for a moment: name servers are told that nothing can be sent here, and too late
     it stays so, though not everything could be handed over."""
+    goes_on: bool = False
+    """Only withdraw: clients send nothing more, and what was taken goes its way. Delayed messages are delivered,
+    transactions end, retries come back; nothing is waited for."""
 
 
 @final
@@ -192,6 +195,8 @@ class HaStatus(Answer, frozen=True, kw_only=True, tag="status"):
     is_crash_safe: bool | None = None
     """Whether what it acknowledges survives its process."""
     is_draining: bool = False
+    is_withdrawn: bool = False
+    """Whether name servers are told that nothing can be sent here."""
     may_acknowledge: bool = False
     """Whether it holds a key to answer code 0."""
 

@@ -75,7 +75,7 @@ for place in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         found = place.read_text().split(chr(0))
     except OSError:
         continue
-    if "gantry_admin" in found and "gantry_cli.child" in found:
+    if found[1:3] == ["-m", "gantry_admin"]:
         words = found
 print(json.dumps({"status": status, "arguments": words}))
 """

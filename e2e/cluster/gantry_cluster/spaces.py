@@ -10,7 +10,8 @@ from gantry_cluster.commands import wait_until
 from gantry_cluster.groups import Group
 from gantry_cluster.pods import Namespace, is_gone
 
-END_SECONDS_MAX = 120.0
+END_SECONDS_MAX = 300.0
+"""After an API server was away its controllers find back to it in their own time, up to minutes."""
 TOPICS_SECONDS_MAX = 60.0
 GROUP = "orders"
 

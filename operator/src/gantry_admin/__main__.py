@@ -105,6 +105,7 @@ def _group_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--peer", action="append", default=[], metavar="URL", help="another sidecar, repeatable")
     group.add_argument("--peer-token-file", type=Path, metavar="FILE", help="the token that is shown to peers")
     group.add_argument("--peer-ca", type=Path, metavar="FILE", help="authority of the peers' certificates")
+    group.add_argument("--peer-verify", default="full", choices=["full", "authority"], help="[default: full]")
 
 
 def _lease_options(group: argparse._ArgumentGroup) -> None:
@@ -152,7 +153,10 @@ def settings_of(options: argparse.Namespace) -> SidecarSettings:
                 stale_ms=options.stale_after, down_after_ms=options.down_after, up_after_ms=options.up_after,
                 lag_bytes_max=options.max_lag,
             ),
-            peers=PeerSettings(urls=tuple(options.peer), token_file=options.peer_token_file, ca=options.peer_ca),
+            peers=PeerSettings(
+                urls=tuple(options.peer), token_file=options.peer_token_file, ca=options.peer_ca,
+                verify=options.peer_verify,
+            ),
             lease=_lease_of(options),
             wanted=options.wanted,
             openapi=options.openapi,

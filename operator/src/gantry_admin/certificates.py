@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Mapping
-from typing import Any, Final, final
+from pathlib import Path
+from typing import Any, Final, NamedTuple, final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -21,26 +22,35 @@ from gantry_admin.errors import SettingsError
 from gantry_admin.settings import AccessSettings
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.tls_contexts import server_context
+from gantry_spec.sidecar_proof import fingerprint_of
+
+
+class Shown(NamedTuple):
+    """What is shown to whoever comes now."""
+
+    context: ssl.SSLContext
+    fingerprint: bytes
+    """SHA-256 of its certificate."""
 
 
 @final
 class Door(ssl.SSLContext):
     """Stands for the newest context. It has no certificate of its own, so a session that it made itself would fail."""
 
-    source: CertificateSource[ssl.SSLContext]
+    source: CertificateSource[Shown]
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
-        return self.source.current.wrap_bio(*arguments, **options)
+        return self.source.current.context.wrap_bio(*arguments, **options)
 
     @classmethod
-    def to(cls, source: CertificateSource[ssl.SSLContext]) -> Door:
+    def to(cls, source: CertificateSource[Shown]) -> Door:
         """A door to whatever the source has when somebody comes."""
         door = cls(ssl.PROTOCOL_TLS_SERVER)
         door.source = source
         return door
 
 
-def listener_certificates(access: AccessSettings) -> CertificateSource[ssl.SSLContext] | None:
+def listener_certificates(access: AccessSettings) -> CertificateSource[Shown] | None:
     """The files of both listeners, to be started; None without a certificate."""
     if access.tls_cert is None or access.tls_key is None:
         return None
@@ -49,12 +59,21 @@ def listener_certificates(access: AccessSettings) -> CertificateSource[ssl.SSLCo
     authority = names.get("--tls-client-ca")
     certificate, key = names["--tls-cert"], names["--tls-key"]
     return CertificateSource(
-        "sidecar", list(names.values()), lambda: server_context(certificate, key, authority), certificate=certificate,
+        "sidecar", list(names.values()), lambda: _shown(certificate, key, authority), certificate=certificate,
         names=names,
     )  # fmt: skip
 
 
-async def open_door(source: CertificateSource[ssl.SSLContext] | None) -> Door | None:
+def _shown(certificate: str, key: str, authority: str | None) -> Shown:
+    """Raises OSError naming files."""
+    context = server_context(certificate, key, authority)
+    try:
+        return Shown(context, fingerprint_of(Path(certificate).read_text(encoding="utf-8", errors="replace")))
+    except ValueError as error:
+        raise OSError(f"--tls-cert {certificate}: {error}") from error
+
+
+async def open_door(source: CertificateSource[Shown] | None) -> Door | None:
     """Load, and watch from now on. Raises ``SettingsError`` for files that cannot be used."""
     if source is None:
         return None

@@ -205,6 +205,14 @@ class QueueDocument(Document):
     last_stored_ms: int | None
 
 
+class ProofDocument(Document):
+    """That the certificate of this port is ours."""
+
+    proof: str = Field(
+        description="HMAC-SHA256 by the first token that may change something; see gantry_spec.sidecar_proof."
+    )
+
+
 class TopicDocument(Document):
     """One topic on this broker."""
 

@@ -67,6 +67,10 @@ class Guard:
         """What is shown to peers now: their own file's, else a token of ours, the one that may do less first."""
         return "" if self._for_peers is None else self._for_peers.first
 
+    def order_token(self) -> str:
+        """By which whoever gives orders knows us: the first that may."""
+        return "" if self._writers is None else self._writers.first
+
     def caller(self, authorization: str | None, certificate_subject: str | None) -> Caller:
         """Who that is. Raises ``Problem`` 401 for a token that is none of ours."""
         if certificate_subject is not None:

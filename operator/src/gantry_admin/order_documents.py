@@ -37,7 +37,7 @@ class ExpectedBody(OrderBody):
     """What whoever was named must still be."""
 
     last_epoch: Annotated[int, Field(ge=0, le=(1 << 53) - 1), WHOLE]
-    end: Annotated[int, Field(ge=0, le=(1 << 62) - 1), WHOLE]
+    end: Annotated[int, Field(ge=0, le=(1 << 53) - 1), WHOLE]
     continues: Annotated[int, Field(ge=0, le=(1 << 53) - 1), WHOLE] = 0
 
 
@@ -68,6 +68,7 @@ class DrainBody(OrderBody):
 
     timeout_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = 30_000
     withdraw: Annotated[bool, Field(strict=True)] = False
+    goes_on: Annotated[bool, Field(strict=True)] = False
 
 
 class PromisedDocument(Document):

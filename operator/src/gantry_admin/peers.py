@@ -50,7 +50,9 @@ class Peers:
         """``token`` says what is shown now. Raises ``SettingsError`` for an authority that cannot be used."""
         self._token: Final = token
         self._certificates: Final = ClientTlsSettings(
-            authority_file=None if settings.ca is None else str(settings.ca), names=("--peer-ca", "", "")
+            authority_file=None if settings.ca is None else str(settings.ca),
+            is_host_name_checked=settings.verify == "full",
+            names=("--peer-ca", "", ""),
         ).source("peers")
         try:
             self._certificates.load()

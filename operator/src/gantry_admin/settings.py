@@ -185,6 +185,10 @@ class PeerSettings:
     ca: Path | None = None
     """--peer-ca: authority of the peers' certificates; by default the system's."""
 
+    verify: str = "full"
+    """--peer-verify: `full` by default; `authority` does not compare names, for peers whose addresses are not in their
+    certificates."""
+
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 

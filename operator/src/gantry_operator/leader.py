@@ -99,6 +99,8 @@ class Candidate:
         if not self._is_known or lease != self._seen:
             self._first_seen_ms = answered_ms
         self._seen, self._is_known = lease, True
+        if lease is None or not lease.holder:
+            self._tried_ms = None  # it is nobody's: the write need not wait for its turn
 
     def written(self, lease: SeenLease, sent_ms: int, answered_ms: int) -> None:
         """A write of ours was answered: it was done."""

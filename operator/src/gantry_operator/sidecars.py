@@ -3,6 +3,8 @@
 Every call has a deadline and a connection of its own pool, so a pod that hangs costs whoever asked it, and nobody else.
 No redirection is followed and no proxy used: either would show the group's token to somebody else. Answers are read up
 to a limit. What is in them is not believed beyond its form: who is who is compared by whoever asked.
+
+Where sidecars speak TLS (``access.tlsSecret``), it goes to nobody who has not proven to know it (``certificates``).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, final
 import aiohttp
 import msgspec
 
+from gantry_operator.certificates import Proven
 from gantry_operator.errors import SidecarDenied, SidecarRefused, SidecarSilent
 from gantry_spec import actions as act
 
@@ -31,11 +34,12 @@ class Peer(NamedTuple):
     host: str
     port: int
     token: str
+    is_tls: bool = False
 
     @property
     def base(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"http{'s' if self.is_tls else ''}://{host}:{self.port}"
 
     def __repr__(self) -> str:
         return f"<Peer {self.base}>"
@@ -62,6 +66,7 @@ class HttpSidecars:
         self._look_timeout_s: Final = look_timeout_s
         self._order_timeout_s: Final = order_timeout_s
         self._session: aiohttp.ClientSession | None = None
+        self._proven: Final = Proven()
 
     async def __aenter__(self) -> HttpSidecars:
         connector = aiohttp.TCPConnector(limit=CONNECTIONS_MAX, limit_per_host=8, ttl_dns_cache=5)
@@ -89,24 +94,34 @@ class HttpSidecars:
     async def _ask(
         self, peer: Peer, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float
     ) -> Mapping[str, Any]:
-        assert self._session is not None, "entered before it is used"
-        headers = {"Authorization": f"Bearer {peer.token}", "Content-Type": "application/json"}
         data = None if body is None else msgspec.json.encode(body)
         try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._session.request(
-                    method, peer.base + path, data=data, headers=headers, allow_redirects=False
-                ) as answer,
-            ):
-                text = await answer.content.read(ANSWER_BYTES_MAX + 1)
-                while len(text) <= ANSWER_BYTES_MAX and not answer.content.at_eof():
-                    text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))
-                return _document(peer, answer.status, text)
+            async with asyncio.timeout(timeout_s):
+                try:
+                    status, text = await self._exchange(peer, method, path, data)
+                except aiohttp.ServerFingerprintMismatch:
+                    self._proven.forget(peer.host, peer.port, peer.token)
+                    status, text = await self._exchange(peer, method, path, data)
+                return _document(peer, status, text)
         except TimeoutError:
             raise SidecarSilent(f"{peer.base}: no answer within {timeout_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise SidecarSilent(f"{peer.base}: {str(error)[:REASON_MAX]}") from error
+
+    async def _exchange(self, peer: Peer, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
+        """Status and text. With TLS only with whoever has proven that he knows the token, and before it is shown."""
+        assert self._session is not None, "entered before it is used"
+        headers = {"Authorization": f"Bearer {peer.token}", "Content-Type": "application/json"}
+        proven: aiohttp.Fingerprint | bool = True
+        if peer.is_tls:
+            proven = aiohttp.Fingerprint(await self._proven.fingerprint(peer.host, peer.port, peer.token))
+        async with self._session.request(
+            method, peer.base + path, data=data, headers=headers, allow_redirects=False, ssl=proven
+        ) as answer:
+            text = await answer.content.read(ANSWER_BYTES_MAX + 1)
+            while len(text) <= ANSWER_BYTES_MAX and not answer.content.at_eof():
+                text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))
+            return answer.status, text
 
 
 def order_of(action: act.MemberAction) -> tuple[str, dict[str, Any], int]:
@@ -125,8 +140,8 @@ def order_of(action: act.MemberAction) -> tuple[str, dict[str, Any], int]:
             return "fence", {"epoch": epoch}, 0
         case act.Drain(timeout_ms=timeout_ms):
             return "drain", {"timeout_ms": timeout_ms}, timeout_ms
-        case act.Withdraw(timeout_ms=timeout_ms):
-            return "drain", {"timeout_ms": timeout_ms, "withdraw": True}, timeout_ms
+        case act.Withdraw(timeout_ms=timeout_ms, goes_on=goes_on):
+            return "drain", {"timeout_ms": timeout_ms, "withdraw": True, "goes_on": goes_on}, timeout_ms
         case _:
             raise AssertionError(f"no order: {action}")
 

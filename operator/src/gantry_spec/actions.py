@@ -109,6 +109,9 @@ class Withdraw(MemberAction, frozen=True, kw_only=True):
     clients shall not come at all."""
 
     timeout_ms: int
+    goes_on: bool = False
+    """Whether only clients send nothing more: delayed messages, transactions and retries go on."""
+
     is_ordered: bool = False
     """Whether it is meant for good, and so neither waits for other shards nor for what is at risk."""
 

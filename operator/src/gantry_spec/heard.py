@@ -41,6 +41,7 @@ def report_of(status: Mapping[str, Any], *, asked_ms: int, answered_ms: int, bes
         "electable": tuple(status.get("electable", ())),
         "acks_recorded": status.get("acks_needed"),
         "is_draining": status.get("is_draining", False),
+        "is_withdrawn": status.get("is_withdrawn", False),
         "trouble": status.get("trouble", ""),
         "slaves": [msgspec.structs.asdict(one) for one in _slaves(status.get("slaves", ()))],
     }

@@ -126,6 +126,9 @@ class Report(Part, frozen=True):
     master again and has all that this one had."""
 
     is_draining: bool = False
+    is_withdrawn: bool = False
+    """Whether clients can send nothing to it, and are told so; its log may go on."""
+
     is_crash_safe: bool | None = None
     """Whether what is only in the write buffer survives its process."""
 
@@ -242,6 +245,9 @@ class ObservedShard(Part, frozen=True):
 
     is_fenced: bool = False
     """Whether it shall take no sends, and get no other master."""
+
+    is_asleep: bool = False
+    """Whether nothing of it is made to run any more; something may still be on its way out."""
 
     holds_nothing: bool | None = None
     """Whether no message and no consumer is left on it."""

@@ -22,34 +22,41 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import httpx
-import trustme
 from admin_scene import NO_TLS, wait_for
+from edit_world.own_secrets import Secrets, certificates
 from edit_world.row import GROUP
-from edit_world.rows_of_groups import CERTIFICATES
-from objects_scene import broker_sets, containers, group, of_kind, rendered, template_hash
+from edit_world.surroundings import Surroundings
+from objects_scene import broker_sets, containers, facts, group, of_kind, rendered, template_hash
 
 from gantry_access import Credentials
 from gantry_broker.testing.accounts import ACCOUNTS, ADMIN
-from gantry_broker.testing.ports import free_broker_port, free_ports
+from gantry_broker.testing.local import Dialogue
 from gantry_client import Admin, ClientError, ClientSettings
-from gantry_operator.objects import configuration, group_token, names, secret
+from gantry_operator.objects import configuration, group_token, secret
 from gantry_operator.objects.base import Object
-from gantry_remoting import ClientTlsSettings, RemotingError
+from gantry_remoting import Channel, ClientTlsSettings, RemotingError
 from gantry_status import PageReader, Phase, StatusPageError
 
 KEY: Final = bytes(32)
 EPOCH: Final = 1000
+NOBODY: Final[Mapping[str, str]] = {}
 ANSWER_S: Final = 30.0
 WAIT_S: Final = 120.0
-DROPPED: Final = ("--lease",)
-"""Options of the sidecar that need an API server."""
 
 
 @final
 class LocalPod:
-    """The first member of a group's first shard. Entered and left."""
+    """A member of a group's first shard. Entered and left."""
 
-    def __init__(self, folder: Path, buffers: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        buffers: Path,
+        *,
+        pod: str = f"{GROUP}-0-master-0",
+        secrets: Secrets | None = None,
+        name_servers: Mapping[str, str] = NOBODY,
+    ) -> None:
         """``buffers`` is a folder in memory, for write buffers of that medium."""
         self.starts = 0
         """How often the pod was made anew."""
@@ -57,30 +64,16 @@ class LocalPod:
         self.is_rolling = True
         """Whether another template makes another pod: a twin turns that off."""
 
+        self.outside: Mapping[str, str] = {}
+        """What the cluster has given to Services for clients from outside."""
+
         self._started_with: Mapping[str, Any] = {}
         self._folder: Final = folder
-        self._port: Final = free_broker_port()
-        self._http, self._log = free_ports(2)
+        self._here: Final = Surroundings(folder, buffers, name_servers)
         self._hash = ""
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._places: Final = {
-            configuration.BUFFERS: buffers,
-            configuration.STORE_FOLDER: folder / "data",
-            configuration.RUN: folder / "run",
-            configuration.CONFIGURATION: folder / "group",
-            configuration.REPLICATION_SECRET: folder / "replication",
-            configuration.SIDECAR_SECRET: folder / "sidecar",
-            configuration.ACCOUNTS: folder / "accounts",
-            configuration.CERTIFICATES: folder / "certificates",
-        }
-        self._ports: Final = {
-            names.BROKER_PORT: self._port,
-            names.REPLICATION_PORT: self._port + 1,
-            names.SIDECAR_PORT: self._http,
-            names.LOG_PORT: self._log,
-        }
-        self._name_servers: Final[dict[str, str]] = {}
-        self._secrets: Final[dict[str, dict[str, str]]] = {}
+        self._pod: Final = pod
+        self._secrets: Final = certificates() if secrets is None else secrets
         self._token: Final = group_token(KEY, group(GROUP))
         self._make_volumes()
 
@@ -94,45 +87,50 @@ class LocalPod:
 
     def edit(self, spec: Mapping[str, Any]) -> None:
         """Be what a group with this spec is; returns when the broker is the master."""
+        if self.have(spec):
+            self.promote(EPOCH + self.starts, 2)
+
+    def have(self, spec: Mapping[str, Any]) -> bool:
+        """The same without a role; whether the pod was made anew for it."""
         one = group(GROUP, **spec)
-        objects, wanted = rendered(one), template_hash(one)
+        known = facts(outside=self.outside)
+        objects, wanted = rendered(one, known), template_hash(one, known)
         data = of_kind(objects, "ConfigMap")[f"{GROUP}-0"]["data"]
         for name, text in data.items():
             self._mount("group", name, text)
-        if wanted != self._hash and (self.is_rolling or not self.starts):
-            self._end()
-            self._hash, self._started_with = wanted, spec
-            self._start(broker_sets(objects)[f"{GROUP}-0-master"]["spec"]["template"])
-            self.starts += 1
-            self._become_master()
+        if wanted == self._hash or (self.starts and not self.is_rolling):
+            return False
+        self._end()
+        self._hash, self._started_with = wanted, spec
+        self._start(broker_sets(objects)[self._pod.rpartition("-")[0]]["spec"]["template"])
+        self.starts += 1
+        return True
 
-    def _become_master(self) -> None:
+    def promote(self, epoch: int, electable: int) -> None:
         """As the operator orders it."""
+        self._order("promote", {"epoch": epoch, "electable": [electable]})
+
+    def follow(self, epoch: int, master: LocalPod) -> None:
+        """The same."""
+        self._order("demote", {"epoch": epoch, "master": f"127.0.0.1:{master._here.broker + 1}"})
+
+    def _order(self, what: str, order: Mapping[str, Any]) -> None:
         headers = {"Authorization": f"Bearer {self._token}"}
-        order = {"epoch": EPOCH + self.starts, "electable": [2]}
-        url = f"http://127.0.0.1:{self._http}/v1/role/promote"
+        url = f"http://127.0.0.1:{self._here.http}/v1/role/{what}"
         answer = httpx.post(url, json=order, headers=headers, timeout=ANSWER_S, verify=NO_TLS)
         assert answer.status_code == 200, answer.text
 
     def _make_volumes(self) -> None:
-        for place in self._places.values():
+        for place in self._here.places.values():
             place.mkdir(parents=True, exist_ok=True)
-        known = dict.fromkeys((f"{GROUP}-0-master-0", f"{GROUP}-0"), "127.0.0.1")
-        (self._places[configuration.RUN] / "addresses.json").write_text(json.dumps(known))
+        known = dict.fromkeys((self._pod, f"{GROUP}-0"), "127.0.0.1")
+        (self._here.places[configuration.RUN] / "addresses.json").write_text(json.dumps(known))
         made = {name: base64.b64decode(one).decode() for name, one in secret(group(GROUP), self._token)["data"].items()}
         for name in ("tokens", "read-tokens"):
             self._mount("sidecar", name, made[name])
         self._mount("replication", "secret", made["replication"])
         self._mount("accounts", "plain_acl.yml", ACCOUNTS)
         self._mount("accounts", "credentials", f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
-        authority = trustme.CA()
-        for name, ends in CERTIFICATES.items():
-            issued = authority.issue_cert("127.0.0.1", not_after=ends)
-            self._secrets[name] = {
-                "tls.crt": "".join(blob.bytes().decode() for blob in issued.cert_chain_pems),
-                "tls.key": issued.private_key_pem.bytes().decode(),
-                "ca.crt": authority.cert_pem.bytes().decode(),
-            }
 
     def _mount(self, volume: str, name: str, text: str) -> None:
         """As kubelet does: another file under the same name."""
@@ -147,12 +145,12 @@ class LocalPod:
                 self._mount(volume["name"], name, text)
         made = containers(template)
         [conf] = [one["value"] for one in made["broker"]["env"] if one["name"] == "GANTRY_BROKER_CONF"]
-        variables = {"POD_NAME": f"{GROUP}-0-master-0", "POD_NAMESPACE": "shop", "GANTRY_BROKER_CONF": self._conf(conf)}
+        variables = {"POD_NAME": self._pod, "POD_NAMESPACE": "shop", "GANTRY_BROKER_CONF": self._here.conf(conf)}
         with suppress(FileNotFoundError):
-            (self._places[configuration.RUN] / "status").unlink()
-        run = str(self._places[configuration.RUN])
-        sidecar = self._arguments(made["sidecar"]["args"])
-        self._process(["sidecar", "--group", str(self._places[configuration.CONFIGURATION]), *sidecar], variables)
+            (self._here.places[configuration.RUN] / "status").unlink()
+        run = str(self._here.places[configuration.RUN])
+        sidecar = self._here.arguments(made["sidecar"]["args"])
+        self._process(["sidecar", "--group", str(self._here.places[configuration.CONFIGURATION]), *sidecar], variables)
         self._process([*made["broker"]["args"][1:], "--run", run, "--alive", "0"], variables)
         wait_for(self._is_serving, "the broker serves", WAIT_S)
         wait_for(self._is_heard, "the sidecar has heard the broker", WAIT_S)
@@ -181,7 +179,7 @@ class LocalPod:
         self._processes.clear()
 
     def _is_serving(self) -> bool:
-        page = self._places[configuration.RUN] / "status"
+        page = self._here.places[configuration.RUN] / "status"
         with suppress(StatusPageError), PageReader(str(page)) as reader:
             return reader.read().status.phase is Phase.SERVING
         for process in self._processes:
@@ -195,50 +193,12 @@ class LocalPod:
         """The end of what all of them said."""
         return "\n".join(path.read_text()[-3000:] for path in sorted(self._folder.glob("*.log")))
 
-    # -- from the pod to here ------------------------------------------------------------------------------------------
-
-    def _conf(self, text: str) -> str:
-        lines = dict(line.partition("=")[::2] for line in text.splitlines())
-        lines["bindAddress"] = "127.0.0.1"
-        for key in ("listenPort", "haListenPort"):
-            lines[key] = str(self._ports[int(lines[key])])
-        addresses = lines["namesrvAddr"].split(";")
-        for address, port in zip(addresses, free_ports(len(addresses)), strict=True):
-            self._name_servers.setdefault(address, f"127.0.0.1:{port}")
-        lines["namesrvAddr"] = ";".join(self._name_servers[address] for address in addresses)
-        return "".join(f"{key}={self._here(value)}\n" for key, value in lines.items())
-
-    def _arguments(self, words: list[str]) -> list[str]:
-        """Of the sidecar's container, behind `pod sidecar`."""
-        kept: list[str] = []
-        for word in words[2:]:
-            if kept and kept[-1] in DROPPED:
-                kept.pop()
-            else:
-                kept.append(self._here(word))
-        return kept
-
-    def _here(self, value: str) -> str:
-        for path, place in self._places.items():
-            if value == path or value.startswith(f"{path}/"):
-                return f"{place}{value.removeprefix(path)}"
-        host, separator, port = value.rpartition(":")
-        if separator and host in ("0.0.0.0", "127.0.0.1") and port.isdigit() and int(port) in self._ports:
-            return f"127.0.0.1:{self._ports[int(port)]}"
-        return value
-
-    def _there(self, value: str) -> str:
-        """As the pod would say it."""
-        for address, here in self._name_servers.items():
-            value = value.replace(here, address)
-        return value
-
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
         """`/v1/status`; nothing while the sidecar starts again."""
         headers = {"Authorization": f"Bearer {self._token}"}
-        url = f"http://127.0.0.1:{self._http}/v1/status"
+        url = f"http://127.0.0.1:{self._here.http}/v1/status"
         try:
             found: dict[str, Any] = httpx.get(url, headers=headers, timeout=ANSWER_S, verify=NO_TLS).json()
         except httpx.HTTPError:
@@ -255,31 +215,44 @@ class LocalPod:
     async def config(self) -> dict[str, str]:
         """The broker's own settings, by its own word."""
         async with Admin(self._nowhere, client_settings=self._as_we_may()) as admin:
-            found = await admin.brokers.config(self._address)
-        return {key: self._there(value) for key, value in found.items()}
+            found = await admin.brokers.config(self.address)
+        return {key: self._here.as_there(value) for key, value in found.items()}
 
     async def tables(self) -> dict[str, Any]:
         """Topics and groups that it has."""
         async with Admin(self._nowhere, client_settings=self._as_we_may()) as admin:
-            topics = await admin.brokers.topic_table(self._address)
-            groups = await admin.brokers.group_table(self._address)
+            topics = await admin.brokers.topic_table(self.address)
+            groups = await admin.brokers.group_table(self.address)
         return {
             "topics": {name: {"queues": one.write_queue_nums} for name, one in topics.items()},
             "groups": {name: {"retryMax": one.retry_max_times} for name, one in groups.items()},
         }
 
+    async def write(self, count: int = 20) -> None:
+        """So many messages, all acknowledged."""
+        may = self._as_we_may()
+        assert may.credentials is None, "nobody writes where accounts are asked for"
+        tls = may.tls.client_context() if isinstance(may.tls, ClientTlsSettings) else None
+        channel = await Channel.connect(self.address, on_request=lambda command, channel: None, tls=tls)
+        try:
+            for _ in range(count):
+                await Dialogue(channel, []).send_ok(b"x" * 1000)
+        finally:
+            await channel.close()
+
     async def door(self) -> dict[str, str]:
         """Whether a client that shows nothing is answered."""
         try:
             async with Admin(self._nowhere) as admin:
-                await admin.brokers.config(self._address)
+                await admin.brokers.config(self.address)
         except (ClientError, RemotingError, OSError):
             return {"plain": "no"}
         return {"plain": "yes"}
 
     @property
-    def _address(self) -> str:
-        return f"127.0.0.1:{self._port}"
+    def address(self) -> str:
+        """Of the broker, for clients."""
+        return f"127.0.0.1:{self._here.broker}"
 
     @property
     def _nowhere(self) -> str:
@@ -288,7 +261,7 @@ class LocalPod:
 
     def _as_we_may(self) -> ClientSettings:
         access = self._started_with.get("access", {})
-        authority = self._places[configuration.CERTIFICATES] / "ca.crt"
+        authority = self._here.places[configuration.CERTIFICATES] / "ca.crt"
         return ClientSettings(
             credentials=Credentials(ADMIN.access_key, ADMIN.secret_key) if access.get("aclSecret") else None,
             tls=ClientTlsSettings(authority_file=str(authority)) if access.get("tlsSecret") else None,

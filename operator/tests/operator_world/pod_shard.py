@@ -88,6 +88,7 @@ class PodShard(Fleet):
             "is_whole": report.is_whole,
             "is_crash_safe": True,
             "is_draining": report.is_draining,
+            "is_withdrawn": report.is_withdrawn,
         }
 
     def obey(self, action: act.MemberAction) -> None:
@@ -106,8 +107,10 @@ class PodShard(Fleet):
                 broker.follow(epoch, master)
             case act.Fence(epoch=epoch):
                 broker.fence(epoch)
-            case act.Drain() | act.Withdraw():
+            case act.Drain():
                 broker.drain()
+            case act.Withdraw(goes_on=goes_on):
+                broker.drain(withdraw=True, goes_on=goes_on)
         self.acknowledge()
 
     def _check(self, broker: Broker, action: act.Promote) -> None:

@@ -73,6 +73,7 @@ class Broker:
     boot: int = 0
     role: Role = Role.UNASSIGNED
     is_draining: bool = False
+    is_withdrawn: bool = False
     master: str = ""
     heard_at_ms: int | None = None
     gave_until_ms: int = 0
@@ -99,6 +100,7 @@ class Broker:
     def forget(self) -> None:
         """What only a process knows, and only in a role."""
         self.is_draining, self.master, self.heard_at_ms = False, "", None
+        self.is_withdrawn = False
         self.acks, self.grants, self.lease_until_ms = {}, {}, 0
 
     # -- orders --------------------------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ class Broker:
         """Whether a new epoch has begun."""
         store = self.store
         if self.role is Role.MASTER and store.epoch == epoch:
-            self.is_draining = False
+            self.is_draining = self.is_withdrawn = False
             return False
         if epoch <= max(store.last_epoch, store.epoch):
             raise Refused("that epoch has been already")
@@ -144,9 +146,12 @@ class Broker:
         self._give(epoch)
         self._lose_role()
 
-    def drain(self) -> None:
+    def drain(self, *, withdraw: bool = False, goes_on: bool = False) -> None:
         if self.role is not Role.MASTER:
             raise Refused("only a master drains")
+        self.is_withdrawn = self.is_withdrawn or withdraw
+        if goes_on:
+            return
         self.is_draining = True
         self.store.flushed = len(self.store.log)
 
@@ -246,6 +251,7 @@ class Broker:
             granted_ms=max(0, self.gave_until_ms - now_ms),
             is_whole=store.is_whole,
             is_draining=self.is_draining,
+            is_withdrawn=self.is_withdrawn,
             is_crash_safe=True,
             peak_bytes_per_s=peak_bytes_per_s,
         )

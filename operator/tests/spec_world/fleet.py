@@ -23,7 +23,7 @@ class Fleet:
 
     def __init__(self, spec: Spec, acks_needed: int) -> None:
         self.spec = spec
-        self.acks_needed: Final = acks_needed
+        self.acks_needed = acks_needed
         self.now_ms = 100_000
         self.template = "t0"
         self.lease: LeaseRecord | None = None
@@ -57,7 +57,7 @@ class Fleet:
         """Time passes; masters take messages, ``sends`` of what they could, and acknowledge what they may."""
         self.now_ms += by_ms
         for broker in self.masters():
-            if not broker.is_draining:
+            if not (broker.is_draining or broker.is_withdrawn):
                 for _ in range(int(PEAK_RECORDS_PER_S * by_ms / 1000 * sends)):
                     broker.store.log.append(Record(broker.store.epoch, self.next_serial()))
         self.acknowledge()

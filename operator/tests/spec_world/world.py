@@ -143,6 +143,7 @@ class World(Fleet):
             wish=self.wish,
             replace_disks=tuple(sorted(self.given_up)),
             is_fenced=self.is_fenced,
+            is_asleep=self.is_hibernated and not any(broker.is_up for broker in self.brokers.values()),
         )
         return Observed(
             shards=(shard,),
@@ -213,8 +214,10 @@ class World(Fleet):
                 broker.follow(epoch, master)
             case act.Fence(epoch=epoch):
                 broker.fence(epoch)
-            case act.Drain() | act.Withdraw():
+            case act.Drain():
                 broker.drain()
+            case act.Withdraw(goes_on=goes_on):
+                broker.drain(withdraw=True, goes_on=goes_on)
             case _:
                 raise AssertionError(f"no order: {action}")
 

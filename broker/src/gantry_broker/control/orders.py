@@ -46,7 +46,7 @@ class Orders(Protocol):
 
     async def fence(self, epoch: int) -> HaStatus: ...
 
-    async def drain(self, timeout_ms: int, withdraw: bool = False) -> HaStatus: ...
+    async def drain(self, timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus: ...
 
     async def lease(self, renewed_ms: int, duration_ms: int) -> HaStatus: ...
 
@@ -77,7 +77,7 @@ async def _call(orders: Orders, order: AnyOrder) -> AnyAnswer:
         case Fence():
             return await orders.fence(order.epoch)
         case Drain():
-            return await orders.drain(order.timeout_ms, order.withdraw)
+            return await orders.drain(order.timeout_ms, order.withdraw, order.goes_on)
         case Lease():
             return await orders.lease(order.renewed_ms, order.duration_ms)
         case Flush():

@@ -19,6 +19,7 @@ class RoleAtStart(StrEnum):
 
     CONFIGURED = "CONFIGURED"
     UNASSIGNED = "UNASSIGNED"
+    REMEMBERED = "REMEMBERED"
 
 
 class AckLevel(StrEnum):
@@ -45,7 +46,9 @@ class ReplicationSettings:
     role_at_start: RoleAtStart = RoleAtStart.CONFIGURED
     """roleAtStart: CONFIGURED takes brokerRole at the start. UNASSIGNED waits for an order over the control socket.
 
-    Until then nothing is registered and everything is answered 14. Operators and supervisors want this.
+    Until then nothing is registered and everything is answered 14. REMEMBERED is the same, but a master whose process
+    crashed and lost nothing goes on in its epoch, as if it had only been slow: where slaves are waited for, those that
+    have promised another epoch acknowledge nothing to it. So writes go on when nobody is there to give orders.
     """
 
     in_sync_replicas: int | None = None

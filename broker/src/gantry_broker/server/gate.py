@@ -1,6 +1,7 @@
 """What is let through, by this broker's role: everything, everything but what changes something, or almost nothing.
 
     master               everything
+    emptying             everything but sends of clients, which are answered 14; what was taken goes its way
     draining, a slave    reads; what would be stored is answered 14, which every client tries elsewhere
     without a role       questions about the broker itself; the rest is answered 14
 
@@ -48,6 +49,9 @@ class Gate:
         self.sends: Refusal | None = None
         """Why nothing is stored now, if so."""
 
+        self.news: Refusal | None = None
+        """Why clients send nothing more, if so, though the log goes on with what it has."""
+
         self.everything: Refusal | None = None
         """Why nothing is answered now, if so; sends are refused then, too."""
 
@@ -57,9 +61,18 @@ class Gate:
     def __repr__(self) -> str:
         return f"<Gate sends={self.sends} everything={self.everything}>"
 
+    @property
+    def is_refusing_sends(self) -> bool:
+        """Whether clients cannot send now."""
+        return self.sends is not None or self.news is not None
+
     def open(self) -> None:
         """This is a master that serves."""
-        self.sends = self.everything = None
+        self.sends = self.news = self.everything = None
+
+    def close_to_clients(self, reason: str) -> None:
+        """Nothing more is sent; delayed messages, transactions and retries go on."""
+        self.news = _refusal(reason)
 
     def close_to_sends(self, reason: str) -> None:
         """Reads only."""

@@ -109,8 +109,9 @@ class LiveSettings:
             return self.now
         try:
             document = msgspec.convert(data, LiveDocument, strict=False)
-            check_changeable(document.settings)
-            self._kept, self.version = document.settings, document.data_version
+            kept = dict(self._understood(document.settings))
+            check_changeable(kept)
+            self._kept, self.version = kept, document.data_version
             self.now = self._with(self.changed)
         except (msgspec.ValidationError, SettingsError, NotChangeable) as error:
             raise ConfigCorrupt(f"{self._file.path}: {error}; mend or remove it, and its .bak") from error
@@ -159,11 +160,11 @@ class LiveSettings:
             self.on_change(settings)
 
     def _understood(self, entries: Mapping[str, str]) -> Mapping[str, str]:
-        """Without what only a newer version takes from a file, where that is tolerated."""
+        """Without what only a newer version takes while it runs, where that is tolerated."""
         left_out = sorted(entries.keys() - CHANGEABLE)
         if not self._base.is_tolerant or not left_out:
             return entries
-        log.warning("the file's settings are left out that this version does not take", extra={"keys": left_out})
+        log.warning("changed settings are left out that this version does not take", extra={"keys": left_out})
         return {key: value for key, value in entries.items() if key in CHANGEABLE}
 
     def _refuse_mounted(self, entries: Mapping[str, str]) -> None:

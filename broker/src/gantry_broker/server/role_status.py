@@ -65,6 +65,7 @@ def status_of(roles: Roles) -> HaStatus:
         is_whole=roles.wholeness.is_whole,
         is_crash_safe=store.pool_status.is_crash_safe,
         is_draining=roles.is_draining,
+        is_withdrawn=roles.is_withdrawn,
         may_acknowledge=roles.role is HaRole.MASTER and replication.may_acknowledge(),
     )
 

@@ -19,7 +19,7 @@ from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.promise import PromiseFile, PromiseRefused
 from gantry_broker.ha.role_record import RoleFile, RoleRecord
-from gantry_broker.ha.settings import BrokerRole, RoleAtStart
+from gantry_broker.ha.settings import BrokerRole, Degrade, RoleAtStart
 from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.replication import Replication
@@ -125,8 +125,12 @@ class Roles:
         """Take the role that the configuration gives, if it gives one."""
         ha, identity = self.settings.ha, self.store.identity
         self.epoch = self.records.record.epoch
-        if ha.role_at_start is RoleAtStart.UNASSIGNED:
-            self._gate.close("this broker has no role yet")
+        if ha.role_at_start is not RoleAtStart.CONFIGURED:
+            if ha.role_at_start is RoleAtStart.REMEMBERED and self._goes_on(report):
+                log.info("a crash has cost nothing: this broker goes on as the master", extra={"epoch": self.epoch})
+                await self._be_master(self.epoch, self.records.record.electable)
+            else:
+                self._gate.close("this broker has no role yet")
             return
         if ha.role is BrokerRole.SLAVE:
             await self._be_slave(self.promises.promise.epoch, ha.master_address)
@@ -144,6 +148,17 @@ class Roles:
             await self._compare(needed)
         else:
             await self._begin_alone(identity.epoch)
+
+    def _goes_on(self, report: RecoveryReport) -> bool:
+        """Whether this is the master that it was, as after a long pause. One that waits for nobody must not think so.
+
+        Whoever elects counts the end of its process as the end of its acknowledgements; with slaves that have to have
+        a message it makes no difference, since enough of them have promised not to by then.
+        """
+        ha, last, epoch = self.settings.ha, self.records.record, self.store.identity.epoch
+        is_current = last.is_master and last.epoch == epoch == self.promises.promise.epoch
+        is_waiting = ha.acks_needed > 0 and ha.degrade is Degrade.WAIT and len(last.electable) >= ha.acks_needed
+        return not report.is_clean and self.wholeness.is_whole is True and is_current and is_waiting
 
     async def _begin_alone(self, epoch: int) -> None:
         """No slave is asked. On a disk too full to write down a new epoch, the start goes on in the last one.
@@ -278,17 +293,23 @@ class Roles:
             await self._lose_role(f"it was fenced at epoch {epoch}")
             return status_of(self)
 
-    async def drain(self, timeout_ms: int, withdraw: bool = False) -> HaStatus:
-        """Take no more sends, and have all that was taken on the disk and on the slaves; ``withdraw``: for a while."""
+    async def drain(self, timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
+        """Take no more sends, and have all that was taken on the disk and on the slaves; ``withdraw``: for a while.
+
+        ``goes_on``: clients send nothing more, and the log goes on with what it has.
+        """
         async with self._lock:
             if self.role is not HaRole.MASTER:
                 raise OrderRefused(f"only a master drains, and this is {self.role}")
             self._host.append_pass()
-            self.is_draining = True
-            self._gate.close_to_sends("this broker is drained")
-            if withdraw and not self.is_withdrawn:
+            if (withdraw or goes_on) and not self.is_withdrawn:
                 self.is_withdrawn = True
                 self._host.routes_changed()
+            if goes_on:
+                self._gate.close_to_clients("this broker is to be emptied")
+                return status_of(self)
+            self.is_draining = True
+            self._gate.close_to_sends("this broker is drained")
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await asyncio.to_thread(self.store.flush)

@@ -138,7 +138,7 @@ class SendPath:
 
         Replies to sends follow when the pass is appended, at the end of this turn of the loop.
         """
-        self.refusal = self._gate.sends or self._flow.refusal(self._loop.time(), len(self.drafts))
+        self.refusal = self._gate.sends or self._gate.news or self._flow.refusal(self._loop.time(), len(self.drafts))
         if self.refusal is None and self.parked is not None:
             self.refusal = self.parked.refusal
         replies: list[bytes] = []

@@ -108,7 +108,7 @@ class FakeMember:
         self.role, self.promised, self.is_draining = HaRole.UNASSIGNED, epoch, False
         return await self.status()
 
-    async def drain(self, timeout_ms: int, withdraw: bool = False) -> HaStatus:
+    async def drain(self, timeout_ms: int, withdraw: bool = False, goes_on: bool = False) -> HaStatus:
         self.ordered.append("withdraw" if withdraw else "drain")
         if self.drain_reason:
             raise OrderRefused(self.drain_reason)

@@ -27,7 +27,12 @@ LONG: Final = (
     "broker/tests/test_cli_local_",
     "operator/tests/test_console_",
     "operator/tests/test_admin_",
+    "operator/tests/test_edit_",
+    "operator/tests/test_kubectl_",
+    "operator/tests/test_operator_",
+    "operator/tests/test_pod_",
     "broker/tests/test_cli_",
+    "broker/tests/test_bench_",
 )
 """How the files begin that take long for the number of their tests, the longest first."""
 

@@ -192,8 +192,8 @@ async def _give(client: OrderClient, action: act.MemberAction) -> HaStatus | Pro
             return await client.call(Fence(epoch=epoch))
         case act.Drain(timeout_ms=timeout_ms):
             return await client.call(Drain(timeout_ms=timeout_ms))
-        case act.Withdraw(timeout_ms=timeout_ms):
-            return await client.call(Drain(timeout_ms=timeout_ms, withdraw=True))
+        case act.Withdraw(timeout_ms=timeout_ms, goes_on=goes_on):
+            return await client.call(Drain(timeout_ms=timeout_ms, withdraw=True, goes_on=goes_on))
         case _:
             raise AssertionError(f"no order: {action}")
 

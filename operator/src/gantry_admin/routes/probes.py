@@ -6,12 +6,16 @@ again would mend nothing. `/readyz` is about the broker. `/startupz` fails until
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from typing import Annotated
 
-from gantry_admin.documents import LiveDocument, ReadyDocument, StartedDocument
+from fastapi import APIRouter, Query, Response
+
+from gantry_admin.documents import LiveDocument, ProofDocument, ReadyDocument, StartedDocument
+from gantry_admin.errors import Problem
 from gantry_admin.guard import Scope
 from gantry_admin.health import started
-from gantry_admin.routes.common import TheSidecar, needs
+from gantry_admin.routes.common import TheSidecar, needs, refusals
+from gantry_spec.sidecar_proof import NONCE_CHARACTERS, proof_of
 
 WATCH_SILENT_NS = 5_000_000_000
 
@@ -36,6 +40,21 @@ async def readyz(sidecar: TheSidecar, response: Response) -> ReadyDocument:
     if not document.ready:
         response.status_code = 503
     return document
+
+
+@router.get("/v1/proof", responses=refusals(404, 422))
+async def proof(
+    sidecar: TheSidecar, nonce: Annotated[str, Query(pattern=f"^[0-9a-f]{{{NONCE_CHARACTERS}}}$")]
+) -> ProofDocument:
+    """That whoever shows this port's certificate knows the token, said without showing it.
+
+    For whoever gives orders and knows no authority: before it shows the token, it computes the same from the
+    certificate that it was shown.
+    """
+    token = sidecar.guard.order_token()
+    if sidecar.certificates is None or not token:
+        raise Problem(404, "there is no certificate, or no token, to prove anything with")
+    return ProofDocument(proof=proof_of(token, nonce, sidecar.certificates.current.fingerprint))
 
 
 @router.get("/startupz", responses={503: {"model": StartedDocument, "description": "Not started yet, and how far."}})

@@ -133,9 +133,10 @@ async def drain(
 ) -> RoleDocument:
     """Take no more sends, commit, flush, wait for the slaves; a promotion in the same epoch takes sends again.
 
-    With `withdraw`, name servers are told that nothing can be sent here, and too late it stays so.
+    With `withdraw`, name servers are told that nothing can be sent here, and too late it stays so. With `goes_on`, that
+    is all: clients send nothing more, and delayed messages, transactions and retries go on.
     """
-    order = Drain(timeout_ms=body.timeout_ms, withdraw=body.withdraw)
+    order = Drain(timeout_ms=body.timeout_ms, withdraw=body.withdraw, goes_on=body.goes_on)
     return _role(await _order(request, sidecar, caller, order, timeout_ms + body.timeout_ms))
 
 

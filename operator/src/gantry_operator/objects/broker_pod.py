@@ -21,6 +21,7 @@ A template of the user's is put in last, and cannot take away any of this.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gantry_operator.objects import configuration, memory, names, pod_parts
@@ -104,7 +105,10 @@ def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
     if access.acl_secret:
         arguments += ["--broker-credentials", f"{configuration.ACCOUNTS}/credentials"]
     if access.tls_secret:
-        arguments += ["--broker-tls-ca", f"{configuration.CERTIFICATES}/ca.crt", "--broker-tls-verify", "authority"]
+        authority, chain = f"{configuration.CERTIFICATES}/ca.crt", f"{configuration.CERTIFICATES}/tls"
+        arguments += ["--broker-tls-ca", authority, "--broker-tls-verify", "authority"]
+        arguments += ["--tls-cert", f"{chain}.crt", "--tls-key", f"{chain}.key"]
+        arguments += ["--peer-ca", authority, "--peer-verify", "authority"]
     mounts = [
         pod_parts.mount("data", configuration.STORE_FOLDER, is_read_only=True),
         pod_parts.mount("run", configuration.RUN),
@@ -115,6 +119,7 @@ def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
         *_access_mounts(group),
     ]
     ports = (("http", names.SIDECAR_PORT), ("log", names.LOG_PORT))
+    probe = partial(pod_parts.http_probe, is_tls=bool(access.tls_secret))
     return pod_parts.container(
         group,
         facts,
@@ -125,9 +130,9 @@ def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
         ports=[{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports],
         resources=memory.sidecar_resources(),
         volumeMounts=mounts,
-        startupProbe=pod_parts.http_probe("/livez", period_s=1, failures=60),
-        livenessProbe=pod_parts.http_probe("/livez", period_s=10, failures=3),
-        readinessProbe=pod_parts.http_probe("/readyz", period_s=2, failures=1),
+        startupProbe=probe("/livez", period_s=1, failures=60),
+        livenessProbe=probe("/livez", period_s=10, failures=3),
+        readinessProbe=probe("/readyz", period_s=2, failures=1),
     )
 
 

@@ -84,8 +84,9 @@ def peers(group: BrokerGroup, facts: Facts, shard: int) -> tuple[str, ...]:
     members = {number: member_numbers(group, facts, number) for number in shards}
     if sum(map(len, members.values())) > PEERS_MAX:
         members = {shard: members[shard]}
+    scheme = "https" if group.spec.access.tls_secret else "http"
     return tuple(
-        f"http://{names.member_host(name, namespace, number, member)}:{names.SIDECAR_PORT}"
+        f"{scheme}://{names.member_host(name, namespace, number, member)}:{names.SIDECAR_PORT}"
         for number, some in members.items()
         for member in some
     )

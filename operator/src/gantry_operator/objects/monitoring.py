@@ -28,12 +28,15 @@ def monitors(group: BrokerGroup, facts: Facts) -> list[Object]:
 
 def _pod_monitor(group: BrokerGroup) -> Object:
     token = {"name": names.secret_name(group.metadata.name), "key": "read-token"}
-    endpoint = {
+    endpoint: Object = {
         "port": "http",
         "path": "/metrics",
         "interval": OFTEN_S,
         "authorization": {"type": "Bearer", "credentials": token},
     }
+    if group.spec.access.tls_secret:
+        # Addresses of pods are in no certificate. What is shown is the token that may look at metrics.
+        endpoint |= {"scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}
     return {
         "selector": {"matchLabels": selector(group, names.BROKER)},
         "podTargetLabels": [names.GROUP_LABEL, names.SHARD_LABEL, names.ROLE_LABEL],

@@ -125,10 +125,11 @@ def tcp_probe(port: int, *, period_s: int, failures: int) -> Object:
     return {"tcpSocket": {"port": port}, "periodSeconds": period_s, "timeoutSeconds": 3, "failureThreshold": failures}
 
 
-def http_probe(path: str, *, period_s: int, failures: int) -> Object:
-    """What the sidecar says."""
+def http_probe(path: str, *, period_s: int, failures: int, is_tls: bool = False) -> Object:
+    """What the sidecar says. kubelet believes any certificate."""
+    scheme = {"scheme": "HTTPS"} if is_tls else {}
     return {
-        "httpGet": {"path": path, "port": names.SIDECAR_PORT},
+        "httpGet": {"path": path, "port": names.SIDECAR_PORT} | scheme,
         "periodSeconds": period_s,
         "timeoutSeconds": 3,
         "failureThreshold": failures,

@@ -98,7 +98,8 @@ class GroupObjects:
         """The sidecar of a member, if it can be reached."""
         pod = self.pod(shard, member)
         address = "" if pod is None else pods.address_of(pod)
-        return Peer(address, names.SIDECAR_PORT, token) if address else None
+        is_tls = pod is not None and pods.speaks_tls(pod)
+        return Peer(address, names.SIDECAR_PORT, token, is_tls) if address else None
 
     def places(self, shard: int) -> Iterable[names.PodPlace]:
         """Whose pods are there."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from gantry_operator.api import Object, annotations_of, uid_of
-from gantry_operator.objects.broker_pod import BROKER_CONTAINER
+from gantry_operator.objects.broker_pod import BROKER_CONTAINER, SIDECAR_CONTAINER
 from gantry_operator.objects.names import TEMPLATE_ANNOTATION
 from gantry_operator.observing.machines import Machine
 from gantry_spec.observed import Process
@@ -91,6 +91,12 @@ def acks_needed(pod: Object) -> int | None:
         if key == "inSyncReplicas" and value.isdigit():
             return max(0, int(value) - 1)
     return None
+
+
+def speaks_tls(pod: Object) -> bool:
+    """Whether its sidecar was started with a certificate: then it answers nobody who does not speak TLS."""
+    containers = (pod.get("spec") or {}).get("initContainers") or []
+    return any("--tls-cert" in (one.get("args") or []) for one in containers if one.get("name") == SIDECAR_CONTAINER)
 
 
 def address_of(pod: Object) -> str:

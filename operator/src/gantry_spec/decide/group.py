@@ -65,14 +65,15 @@ def _shard(view: View) -> list[Action]:
 def _surplus(view: View) -> list[Action]:
     """A shard beyond ``spec.shards`` takes no sends any more, and goes when nothing is left on it."""
     number, why = view.shard.number, "it is scaled away"
-    withdrawing = withdrawn(view, why)
+    withdrawing = withdrawn(view, why, goes_on=True)
     if withdrawing or not view.shard.holds_nothing:
         left = f": {view.shard.left}" if view.shard.left else ""
         wait = Wait(shard=number, why=f"{why}, and stays until no message and no consumer is left on it{left}")
         if view.lease.record is None:
             return [wait, *withdrawing]
         role = settle(view) if view.record.is_settled else elect(view)
-        return [wait, *withdrawing, *(one for one in role if not isinstance(one, Resume))]
+        is_still = view.record.is_settled and view.steady_master is not None and view.steady_master.is_draining
+        return [wait, *withdrawing, *(one for one in role if is_still or not isinstance(one, Resume))]
     return [
         Remove(
             shard=number, member=one.number, boot_id=one.boot_id, holds_nothing=True, why="nothing is left on its shard"

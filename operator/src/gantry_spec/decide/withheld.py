@@ -1,6 +1,6 @@
 """A shard that clients shall not send to: scaled away, fenced by a person, or about to sleep.
 
-    scaled away   it takes no sends, and heals like any other, so that what is left on it can be read
+    scaled away   clients send nothing more; it heals like any other, delivers what is due, and is read to its end
     fenced        it takes no sends, and its slaves follow; nobody is promoted, moved or restarted
     asleep        see ``sleeping``
 
@@ -19,12 +19,19 @@ from gantry_spec.observed import Process, Report, Role
 WITHDRAW_TIMEOUT_MS: Final = 5_000
 
 
-def withdrawn(view: View, why: str) -> list[Action]:
-    """Have whoever says that it is the master refuse sends, if it does not yet."""
+def withdrawn(view: View, why: str, *, goes_on: bool = False) -> list[Action]:
+    """Have whoever says that it is the master refuse sends, if it does not yet; ``goes_on``: only those of clients."""
     return [
-        Withdraw(shard=view.shard.number, member=number, timeout_ms=WITHDRAW_TIMEOUT_MS, is_ordered=True, why=why)
+        Withdraw(
+            shard=view.shard.number,
+            member=number,
+            timeout_ms=WITHDRAW_TIMEOUT_MS,
+            goes_on=goes_on,
+            is_ordered=True,
+            why=why,
+        )
         for number, report in _masters(view)
-        if not report.is_draining
+        if not (report.is_draining or (goes_on and report.is_withdrawn))
     ]
 
 

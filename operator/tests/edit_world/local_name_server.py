@@ -1,0 +1,68 @@
+"""A name server of a group as a process of this machine: what is rendered for it, on ports of loopback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, final
+
+from edit_world.row import GROUP
+from objects_scene import containers, group, of_kind, rendered
+
+from gantry_broker.testing.ports import free_ports
+from gantry_operator.objects import names
+
+
+@final
+class LocalNameServer:
+    """Entered and left."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder: Final = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._conf = ""
+        self.inner, self.outer = (f"127.0.0.1:{port}" for port in free_ports(2))
+
+    def __enter__(self) -> LocalNameServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where brokers of a group with one name server find it, by the name that they are given."""
+        [address] = names.name_server_addresses(GROUP, "shop", 1)
+        return {address: self.inner}
+
+    def have(self, spec: Mapping[str, Any]) -> None:
+        """Be what a group with this spec has; made anew if that is another one, as a StatefulSet does it."""
+        home = of_kind(rendered(group(GROUP, **spec)), "StatefulSet")[f"{GROUP}-nameserver"]
+        container = containers(home["spec"]["template"])[names.NAME_SERVER]
+        [conf] = [one["value"] for one in container["env"]]
+        if conf == self._conf:
+            return
+        self._end()
+        self._conf = conf
+        ports = {str(names.NAME_SERVER_PORT): self.inner, str(names.OUTER_NAME_SERVER_PORT): self.outer}
+        lines = dict(line.partition("=")[::2] for line in conf.splitlines())
+        for key in ("listenPort", "externalListenPort"):
+            if key in lines:
+                lines[key] = ports[lines[key]].rpartition(":")[2]
+        text = "".join(f"{key}={value}\n" for key, value in lines.items())
+        words = ["pod", "nameserver", "--data", str(self._folder), "--run", str(self._folder), "--alive", "0"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "gantry_cli", *words],
+            env={**os.environ, "GANTRY_NAMESERVER_CONF": text},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
+            self._process = None

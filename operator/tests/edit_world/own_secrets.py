@@ -1,0 +1,24 @@
+"""Secrets that a group refers to, as somebody makes them for a group on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import trustme
+from edit_world.rows_of_groups import CERTIFICATES
+
+Secrets = Mapping[str, Mapping[str, str]]
+"""By name, and by key."""
+
+
+def certificates() -> Secrets:
+    """Of one authority, which vouches for whoever is on this machine."""
+    authority, found = trustme.CA(), {}
+    for name, ends in CERTIFICATES.items():
+        issued = authority.issue_cert("127.0.0.1", not_after=ends)
+        found[name] = {
+            "tls.crt": "".join(blob.bytes().decode() for blob in issued.cert_chain_pems),
+            "tls.key": issued.private_key_pem.bytes().decode(),
+            "ca.crt": authority.cert_pem.bytes().decode(),
+        }
+    return found

@@ -1,0 +1,78 @@
+"""Where things of a pod are on this machine: its paths in a folder, its ports on loopback, its name servers' too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, final
+
+from gantry_broker.testing.ports import free_broker_port, free_ports
+from gantry_operator.objects import configuration, names
+
+HOST: Final = "127.0.0.1"
+DROPPED: Final = ("--lease",)
+"""Options of the sidecar that need an API server."""
+
+
+@final
+class Surroundings:
+    """Of one pod. What is said in its words is said in ours, and back."""
+
+    def __init__(self, folder: Path, buffers: Path, name_servers: Mapping[str, str]) -> None:
+        """``name_servers`` are those that are there; in place of others nobody answers."""
+        self.broker: Final = free_broker_port()
+        self.http, log = free_ports(2)
+        self.places: Final = {
+            configuration.BUFFERS: buffers,
+            configuration.STORE_FOLDER: folder / "data",
+            configuration.RUN: folder / "run",
+            configuration.CONFIGURATION: folder / "group",
+            configuration.REPLICATION_SECRET: folder / "replication",
+            configuration.SIDECAR_SECRET: folder / "sidecar",
+            configuration.ACCOUNTS: folder / "accounts",
+            configuration.CERTIFICATES: folder / "certificates",
+        }
+        self._ports: Final = {
+            names.BROKER_PORT: self.broker,
+            names.REPLICATION_PORT: self.broker + 1,
+            names.SIDECAR_PORT: self.http,
+            names.LOG_PORT: log,
+        }
+        self._name_servers: Final = dict(name_servers)
+
+    def conf(self, text: str) -> str:
+        """What a broker is started with."""
+        lines = dict(line.partition("=")[::2] for line in text.splitlines())
+        lines["bindAddress"] = HOST
+        for key in ("listenPort", "haListenPort"):
+            lines[key] = str(self._ports[int(lines[key])])
+        addresses = lines["namesrvAddr"].split(";")
+        for address, port in zip(addresses, free_ports(len(addresses)), strict=True):
+            self._name_servers.setdefault(address, f"{HOST}:{port}")
+        lines["namesrvAddr"] = ";".join(self._name_servers[address] for address in addresses)
+        return "".join(f"{key}={self._as_here(value)}\n" for key, value in lines.items())
+
+    def arguments(self, words: list[str]) -> list[str]:
+        """Of the sidecar's container, behind `pod sidecar`."""
+        kept: list[str] = []
+        for word in words[2:]:
+            if kept and kept[-1] in DROPPED:
+                kept.pop()
+            else:
+                kept.append(self._as_here(word))
+        return kept
+
+    def as_there(self, value: str) -> str:
+        """As the pod would say it."""
+        for address, here in self._name_servers.items():
+            value = value.replace(here, address)
+        return value
+
+    def _as_here(self, value: str) -> str:
+        for path, place in self.places.items():
+            if value == path or value.startswith(f"{path}/"):
+                return f"{place}{value.removeprefix(path)}"
+        host, separator, port = value.rpartition(":")
+        if separator and host in ("0.0.0.0", HOST) and port.isdigit() and int(port) in self._ports:
+            return f"{HOST}:{self._ports[int(port)]}"
+        return value
