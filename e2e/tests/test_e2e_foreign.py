@@ -112,7 +112,6 @@ def test_a_cluster_that_cannot_be_reached_is_told_with_the_words_of_kubectl(
 ) -> None:
     """One sentence, and no secret in it."""
     monkeypatch.setenv("ANSWERS", "{}")
-    monkeypatch.setattr(foreign, "ANSWER_SECONDS_MAX", 0.5)
 
     with pytest.raises(ClusterError, match="no route to host") as fault, opened(CHOICE):
         pass
