@@ -19,6 +19,8 @@ from gantry_cluster.image_names import IMAGE, Images
 from gantry_broker.testing import requirements_plugin
 from gantry_broker.testing.requirements_plugin import NEEDS, Need
 
+pytest_plugins = ["pytester"]
+
 IMAGES = Images("registry.example:5000/gantry:1", "registry.example:5000/gantry-operator:1")
 NOTHING: dict[str, Any] = {"is_kind": False, "kubeconfig": None, "context": "", "broker": "", "operator": ""}
 NAMED = {"broker": IMAGES.broker, "operator": IMAGES.operator}
