@@ -6,14 +6,17 @@ Nothing here looks at a time. That the figures mean something is the business of
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import aiohttp
 import msgspec
 import operator_groups
 import pytest
 from click.testing import CliRunner
 from gantry_bench import operator_run, reported_run
+from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.operator_figures import (
     FULL,
     MEBIBYTE,
@@ -28,9 +31,10 @@ from gantry_bench.operator_figures import (
 )
 from gantry_bench.operator_sidecars import StandInSidecars
 from spec_world.brokers import Refused
+from spec_world.judge import Wrong
 
 from gantry_operator.kubernetes_api import THREADS
-from gantry_operator.objects.names import PodPlace
+from gantry_operator.objects.names import SIDECAR_PORT, PodPlace
 
 SMALL = OperatorScale(groups=3, settle_s=0.0, rest_s=1.0, ready_s_max=120.0)
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -88,6 +92,28 @@ async def test_each_stand_in_has_an_address_of_its_own() -> None:
 
     assert len(set(addresses)) == 2
     assert all(address.startswith("127.") for address in addresses)
+
+
+async def test_a_broken_promise_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the judge of the model brokers says is not lost in an answer to the operator; without it all goes on."""
+    answers: list[Callable[[], None]] = [lambda: None]
+    monkeypatch.setattr("operator_world.pod_shard.PodShard.obey", lambda *_: answers[0]())
+    async with StandInSidecars(operator_run.group_spec()) as sidecars, aiohttp.ClientSession() as session:
+        address = await sidecars.begin("orders", PodPlace(0, 1), "claim", 0)
+        headers, url = {"Authorization": "Bearer x"}, f"http://{address}:{SIDECAR_PORT}/v1/role/fence"
+        async with session.post(url, json={"epoch": 2}, headers=headers) as answer:
+            assert answer.status == 200
+        sidecars.advance(1_000, 0.0)
+
+        answers[0] = broken
+        async with session.post(url, json={"epoch": 3}, headers=headers) as answer:
+            assert answer.status == 200
+        with pytest.raises(BenchmarkFailed, match="a promise was broken: two masters"):
+            sidecars.advance(2_000, 0.0)
+
+
+def broken() -> None:
+    raise Wrong("two masters")
 
 
 # -- what is made of what was read -------------------------------------------------------------------------------------
