@@ -7,6 +7,7 @@ when a goal was missed and `--assert-goals` was given.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,9 @@ BENCHMARK: Final = Benchmark(
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option("--groups", type=click.IntRange(1, 500), default=None, help=f"How many at once.  [default: {FULL.groups}]")
+@click.option(
+    "--groups", type=click.IntRange(1, 500), default=None, help=f"How many at once.  [default: {FULL.groups}]"
+)
 @click.option(
     "--rest", "rest_s", type=click.FloatRange(1, 3600), default=None,
     help=f"Seconds of rest that are measured.  [default: {FULL.rest_s:g}]",
@@ -42,4 +45,5 @@ def main(groups: int | None, rest_s: float | None, quick: bool, assert_goals: bo
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what it has started ends with it
     main()

@@ -16,9 +16,9 @@ from typing import Any, Final, final
 
 import aiohttp
 from api_server import TOKEN
+
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.operator_sidecars import StandInSidecars
-
 from gantry_operator.objects import names
 from gantry_spec.lease_annotations import record_of
 
@@ -79,9 +79,7 @@ class StandInCluster:
         """Raises BenchmarkFailed for what is refused."""
         assert self._session is not None, "entered before it is used"
         data = None if body is None else json.dumps(body)
-        async with self._session.request(
-            method, self._url + path, data=data, headers={"Content-Type": kind}
-        ) as answer:
+        async with self._session.request(method, self._url + path, data=data, headers={"Content-Type": kind}) as answer:
             text = await answer.text()
             if answer.status not in (200, 201):
                 raise BenchmarkFailed(f"{method} {path}: {answer.status} {text[:500]}")
@@ -128,16 +126,17 @@ class StandInCluster:
     async def _renew(self) -> None:
         """Every Lease whose master is there, one after the other, spread over the time between two renewals."""
         while True:
-            keys = list(self._sidecars.shards)
-            for key in keys:
+            keys, began_s = list(self._sidecars.shards), time.monotonic()
+            for number, key in enumerate(keys):
+                await asyncio.sleep(began_s + number / len(keys) * RENEWAL_S - time.monotonic())
                 holder = self._sidecars.holder(key)
                 if holder:
                     spec = {"holderIdentity": holder, "renewTime": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"}
                     await self.ask("PATCH", f"{LEASES}/{names.shard_name(*key)}", {"spec": spec}, MERGE)
                     self._sidecars.renewed(key)
                     self.renewals += 1
-                await asyncio.sleep(RENEWAL_S / len(keys))
-            await asyncio.sleep(0 if keys else STEP_S)
+            wait_s = began_s + RENEWAL_S - time.monotonic() if keys else STEP_S
+            await asyncio.sleep(wait_s)
 
     # -- what watches tell ---------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import msgspec
 
 from gantry_bench.figures import Figures
 from gantry_bench.measurement import Goal
+from gantry_operator.metrics import BUCKETS
 
 CALLS_MAX: Final = 2.0
 """For a group and a minute, at rest."""
@@ -67,6 +68,9 @@ class Phase(msgspec.Struct, frozen=True):
     calls: list[Calls]
     own_calls: int
     """The same by the operator's own count, which leaves out its watches and its leader's Lease."""
+
+    call_ms: float
+    """Of a call, on average, by the operator's own clock."""
 
     core_share: float
     resident_bytes: int
@@ -167,12 +171,12 @@ def operator_figures(report: OperatorReport, scale: OperatorScale) -> Figures:
     """One line for each phase."""
     return Figures(
         name="operator",
-        headings=["phase", "seconds", "rounds", "reconcile p50 / p95 ms", "API calls", "per group and minute",
-                  "of a core", "resident MiB"],
+        headings=["phase", "seconds", "rounds", "reconcile p50 / p95 ms", "API calls", "ms each",
+                  "per group and minute", "of a core", "resident MiB"],
         rows=[_row(phase, report.groups) for phase in (report.creation, report.rest)],
         notes=[
-            f"{report.groups} groups with {report.pods} pods, asked for at once: Ready after {report.ready_p50_s:.1f} s "
-            f"(median), the last after {report.ready_max_s:.1f} s. Peak of memory: "
+            f"{report.groups} groups with {report.pods} pods, asked for at once: Ready after "
+            f"{report.ready_p50_s:.1f} s (median), the last after {report.ready_max_s:.1f} s. Peak of memory: "
             f"{report.peak_bytes / MEBIBYTE:.0f} MiB.",
             f"Calls at rest: {', '.join(f'{one.verb} {one.resource} {one.count}' for one in report.rest.calls)}. "
             f"Beside them, and not counted, {report.renewals} renewals of shards' Leases by sidecars.",
@@ -186,9 +190,16 @@ def _row(phase: Phase, groups: int) -> list[str]:
         phase.name,
         f"{phase.seconds:.0f}",
         f"{phase.rounds:,}",
-        f"{phase.p50_ms:.1f} / {phase.p95_ms:.1f}",
+        f"{_bounded(phase.p50_ms)} / {_bounded(phase.p95_ms)}",
         f"{phase.calls_count:,}",
+        f"{phase.call_ms:.0f}",
         f"{calls_per_group(phase, groups):.2f}",
         f"{phase.core_share:.2f}",
         f"{phase.resident_bytes / MEBIBYTE:.0f}",
     ]
+
+
+def _bounded(value_ms: float) -> str:
+    """The last bucket of the histogram has no end."""
+    last_ms = BUCKETS[-1] * 1000
+    return f"over {last_ms:,.0f}" if value_ms >= last_ms else f"{value_ms:.0f}"

@@ -28,17 +28,18 @@ import aiohttp
 import msgspec
 import yaml
 from api_server import ApiServer, api_server
+from prometheus_client.parser import text_string_to_metric_families
+from test_crd_api_server import path_of
+
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.machine import Cores, OtherWork, read_process_cpu_seconds
 from gantry_bench.operator_cluster import NAMESPACE, StandInCluster
 from gantry_bench.operator_figures import Buckets, OperatorReport, OperatorScale, Phase, calls_between, quantile
 from gantry_bench.operator_sidecars import StandInSidecars
 from gantry_bench.processes import ROOT
-from prometheus_client.parser import text_string_to_metric_families
-from test_crd_api_server import path_of
-
 from gantry_broker.testing.ports import free_ports
 from gantry_broker.testing.programs import kubernetes_program
+from gantry_spec.manifest.group import Spec
 from gantry_spec.manifest.reading import group_of
 
 SYSTEM: Final = "gantry-system"
@@ -58,6 +59,7 @@ class Look(NamedTuple):
     buckets: Buckets
     rounds: int
     own_calls: int
+    own_calls_s: float
     bugs: int
     cpu_s: float
 
@@ -100,9 +102,9 @@ class OperatorChild:
 
     async def look(self) -> Look:
         """What it and the kernel say now."""
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{self.port}/metrics") as answer:
-                text = await answer.text()
+        url = f"http://127.0.0.1:{self.port}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            text = await answer.text()
         values: dict[str, float] = {}
         buckets: dict[float, float] = {}
         for family in text_string_to_metric_families(text):
@@ -112,7 +114,8 @@ class OperatorChild:
                     buckets[float(sample.labels["le"])] = sample.value
         return Look(
             datetime.now(UTC), time.monotonic(), buckets, int(buckets[float("inf")]),
-            int(values.get("gantry_operator_api_calls_total", 0)), int(values["gantry_operator_bugs_total"]),
+            int(values.get("gantry_operator_api_calls_total", 0)),
+            values.get("gantry_operator_api_call_seconds_sum", 0.0), int(values["gantry_operator_bugs_total"]),
             read_process_cpu_seconds(self.process.pid),
         )  # fmt: skip
 
@@ -168,10 +171,18 @@ def _first(group: BaseExceptionGroup[BenchmarkFailed]) -> BenchmarkFailed:
     return _first(one) if isinstance(one, BaseExceptionGroup) else one
 
 
-async def _run(scale: OperatorScale, url: str, child: OperatorChild, told: Callable[[str], None]) -> OperatorReport:
+def group_spec() -> Spec:
+    """Of every group."""
     head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "orders"}}
-    spec = group_of(head | {"spec": SPEC}).spec
-    async with StandInSidecars(spec) as sidecars, StandInCluster(url, sidecars) as cluster, asyncio.TaskGroup() as tasks:
+    return group_of(head | {"spec": SPEC}).spec
+
+
+async def _run(scale: OperatorScale, url: str, child: OperatorChild, told: Callable[[str], None]) -> OperatorReport:
+    async with (
+        StandInSidecars(group_spec()) as sidecars,
+        StandInCluster(url, sidecars) as cluster,
+        asyncio.TaskGroup() as tasks,
+    ):
         standing_in = tasks.create_task(cluster.run())
         report = await _measured(scale, cluster, child, told)
         standing_in.cancel()
@@ -222,6 +233,7 @@ async def _all_ready(scale: OperatorScale, cluster: StandInCluster, child: Opera
 
 def _phase(name: str, before: Look, after: Look, child: OperatorChild) -> Phase:
     seconds = after.monotonic_s - before.monotonic_s
+    own_calls = after.own_calls - before.own_calls
     lines = (child.log.parent / "audit.log").read_text().splitlines()
     return Phase(
         name=name,
@@ -230,7 +242,8 @@ def _phase(name: str, before: Look, after: Look, child: OperatorChild) -> Phase:
         p50_ms=quantile(before.buckets, after.buckets, 0.50) * 1000,
         p95_ms=quantile(before.buckets, after.buckets, 0.95) * 1000,
         calls=calls_between(lines, before.at, after.at),
-        own_calls=after.own_calls - before.own_calls,
+        own_calls=own_calls,
+        call_ms=(after.own_calls_s - before.own_calls_s) / own_calls * 1000 if own_calls else 0.0,
         core_share=(after.cpu_s - before.cpu_s) / seconds,
         resident_bytes=child.memory("VmRSS"),
     )

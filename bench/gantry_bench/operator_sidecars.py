@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, Final, NamedTuple, final
 
 from aiohttp import web
-from gantry_bench.errors import BenchmarkFailed
 from operator_world.pod_shard import PodShard
 from spec_world.brokers import Refused
+from spec_world.judge import Wrong
 
+from gantry_bench.errors import BenchmarkFailed
 from gantry_operator.objects import names
 from gantry_spec import actions as act
 from gantry_spec.lease import LeaseRecord
@@ -48,6 +50,9 @@ class StandInSidecars:
         self.shards: Final[dict[ShardKey, PodShard]] = {}
         self.leases: Final[dict[ShardKey, LeaseRecord | None]] = {}
         """What stands in the Lease of a shard, by a watch."""
+
+        self.wrong = ""
+        """The judge's word, once a promise was broken."""
 
         self._spec: Final = spec
         self._homes: Final[dict[str, Home]] = {}
@@ -100,13 +105,24 @@ class StandInSidecars:
         raise BenchmarkFailed(f"port {names.SIDECAR_PORT} is taken on {TRIES_MAX} loopback addresses: free it")
 
     def advance(self, now_ms: int, load: float) -> None:
-        """Brokers take messages, copy, and are renewed for."""
+        """Brokers take messages and copy them. Raises BenchmarkFailed once a promise was broken."""
         for shard in self.shards.values():
-            shard.advance(now_ms - shard.now_ms, load)
-            for number, broker in list(shard.brokers.items()):
-                if broker.role is Role.SLAVE:
-                    shard.copy(number, COPIED_MAX)
-                shard.flush(number)
+            with self._judged():
+                shard.advance(now_ms - shard.now_ms, load)
+                for number, broker in list(shard.brokers.items()):
+                    if broker.role is Role.SLAVE:
+                        shard.copy(number, COPIED_MAX)
+                    shard.flush(number)
+        if self.wrong:
+            raise BenchmarkFailed(f"a promise was broken: {self.wrong}")
+
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        """What is wrong is kept: whoever gave an order would only give it again."""
+        try:
+            yield
+        except Wrong as error:
+            self.wrong = str(error)
 
     def renewed(self, key: ShardKey) -> None:
         """The API server has taken a renewal of this shard's Lease."""
@@ -141,14 +157,15 @@ class StandInSidecars:
         key, member = self._home(request)
         action = action_of(request.match_info["name"], await request.json(), key[1], member)
         try:
-            self.shards[key].obey(action)
+            with self._judged():
+                self.shards[key].obey(action)
         except Refused as error:
             return web.json_response({"reason": str(error)}, status=409)
         return web.json_response(self.shards[key].said(member))
 
 
 def action_of(name: str, body: dict[str, Any], shard: int, member: int) -> act.MemberAction:
-    """What an order of the operator means; one that no sidecar knows ends the run."""
+    """What an order of the operator means; one that no sidecar knows is not found."""
     electable, epoch = tuple(body.get("electable", ())), int(body.get("epoch", 0))
     match name:
         case "promise":

@@ -100,9 +100,7 @@ class SharedCluster:
 
 
 @pytest.fixture(scope="session")
-def shared_cluster(
-    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
-) -> Iterator[SharedCluster]:
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[SharedCluster]:
     """Made when a test of groups asks for it."""
     folder = default_folder() if KEEP in os.environ else tmp_path_factory.mktemp("groups") / "here"
     shared = SharedCluster(folder, pytestconfig.stash[CHOSEN])

@@ -174,6 +174,14 @@ def test_a_shard_is_withdrawn_before_its_last_slave_in_sync_goes() -> None:
     assert [type(one) for one in decided(with_report(healthy(), 1, is_draining=True))] == [act.Resume]
 
 
+def test_sends_are_refused_until_somebody_acknowledges_them() -> None:
+    """A slave that was restarted is not in sync at once: what came meanwhile would be stored, and answered 11."""
+    alone = with_report(healthy(), 1, is_draining=True, slaves=())
+
+    assert not any(isinstance(one, act.Resume) for one in decided(alone))
+    assert "sends are refused until 1 more slaves are in sync" in reasons(alone)
+
+
 def test_the_master_is_restarted_last_and_as_a_slave() -> None:
     """Its role moves first. Where it may not, it is drained and restarted in place."""
     assert [type(one) for one in decided(outdated(healthy(), 1))] == [act.Drain]

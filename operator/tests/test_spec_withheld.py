@@ -110,9 +110,10 @@ def test_a_group_goes_to_sleep_in_safe_order() -> None:
 
 def test_nothing_is_decided_about_what_sleeps() -> None:
     """And the conditions say just that, and call nothing ill."""
-    shard = healthy()
+    shard = msgspec.structs.replace(healthy(), is_asleep=True)
+    assert "members [1, 2] still run" in waits(sleeping(shard))
     for number in (1, 2):
-        shard = silent(shard, number, process=Process.STOPPED)
+        shard = silent(shard, number, process=Process.ABSENT)
 
     decision = decide(spec_with(), sleeping(shard), NOW_MS)
 
@@ -120,6 +121,18 @@ def test_nothing_is_decided_about_what_sleeps() -> None:
     so = {one.type: (one.is_so, one.reason) for one in decision.conditions}
     assert so["Hibernated"] == (True, "ByAnnotation")
     assert so["Degraded"] == so["Available"] == so["Ready"] == (False, "Hibernated")
+
+
+def test_what_does_not_run_now_is_put_to_sleep_all_the_same() -> None:
+    """Or it would start while the group is said to hibernate."""
+    shard = healthy()
+    for number in (1, 2):
+        shard = silent(shard, number, process=Process.STOPPED)
+
+    decision = decide(spec_with(), sleeping(shard), NOW_MS)
+
+    assert [type(one) for one in decision.actions] == [act.Sleep]
+    assert decision.condition("Hibernated").is_so is False
 
 
 def test_a_master_of_which_nobody_knows_whether_it_runs_keeps_a_group_awake() -> None:

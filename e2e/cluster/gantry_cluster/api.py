@@ -28,7 +28,9 @@ Object = dict[str, Any]
 class Api:
     """An administrator's connection; every request opens one of its own, so a dead server is never waited for."""
 
-    context: ssl.SSLContext
+    context: ssl.SSLContext | None = None
+    """Who one is; None where somebody on the way says it."""
+
     host: str = HUB_ADDRESS
     port: int = API_PORT
 

@@ -1,4 +1,4 @@
-"""What a cluster lets a test do to it; a test of groups says what it needs, and is skipped where a cluster has not got it.
+"""What a cluster lets a test do to it: a test of groups says what it needs, and is skipped where that is missing.
 
 A cluster that was made here can be hurt in every way. One of somebody else is spoken to and nothing more: whatever
 needs the machine under a node is left out there. `lacks` looks at what Kubernetes says of itself and touches nothing.

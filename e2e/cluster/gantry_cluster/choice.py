@@ -1,4 +1,4 @@
-"""Which cluster the tests of groups run on: nodes made here, nodes that `kind` makes, or whatever a kubeconfig leads to.
+"""Which cluster the tests of groups run on: nodes made here, nodes that `kind` makes, or what a kubeconfig leads to.
 
 `scripts/e2e` chooses once, in words that are refused together or not at all, and the tests read what was chosen from
 one variable of their environment. Without it they make nodes here.

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from gantry_cluster import cluster as clusters
-from gantry_cluster import making
+from gantry_cluster import group_tests, making
 from gantry_cluster.errors import ClusterError
 from gantry_cluster.network import NODES_MAX
 from gantry_cluster.places import Folder, default_folder
@@ -98,6 +98,9 @@ def kubectl(words: tuple[str, ...]) -> None:
     cluster = clusters.find()
     program = str(cluster.programs["kubectl"])
     os.execv(program, [program, f"--kubeconfig={cluster.folder.kubeconfig}", *words])
+
+
+commands.add_command(group_tests.command)
 
 
 def main() -> None:

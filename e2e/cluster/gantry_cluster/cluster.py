@@ -14,7 +14,7 @@ from pathlib import Path
 from gantry_cluster.api import Api, Object
 from gantry_cluster.commands import run
 from gantry_cluster.errors import NoCluster
-from gantry_cluster.image_names import IMAGE, Images
+from gantry_cluster.image_names import BUILT, IMAGE, Images
 from gantry_cluster.journal import Journal
 from gantry_cluster.machine import Machine, Program
 from gantry_cluster.node import load_image, name_image
@@ -25,7 +25,6 @@ from gantry_cluster.programs import Programs
 HUB = "hub"
 LINK = "folder"
 """The name of the link in `CLAIM`."""
-OUR_IMAGES = Images("localhost/gantry:e2e", "localhost/gantry-operator:e2e", policy="Never")
 
 
 @dataclass(frozen=True)
@@ -87,9 +86,9 @@ class Cluster:
         """Have both images on every node, by names that are versions; the broker's is there already."""
         assert archive is not None, "nodes that are made here are given what is built here"
         [known, *_] = self.load_image(archive)
-        self.name_image(known, OUR_IMAGES.operator)
-        self.name_image(IMAGE, OUR_IMAGES.broker)
-        return OUR_IMAGES
+        self.name_image(known, BUILT.operator)
+        self.name_image(IMAGE, BUILT.broker)
+        return BUILT
 
     def pod_spec_here(self, spec: Object) -> Object:
         """A pod's specification with our image by the name it has on these nodes."""

@@ -51,7 +51,7 @@ class Chosen:
     def lack(self, capability: Capability) -> str | None:
         """Why it cannot; None if it can."""
         if not self.choice.can(capability):
-            return f"{WHAT[self.choice.kind]} cannot be told to"
+            return f"{WHAT[self.choice.kind]} cannot do it"
         if self.is_made_here:
             return None
         if self._lacks is None:

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Never, final
 
@@ -23,7 +23,7 @@ from gantry_cluster.api import REQUEST_SECONDS_MAX, Api, Object
 from gantry_cluster.capabilities import Capability, lacks, usable_names
 from gantry_cluster.choice import Choice, Kind
 from gantry_cluster.cluster import Cluster, Plan
-from gantry_cluster.commands import run, wait_until
+from gantry_cluster.commands import run, tail, wait_until
 from gantry_cluster.errors import ApiRefused, ClusterError, DeadlineExceeded, MissingTool
 from gantry_cluster.image_names import IMAGE, Images
 from gantry_cluster.kind import name_image
@@ -91,7 +91,6 @@ class ForeignCluster(Cluster):
     images: Images
     kind: Kind
     way_in: SocketApi
-    machines: dict[str, Machine] = field(default_factory=NoMachines)
 
     @property
     def nodes(self) -> list[str]:
@@ -179,7 +178,9 @@ def opened(choice: Choice) -> Iterator[ForeignCluster]:
             raise ClusterError(f"{path} is too long for a socket; move the clone to a shorter path")
         with _proxy(programs, folder, path) as api:
             plan = Plan(nodes=len(api.items("/api/v1/nodes")))
-            yield ForeignCluster(folder, programs, plan, images=choice.images, kind=choice.kind, way_in=api)
+            yield ForeignCluster(
+                folder, programs, plan, NoMachines(), images=choice.images, kind=choice.kind, way_in=api
+            )
 
 
 def _write_kubeconfig(choice: Choice, programs: Programs, folder: Folder) -> None:
@@ -199,10 +200,21 @@ def _proxy(programs: Programs, folder: Folder, path: Path) -> Iterator[SocketApi
     with log.open("wb") as output, subprocess.Popen(words, stdout=output, stderr=output) as process:
         try:
             api = SocketApi(path=path)
-            try:
-                wait_until("an answer of the API server", api.is_ready, ANSWER_SECONDS_MAX, log)
-            except DeadlineExceeded as error:
-                raise ClusterError(f"the cluster cannot be reached: {error}") from None
+            _wait_for_answer(api, process, log)
             yield api
         finally:
             process.terminate()
+
+
+def _wait_for_answer(api: SocketApi, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until the API server is ready, or the proxy has said why it never will be."""
+
+    def is_settled() -> bool:
+        return process.poll() is not None or api.is_ready()
+
+    try:
+        wait_until("an answer of the API server", is_settled, ANSWER_SECONDS_MAX, log)
+    except DeadlineExceeded as error:
+        raise ClusterError(f"the cluster cannot be reached: {error}") from None
+    if process.poll() is not None:
+        raise ClusterError(f"the cluster cannot be reached: {tail(log)}")

@@ -41,7 +41,8 @@ def install_operator(cluster: Cluster, archive: Path | None, *values: str) -> Na
     space = Namespace(cluster, SYSTEM)
     if is_gone(space):
         space.make()
-    words = [word for value in (*images, *values) for word in ("--set", value)]
+    words = [word for value in images for word in ("--set-string", value)]
+    words += [word for value in values for word in ("--set", value)]
     cluster.helm("install", OPERATOR, CHART, "--namespace", SYSTEM, "--wait", "--timeout", "110s", *words)
     return space
 

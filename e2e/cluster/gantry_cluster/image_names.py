@@ -55,3 +55,7 @@ def parse_name(name: str) -> tuple[str, str]:
     if parts is None or parts["tag"] == "latest":
         raise BadChoice(f"{name!r} names no version of an image; write REPOSITORY:TAG, with a tag that is not latest")
     return parts["repository"], parts["tag"]
+
+
+BUILT: Final = Images("localhost/gantry:e2e", "localhost/gantry-operator:e2e", policy="Never")
+"""Those that are built here, where nodes are given them."""

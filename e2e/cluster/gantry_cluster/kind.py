@@ -19,7 +19,7 @@ from gantry_cluster import our_images
 from gantry_cluster.choice import Choice
 from gantry_cluster.commands import run
 from gantry_cluster.errors import ClusterError, MissingTool
-from gantry_cluster.image_names import Images
+from gantry_cluster.image_names import BUILT, Images, parse_name
 from gantry_cluster.places import ROOT
 from gantry_cluster.programs import Say
 
@@ -29,8 +29,6 @@ MAKE_SECONDS_MAX: Final = 900.0
 LOAD_SECONDS_MAX: Final = 300.0
 HUGE_PAGES: Final = Path("/proc/sys/vm/nr_hugepages")
 HUGE_PAGES_WANTED: Final = 128
-BUILT: Final = {"localhost/gantry:latest": "localhost/gantry:e2e"}
-BUILT_OPERATOR: Final = {"localhost/gantry-operator:latest": "localhost/gantry-operator:e2e"}
 PROVIDER: Final = "KIND_EXPERIMENTAL_PROVIDER"
 
 
@@ -79,19 +77,23 @@ def _say_pages(say: Say) -> None:
 def give_images(images: Images | None, archives: Sequence[Path] | None) -> Images:
     """To every node: those that docker has, or those in archives, by names that are versions."""
     if images is not None:
-        run("kind", "load", "docker-image", images.broker, images.operator, "--name", NAME, seconds_max=LOAD_SECONDS_MAX)
+        run(
+            "kind", "load", "docker-image", images.broker, images.operator, "--name", NAME, seconds_max=LOAD_SECONDS_MAX
+        )
         return images
     assert archives is not None, "images come from somewhere"
     for archive in archives:
         run("kind", "load", "image-archive", archive, "--name", NAME, seconds_max=LOAD_SECONDS_MAX)
     nodes = run("kind", "get", "nodes", "--name", NAME).split()
-    for known, name in (BUILT | BUILT_OPERATOR).items():
-        name_image(nodes, known, name)
-    return Images(*BUILT.values(), *BUILT_OPERATOR.values(), policy="Never")
+    for name in (BUILT.broker, BUILT.operator):
+        name_image(nodes, f"{parse_name(name)[0]}:latest", name)
+    return BUILT
 
 
 def name_image(nodes: Sequence[str], known: str, name: str) -> None:
     """Give an image that nodes have another name."""
+    if known == name:
+        return
     for node in nodes:
         tag = ("ctr", "--namespace=k8s.io", "images", "tag", "--force", known, name)
         run(provider(), "exec", node, *tag)

@@ -73,16 +73,16 @@ class Routes:
 
     async def _connect(self) -> Channel:
         """To any of them. Raises ``RemotingError``."""
-        host, _, port = self._name_server.rpartition(":")
+        name, _, port = self._name_server.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            found = await loop.getaddrinfo(name.strip("[]"), int(port), type=socket.SOCK_STREAM)
         except OSError as error:
             raise CannotConnect(f"{self._name_server}: {error}") from error
         family, _, _, _, place = random.choice(found)
-        number = str(place[0])
-        where = f"[{number}]" if family == socket.AF_INET6 else number
-        return await Channel.connect(where + f":{port}", timeout_ms=TIMEOUT_MS)
+        text = str(place[0])
+        host = f"[{text}]" if family == socket.AF_INET6 else text
+        return await Channel.connect(f"{host}:{port}", timeout_ms=TIMEOUT_MS)
 
     async def close(self) -> None:
         channel, self._channel = self._channel, None

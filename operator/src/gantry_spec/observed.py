@@ -246,6 +246,9 @@ class ObservedShard(Part, frozen=True):
     is_fenced: bool = False
     """Whether it shall take no sends, and get no other master."""
 
+    is_asleep: bool = False
+    """Whether nothing of it is made to run any more; something may still be on its way out."""
+
     holds_nothing: bool | None = None
     """Whether no message and no consumer is left on it."""
 

@@ -143,6 +143,7 @@ class World(Fleet):
             wish=self.wish,
             replace_disks=tuple(sorted(self.given_up)),
             is_fenced=self.is_fenced,
+            is_asleep=self.is_hibernated and not any(broker.is_up for broker in self.brokers.values()),
         )
         return Observed(
             shards=(shard,),

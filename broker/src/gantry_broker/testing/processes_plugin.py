@@ -31,7 +31,6 @@ LONG: Final = (
     "operator/tests/test_kubectl_",
     "operator/tests/test_operator_",
     "operator/tests/test_pod_",
-    "broker/tests/replication/",
     "broker/tests/test_cli_",
     "broker/tests/test_bench_",
 )

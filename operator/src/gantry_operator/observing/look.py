@@ -101,6 +101,7 @@ class Looker:
             replace_disks=tuple(self._given_up(number, wanted, members)),
             restore=f"{RESTORING}{number}" if number in wanted.restored else "",
             is_fenced=number in wanted.fenced,
+            is_asleep=not sets.wanted,
             holds_nothing=holds_nothing,
             left=left,
         )

@@ -48,7 +48,7 @@ def is_asleep(views: Sequence[View], observed: Observed) -> bool:
     """Whether the group hibernates, and nothing of it runs any more."""
     members = [member for view in views for member in view.shard.members]
     runs = any(member.process is Process.RUNNING for member in members) or any(unknown_masters(view) for view in views)
-    return observed.is_hibernated and not runs and all(shard.lease is not None for shard in observed.shards)
+    return observed.is_hibernated and not runs and all(shard.is_asleep for shard in observed.shards)
 
 
 def _asleep() -> tuple[Condition, ...]:

@@ -44,9 +44,17 @@ def voluntary(view: View, master: Report) -> list[Action]:
         actions.append(Wait(shard=view.shard.number, why=f"{intent.why}, and {who} near enough to take the role"))
     restarts = _slave_restarts(view, master) or _master_restart(view, master)
     if (master.is_draining or master.is_withdrawn) and not restarts:
-        reign = view.reign
-        actions.append(Resume(shard=view.shard.number, member=reign.master, epoch=reign.epoch, electable=reign.numbers))
+        actions.append(_resumed(view))
     return actions + restarts
+
+
+def _resumed(view: View) -> Action:
+    """It takes sends again, once there is somebody who acknowledges them: till then they would be stored unpromised."""
+    reign, shard = view.reign, view.shard.number
+    lack = reign.acks_needed - len(view.ledger.in_sync)
+    if lack > 0:
+        return Wait(shard=shard, why=f"sends are refused until {lack} more slaves are in sync")
+    return Resume(shard=shard, member=reign.master, epoch=reign.epoch, electable=reign.numbers)
 
 
 def _intents(view: View) -> Iterator[Intent]:

@@ -23,12 +23,11 @@ from gantry_spec.observed import Process, Report
 
 def hibernate(view: View) -> list[Action]:
     """Put it to sleep. Nothing is decided any more about one that sleeps."""
-    shard = view.shard.number
+    shard, why = view.shard.number, "the group is to hibernate"
     runs = [member.number for member in view.shard.members if member.process is Process.RUNNING]
     cut_off = unknown_masters(view)
-    if not runs and not cut_off:
-        return []
-    why = "the group is to hibernate"
+    if view.shard.is_asleep and not cut_off:
+        return [Wait(shard=shard, why=f"{why}, and members {runs} still run")] if runs else []
     if cut_off:
         return [Wait(shard=shard, why=f"{why}, and nobody knows whether members {cut_off} run, which were masters")]
     named = _named(view)

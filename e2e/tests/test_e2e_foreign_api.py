@@ -1,0 +1,107 @@
+"""A cluster of somebody else, as far as an API server without nodes is one: with the real kubectl and a token."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from api_server import TOKEN, ApiServer, api_server
+from gantry_cluster.api import Object
+from gantry_cluster.capabilities import DEFAULT_CLASS, Capability
+from gantry_cluster.choice import Choice, Kind
+from gantry_cluster.errors import ClusterError
+from gantry_cluster.foreign import ForeignCluster, NotOurs, opened
+from gantry_cluster.image_names import Images
+
+from gantry_broker.testing.programs import kubernetes_program
+from gantry_broker.testing.requirements_plugin import Need, demand
+
+pytestmark = [pytest.mark.needs_api_server, pytest.mark.needs_helm]
+
+KUBECTL = Need("kubectl", lambda: None if has_kubectl() else "no kubectl", "scripts/kubernetes kubectl")
+IMAGES = Images("example.com/gantry:1", "example.com/gantry-operator:1")
+NODES = "/api/v1/nodes"
+
+
+def has_kubectl() -> bool:
+    """Where tests of clusters look for it."""
+    return kubernetes_program("kubectl") is not None or shutil.which("kubectl") is not None
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """One for all of these."""
+    with api_server(tmp_path_factory.mktemp("server")) as made:
+        yield made
+
+
+@pytest.fixture
+def choice(request: pytest.FixtureRequest, server: ApiServer, tmp_path: Path) -> Choice:
+    """A kubeconfig whose current context leads nowhere, and another one in it to the server."""
+    demand(request.node, [KUBECTL])
+    clusters = {"here": server.url, "nowhere": "https://127.0.0.1:1"}
+    document = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "nowhere",
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "admin"}} for name in clusters],
+        "clusters": [
+            {"name": name, "cluster": {"server": url, "insecure-skip-tls-verify": True}}
+            for name, url in clusters.items()
+        ],
+        "users": [{"name": "admin", "user": {"token": TOKEN}}],
+    }  # fmt: skip
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(document))
+    return Choice(Kind.FOREIGN, str(file), "here", IMAGES)
+
+
+def add_node(cluster: ForeignCluster, name: str) -> None:
+    """One that says of itself that it is ready; nobody looks."""
+    cluster.api.create(NODES, {"metadata": {"name": name}})
+    cluster.api.merge(f"{NODES}/{name}", {"spec": {"taints": None}})
+    status: Object = {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.254"}],
+        "capacity": {"hugepages-2Mi": "64Mi"},
+        "allocatable": {"hugepages-2Mi": "64Mi"},
+    }
+    cluster.api.merge(f"{NODES}/{name}/status", {"status": status})
+
+
+def test_a_look_at_it_says_what_it_lacks(choice: Choice) -> None:
+    """First everything; then, with nodes and a class of storage, only what nobody can pretend."""
+    with opened(choice) as cluster:
+        assert set(cluster.lacks()) == {Capability.RUN_GROUPS, Capability.HUGE_PAGES, Capability.REACH_NODES}
+
+        for name in ("a", "b", "c"):
+            add_node(cluster, name)
+        metadata = {"name": "disk", "annotations": {DEFAULT_CLASS: "true"}}
+        disk = {"metadata": metadata, "provisioner": "example.com/disk"}
+        cluster.api.create("/apis/storage.k8s.io/v1/storageclasses", disk)
+
+        assert cluster.nodes == ["a", "b", "c"]
+        assert set(cluster.lacks()) == {Capability.REACH_NODES}
+        assert "gantry" not in cluster.kubectl("get", "namespaces")
+
+
+def test_another_context_is_another_cluster(choice: Choice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin of all of these: the current context of the same file leads nowhere, and that is said."""
+    monkeypatch.setattr("gantry_cluster.foreign.ANSWER_SECONDS_MAX", 1.0)
+
+    with (
+        pytest.raises(ClusterError, match="cannot be reached"),
+        opened(Choice(Kind.FOREIGN, choice.kubeconfig, "", IMAGES)),
+    ):
+        pass
+
+
+def test_the_operators_namespace_is_seen(choice: Choice) -> None:
+    """Whoever has one has an operator: the tests stay away."""
+    with opened(choice) as cluster:
+        cluster.refuse_if_used()
+        cluster.api.create("/api/v1/namespaces", {"metadata": {"name": "gantry-system"}})
+
+        with pytest.raises(NotOurs, match="gantry-system"):
+            cluster.refuse_if_used()
