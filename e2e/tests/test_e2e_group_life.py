@@ -18,7 +18,7 @@ from gantry_cluster.trial import under_load
 pytestmark = [pytest.mark.slow, pytest.mark.needs_cluster, pytest.mark.needs_buildah]
 
 ROLL_SECONDS_MAX = 60.0
-"""Of the one shard of a sync group with one slave: it refuses sends while either of its two brokers is started again."""
+"""Of the only shard of a sync group with one slave: it refuses sends while either of its brokers starts again."""
 EDIT_SECONDS_MAX = 10.0
 SCALE_SECONDS_MAX = 240.0
 NEW_IMAGE = "localhost/gantry:next"
