@@ -81,7 +81,7 @@ def test_a_killed_container_replays_its_buffer(spaces: Spaces) -> None:
     outcome.demand(CRASH_SECONDS_MAX)
     assert outcome.lost == 0
     assert group.masters() == [master], "it goes on, having all it had"
-    assert replayed(group, master) >= 100
+    assert replayed(group, master) > 0
 
 
 @pytest.mark.cluster_can(Capability.ENTER_CONTAINERS)
