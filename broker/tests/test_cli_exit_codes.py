@@ -22,6 +22,9 @@ PAGE = ROOT / "docs/exit-codes.md"
 SERVERS = {"gantry nameserver", "gantry broker", "gantry sidecar"}
 COMMANDS = {words: command for words, command in leaves(cli) if words not in SERVERS}
 
+TOLERANT = ("gantry pod broker", "gantry pod nameserver", "gantry pod sidecar")
+"""Whoever makes pods may be newer than their image: what these do not know is left out and named (test_pod_newer)."""
+
 ARGUMENTS = {
     "name": "x",
     "topic": "x",
@@ -79,7 +82,7 @@ def asks_name_servers() -> list[str]:
     return [words for words, command in COMMANDS.items() if any(one.name == "name_server" for one in command.params)]
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words not in TOLERANT])
 def test_a_mistyped_command_ends_with_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An option that there is not, said with how to get help."""
     assert exit_code(*words.split()[1:], "--no-such-option") == 2

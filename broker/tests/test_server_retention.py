@@ -163,6 +163,7 @@ async def test_the_disk_is_never_filled_to_the_last_byte(monkeypatch: pytest.Mon
         assert taken > 100
         assert met == []
         assert here.disk.space("/").free >= here.disk.capacity // 64
+        await wait_until(lambda: here.broker.retention.status.is_refusing)  # the look that says so has ended
         here.disk.capacity = 32 * MIB
         here.clock.advance(2_000)
         await wait_until(lambda: not here.broker.retention.status.is_refusing)
