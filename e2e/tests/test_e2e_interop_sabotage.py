@@ -133,7 +133,7 @@ def test_a_lie_is_seen(
         seed=5,
         levels=peers.SHORT_DELAY_LEVELS,
         run=lie.__name__ if lie is not None else "truth",
-        scenario_seconds_max=60,
+        scenario_seconds_max=120,
         extra=("--patience-ms", "3000"),
     )
 
