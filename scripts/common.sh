@@ -5,6 +5,8 @@ ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd)
 cd "$ROOT"
 VENV=$ROOT/.venv
 export PYTHONNOUSERSITE=1
+# What was compiled once is kept: the tests start many hundreds of programs, and each would compile all of it again.
+unset PYTHONDONTWRITEBYTECODE
 export TMPDIR="$ROOT/.gantry/tmp"
 mkdir -p "$TMPDIR"
 

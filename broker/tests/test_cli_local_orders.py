@@ -1,4 +1,4 @@
-"""Orders of people to a local group, which two processes edit: who leaves one, and the supervisor that clears one."""
+"""Orders of people to a local group: two processes edit them, and people mistype them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gantry_cli.local.promote import _leave
 from gantry_cli.local.state import GroupState
 from gantry_cli.local.wishes import Wishes
-from gantry_spec.manifest.annotations import PROMOTE
+from gantry_spec.manifest.annotations import FENCE, HIBERNATE, PAUSED, PROMOTE, REPLACE_DISK, Wanted
 
 
 def test_an_order_that_is_left_while_another_is_cleared_is_not_lost(
@@ -40,3 +40,48 @@ def test_an_order_that_is_left_while_another_is_cleared_is_not_lost(
         thread.join(30)
 
     assert state.read_annotations()[PROMOTE] == "1@2"
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [{PROMOTE: "zero"}, {PAUSED: "yes"}, {REPLACE_DISK: "2"}, {HIBERNATE: "yes"}, {FENCE: "0,x"}],
+    ids=["promote", "paused", "disk", "hibernate", "fence"],
+)
+def test_a_fence_is_not_lost_by_what_is_misspelled_beside_it(tmp_path: Path, beside: dict[str, str]) -> None:
+    """It stands, the rest is told once, and orders are obeyed again when everything can be read."""
+    state, told = GroupState(tmp_path), list[str]()
+    wishes = Wishes(state, told.append)
+    state.write_annotations({FENCE: "0"} | beside)
+
+    asked = [wishes.read() for _ in range(2)]
+
+    assert {(one.fenced, one.orders) for one in asked} == {((0,), ())}
+    assert len(told) == 1 and next(iter(beside)) in told[0]
+    state.write_annotations({FENCE: "0", PROMOTE: "1=2"})
+    assert [order.id for order in wishes.read().orders] == ["1=2"]
+
+
+def test_without_what_stands_a_misspelled_word_would_lift_the_fence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: where nothing is asked for that cannot be read as a whole, shard 0 takes sends again."""
+    monkeypatch.setattr("gantry_spec.manifest.annotations.standing", lambda _: Wanted())
+    state = GroupState(tmp_path)
+    state.write_annotations({FENCE: "0", PROMOTE: "zero"})
+
+    assert Wishes(state, lambda _: None).read().fenced == ()
+
+
+def test_a_damaged_file_lifts_no_fence(tmp_path: Path) -> None:
+    """What stood last stands; a supervisor that begins with it does nothing to its group until it is mended."""
+    state = GroupState(tmp_path)
+    state.write_annotations({FENCE: "1"})
+    wishes = Wishes(state, lambda _: None)
+    wishes.read()
+
+    state.annotations_file.write_text('{"gantry.dev/fence": ')
+
+    assert (wishes.read().fenced, wishes.read().is_paused) == ((1,), False)
+    assert Wishes(state, lambda _: None).read() == Wanted(is_paused=True)
+    state.annotations_file.unlink()
+    assert wishes.read() == Wanted()

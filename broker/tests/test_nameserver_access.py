@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gantry_access import Credentials, SignatureKind, signer
-from gantry_broker.testing.accounts import ADMIN, BILLING, ORDERS, guarded_broker, write_accounts
+from gantry_access import Credentials, OwnAccount, SignatureKind, signer
+from gantry_broker.app import Broker
+from gantry_broker.testing.accounts import ACCOUNTS, ADMIN, BILLING, ORDERS, guarded_broker, write_accounts
 from gantry_broker.testing.local import wait_until
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, with_entries
@@ -94,6 +95,99 @@ async def test_a_broker_without_an_account_is_not_registered(tmp_path: Path) -> 
         async with guarded_broker(tmp_path, namesrvAddr=address) as broker:
             await wait_until(lambda: bool(broker.registration._refusals))
             assert address not in broker.registration.registered
+
+
+BOTH = ACCOUNTS + "  - accessKey: next-key\n    secretKey: next-secret\n    admin: true\n"
+NEXT_ALONE = BOTH.replace("admin-key", "nobody-key")
+NEXT = "accessKey: next-key\nsecretKey: next-secret\n"
+
+
+class Registered:
+    """A broker with an account of its own at a name server that knows it."""
+
+    def __init__(self, folder: Path, server: NameServer, broker: Broker) -> None:
+        self.registration = broker.registration
+        self._folder, self._server = folder, server
+        [self._address] = self.registration.registered
+        self._channel = self.registration._channels[self._address]
+
+    @classmethod
+    @asynccontextmanager
+    async def there(cls, folder: Path) -> AsyncIterator[Registered]:
+        (folder / "broker.yml").write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
+        async with name_server(folder) as server:
+            address, ours = f"127.0.0.1:{server.port}", str(folder / "broker.yml")
+            async with guarded_broker(folder, namesrvAddr=address, aclCredentialsPath=ours) as broker:
+                await wait_until(lambda: address in broker.registration.registered)
+                yield cls(folder, server, broker)
+
+    async def know(self, accounts: str) -> None:
+        """The name server has these."""
+        write_accounts(self._folder / "plain_acl.yml", accounts)
+        assert self._server.guard is not None
+        await self._server.guard.file.refresh()
+
+    def be(self, account: str) -> None:
+        """The broker's file says so."""
+        (self._folder / "broker.yml").write_text(account)
+
+    async def again(self) -> bool:
+        """Register once more; whether that was taken, on the connection from before."""
+        self.registration.changed()
+        edition = self.registration._edition
+        await wait_until(
+            lambda: self.registration._published.get(self._address) == edition or bool(self.registration._refusals)
+        )
+        is_same = self.registration._channels.get(self._address) is self._channel
+        return not self.registration._refusals and is_same and self._channel.is_open
+
+
+async def test_a_broker_whose_account_is_replaced_stays_registered(tmp_path: Path) -> None:
+    """S6: on the connection that it has: name servers forget a broker when that is closed."""
+    async with Registered.there(tmp_path) as broker:
+        await broker.know(BOTH)
+        broker.be(NEXT)
+        assert await broker.again()
+        await broker.know(NEXT_ALONE)
+        assert await broker.again()
+
+
+async def test_a_broker_is_who_it_was_until_its_new_account_is_known(tmp_path: Path) -> None:
+    """S6: one Secret reaches pods one by one: the broker's may have it a minute before the name server's."""
+    async with Registered.there(tmp_path) as broker:
+        broker.be(NEXT)
+        assert await broker.again()
+        await broker.know(NEXT_ALONE)
+        assert await broker.again()
+
+
+async def test_a_broker_whose_account_is_taken_away_is_refused(tmp_path: Path) -> None:
+    """S6: the twin: its file says what it said before."""
+    async with Registered.there(tmp_path) as broker:
+        await broker.know(NEXT_ALONE)
+
+        assert not await broker.again()
+        await wait_until(lambda: not broker.registration.registered)
+
+
+async def test_an_account_that_cannot_be_read_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """S6: a file that is gone or torn is named once, and what was there before goes on; a whole one is taken."""
+    file = tmp_path / "broker.yml"
+    file.write_text("accessKey: a\nsecretKey: first\n")
+    account = OwnAccount(str(file))
+    file.write_text("accessKey: a\n")
+    await account.refresh()
+    file.unlink()
+    await account.refresh()
+    await account.refresh()
+    assert account.credentials == Credentials("a", "first")
+    assert [record.levelname for record in caplog.records].count("ERROR") == 2
+
+    file.write_text("accessKey: a\nsecretKey: second\n")
+    await account.refresh()
+
+    assert account.credentials == Credentials("a", "second")
+    assert "second" not in caplog.text + repr(account)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from gantry_broker import app
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.server import roles
 from gantry_broker.server.role_status import compared_needed
 from gantry_broker.settings import broker_settings
 from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, local_conf, properties_text, wait_until
@@ -179,6 +180,27 @@ async def test_who_goes_on_alone_must_know_that_nobody_was_promoted(tmp_path: Pa
         assert await send(master, "a") == [ResponseCode.FLUSH_SLAVE_TIMEOUT]
         await master.roles.lease(master.replication.clock_ms(), 60_000)
         assert await send(master, "b") == [0]
+
+
+@pytest.mark.parametrize("hangs_up", [True, False], ids=["hangs-up", "twin"])
+async def test_whoever_came_for_the_master_by_an_address_that_moved_on_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_up: bool
+) -> None:
+    """A Service leads to an old master for a moment after its role has moved: who came then would stay with a slave."""
+    monkeypatch.setattr(roles, "MOVED_S", 1.0 if hangs_up else 3600.0)
+    async with group(tmp_path) as members:
+        first = await members.start("one", **SYNC, **MOVED, brokerId="1")
+        second = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        await first.roles.promote(1 << 8, [2], False)
+        await first.roles.promise(300, "test")
+        await second.roles.promote(300, [1], False)
+        await first.roles.follow(300, second.settings.ha_address)
+        await follows(second, 1)
+
+        async with dialogue(first) as late:
+            assert (await late.send(b"x")).code != 0
+            await asyncio.sleep(2.0)
+            assert late.channel.is_open is not hangs_up
 
 
 def is_degraded(broker: Broker) -> bool:

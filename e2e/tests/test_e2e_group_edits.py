@@ -15,7 +15,7 @@ import pytest
 import trustme
 from edit_world.batches import Batch, batches
 from edit_world.reports import object_value, value_in
-from edit_world.row import GROUP, Effect, Row, Shown, Source, merged
+from edit_world.row import ABSENT, GROUP, Effect, Row, Shown, Source, merged
 from edit_world.rows_of_groups import CERTIFICATES
 from edit_world.table import ROWS
 from gantry_cluster.api import Object
@@ -180,7 +180,7 @@ class Scene:
         if shown.source is Source.OBJECT:
             kind, _, rest = shown.key.partition("/")
             value = object_value(object_of(self.group, kind, rest.partition(":")[0]), shown.key)
-            return size_text(parse_size(value)) if shown.key.endswith(STORAGE) else value
+            return size_text(parse_size(value)) if shown.key.endswith(STORAGE) and value != ABSENT else value
         if shown.source in (Source.CONFIG, Source.ARGUMENTS):
             return agreed(str(one.get(shown.key, "absent")) for one in reports[shown.source])
         return agreed(value_in(one, shown.key) for one in reports[shown.source])

@@ -12,17 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
+from gantry_histories.door import Door
 from gantry_histories.events import Answered, History, Outcome, Queue, Sent
 from gantry_histories.in_pod import failures, longest_pause
 
-from gantry_broker.testing.local import running_broker
-from gantry_client import Admin
+from gantry_access import read_credentials
+from gantry_broker.testing.accounts import ADMIN, guarded_broker, write_accounts
+from gantry_broker.testing.local import running_broker, wait_until
+from gantry_client import Admin, ClientSettings, ClientTlsSettings
 from gantry_nameserver import NameServer, NameServerSettings
+from gantry_remoting import RemotingError, TlsMode, TlsSettings
+from gantry_wire import Command, RequestCode
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "load"
 QUEUES = 2
 SECOND = 1_000_000_000
+DENIED = 16
 
 
 def history(*times: float, code: int = 0) -> History:
@@ -78,25 +85,34 @@ class Talk:
 
 
 @asynccontextmanager
+async def talking(address: str, *more: str) -> AsyncIterator[Talk]:
+    """A load whose clients ask the name server at an address."""
+    words = ("--name-server", address, "--topic", TOPIC, "--queues", str(QUEUES), *more)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "e2e" / "histories")}
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gantry_histories.in_pod", *words), stdin=pipe, stdout=pipe, env=environment
+    )
+    try:
+        yield Talk(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
 async def load(tmp_path: Path) -> AsyncIterator[tuple[Talk, Admin]]:
     """A name server, a broker, a topic, and a load on it."""
     server = NameServer(NameServerSettings(bind_address="127.0.0.1", listen_port=0), tmp_path / "names")
     await server.start()
     address = f"127.0.0.1:{server.port}"
-    words = ("--name-server", address, "--topic", TOPIC, "--queues", str(QUEUES))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "e2e" / "histories")}
-    pipe = asyncio.subprocess.PIPE
     async with running_broker(tmp_path / "store", namesrvAddr=address), Admin(address) as admin:
         await admin.topics.create(TOPIC, queues=QUEUES)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gantry_histories.in_pod", *words), stdin=pipe, stdout=pipe, env=environment
-        )
         try:
-            yield Talk(process), admin
+            async with talking(address) as talk:
+                yield talk, admin
         finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
             await server.close()
 
 
@@ -123,3 +139,67 @@ async def test_what_is_gone_in_the_end_is_found(tmp_path: Path) -> None:
         verdict = await talk.say(finish=[])
 
     assert any(finding.startswith(("LOST", "MOVED", "DISPLACED")) for finding in verdict["findings"])
+
+
+# -- closed doors ------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def closed_door(folder: Path) -> AsyncIterator[str]:
+    """Where a name server is that takes only administrators over TLS; a broker of the same kind, and a topic."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("gantry")
+    chain, key, root = (folder / name for name in ("tls.crt", "tls.key", "ca.crt"))
+    chain.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(str(key))
+    authority.cert_pem.write_to_path(str(root))
+    account = folder / "credentials"
+    account.write_text(f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n")
+    settings = NameServerSettings(
+        bind_address="127.0.0.1", listen_port=0, acl_enable=True,
+        acl_file=str(write_accounts(folder / "names.yml")), tls=TlsSettings(TlsMode.ENFORCING, str(chain), str(key)),
+    )  # fmt: skip
+    server = NameServer(settings, folder / "names")
+    await server.start()
+    address = f"127.0.0.1:{server.port}"
+    conf: dict[str, Any] = {
+        "namesrvAddr": address, "aclCredentialsPath": str(account), "tlsMode": "enforcing",
+        "tlsServerCertPath": str(chain), "tlsServerKeyPath": str(key), "tlsEnable": "true",
+        "tlsClientTrustCertPath": str(root), "tlsClientCheckHostName": "false",
+    }  # fmt: skip
+    tls = ClientTlsSettings(authority_file=str(root), is_host_name_checked=False)
+    client = ClientSettings(tls=tls, credentials=read_credentials(account))
+    try:
+        async with guarded_broker(folder, **conf) as broker, Admin(address, client_settings=client) as admin:
+            await wait_until(lambda: address in broker.registration.registered)
+            await admin.topics.create(TOPIC, queues=QUEUES)
+            yield address
+    finally:
+        await server.close()
+
+
+async def test_a_load_comes_in_with_tls_and_an_account(tmp_path: Path) -> None:
+    """Producers, a consumer and the judge: all of them show what the door asks for, and nothing is found."""
+    async with closed_door(tmp_path) as address:
+        entry = ("--tls-ca", str(tmp_path / "ca.crt"), "--account", str(tmp_path / "credentials"))
+        async with talking(address, *entry) as talk:
+            first = await talk.hear()
+            verdict = await talk.say(finish=[])
+
+    assert first["acknowledged"] >= 20
+    assert verdict["findings"] == [] and verdict["failed"] == {}
+
+
+async def test_without_either_nobody_is_answered(tmp_path: Path) -> None:
+    """The twin: plain text is closed, and who has no account is denied."""
+    question = Command(code=RequestCode.GET_BROKER_CLUSTER_INFO)
+    async with closed_door(tmp_path) as address:
+        stranger = await Door(tmp_path / "ca.crt").connect(address)
+        answer = await stranger.request(question, 5_000)
+        await stranger.close()
+        plain = await Door().connect(address)
+        with pytest.raises(RemotingError):
+            await plain.request(question, 5_000)
+        await plain.close()
+
+    assert answer.code == DENIED

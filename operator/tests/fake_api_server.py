@@ -21,9 +21,13 @@ NAME: Final = "shop/orders-0"
 TOKEN: Final = "the-token-of-one-service-account"
 
 
-def record_with(epoch: int, master: int, identity: str, *, duration_ms: int = 15_000, version: str = "") -> LeaseRecord:
+def record_with(
+    epoch: int, master: int, identity: str, *, duration_ms: int = 15_000, version: str = "", electable: int = 9,
+    acks_needed: int = 0,
+) -> LeaseRecord:  # fmt: skip
     """A settled record: this master, and one slave who may be elected."""
-    reign = Reign(epoch=epoch, master=master, identity=identity, electable=(Voice(9, "another-store"),))
+    voices = (Voice(electable, "another-store"),)
+    reign = Reign(epoch=epoch, master=master, identity=identity, electable=voices, acks_needed=acks_needed)
     return LeaseRecord(version=version, epoch=epoch, reigns=(reign,), duration_ms=duration_ms)
 
 

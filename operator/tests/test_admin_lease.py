@@ -16,13 +16,13 @@ from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
 from gantry_admin.errors import Problem, SettingsError
 from gantry_admin.kubernetes_lease import KubernetesLease
 from gantry_admin.lease_keeper import KeptLease, LeaseMoved, LeaseUnavailable
-from gantry_admin.lease_renewal import LeaseRenewal, lost_its_key
+from gantry_admin.lease_renewal import HOLD_S, LeaseRenewal, lost_its_key
 from gantry_admin.settings import LeaseSettings
 from gantry_broker.testing.certificates import Party
 from gantry_broker.testing.local import wait_until
 from gantry_spec.lease import LeaseRecord
 from gantry_spec.lease_annotations import RECORD, VERSION, record_of
-from gantry_status.moment import now
+from gantry_status.moment import Moment, now
 from gantry_status.orders import HaRole, HaStatus, Lease
 
 WORD = HaStatus(role=HaRole.MASTER, epoch=3_000, broker_id=1, identity="store-1", broker_name="orders-0")
@@ -43,7 +43,12 @@ class Scene:
         self.word = word
         self.given: list[Lease] = []
         self.refusal: Problem | None = None
-        self.renewal = LeaseRenewal(keeper_of(server, folder), lambda: self.word, self.give)
+        self.later_s = 0.0
+        self.renewal = LeaseRenewal(keeper_of(server, folder), lambda: self.word, self.give, clock=self.clock)
+
+    def clock(self) -> Moment:
+        real = now()
+        return real._replace(boottime_ns=real.boottime_ns + int(self.later_s * 1e9))
 
     async def give(self, order: Lease) -> None:
         if self.refusal is not None:
@@ -108,6 +113,30 @@ async def test_nobody_else_gets_a_key(
     assert scene.renewal.shown.reason
     if word != {}:
         assert server.requests == [], "nobody is asked for a broker that is no master"
+
+
+@pytest.mark.parametrize("is_regained", [True, False], ids=["regained", "twin"])
+async def test_a_role_that_came_back_by_itself_waits_for_its_key(tmp_path: Path, is_regained: bool) -> None:
+    """Somebody may go by an old word that its process has ended: first the Lease is read for a while on end."""
+    with api_server() as server:
+        server.put(NAMED)
+        scene = Scene(server, tmp_path, msgspec.structs.replace(WORD, is_regained=is_regained))
+        await scene.renewal.step()
+        given, reason = len(scene.given), scene.renewal.shown.reason
+
+        scene.later_s = HOLD_S
+        await scene.renewal.step()
+        after = len(scene.given)
+        server.status_of_all = 503
+        await scene.renewal.step()
+        server.status_of_all = None
+        await scene.renewal.step()
+
+    if is_regained:
+        assert (given, after, len(scene.given)) == (0, 1, 1), "and begins anew when it could not be read"
+        assert "by itself" in reason
+    else:
+        assert (given, after, len(scene.given)) == (1, 2, 3)
 
 
 async def take_epoch_while_renewing(server: FakeApiServer, folder: Path) -> Scene:

@@ -73,11 +73,13 @@ class Operated:
         """Write it down, and let the operator come round some times."""
         head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": GROUP}}
         path = f"{GROUPS_PATH}/{GROUP}"
-        status, there = self.server.ask("GET", path)
-        if status == 200:
-            answer = self.server.ask("PUT", path, there | {"spec": spec})
-        else:
-            answer = self.server.ask("POST", GROUPS_PATH, head | {"spec": spec})
+        answer: tuple[int, Any] = (409, {})
+        while answer[0] == 409:  # somebody has written the status meanwhile: what a person's edit does then, too
+            status, there = self.server.ask("GET", path)
+            if status == 200:
+                answer = self.server.ask("PUT", path, there | {"spec": spec})
+            else:
+                answer = self.server.ask("POST", GROUPS_PATH, head | {"spec": spec})
         assert answer[0] in (200, 201), answer
         for _ in range(STEPS):
             await self.groups.list_all()

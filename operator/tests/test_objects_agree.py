@@ -39,7 +39,7 @@ def test_a_broker_understands_its_configuration(spec: dict[str, Any]) -> None:
 
         settings = broker_settings(parse_properties_file(with_own(conf, own)))
 
-        assert settings.ha.role_at_start.value in ("UNASSIGNED", "REMEMBERED")
+        assert settings.ha.role_at_start.value == "UNASSIGNED"
         assert (settings.listen_port, settings.fast_listen_port) == (names.BROKER_PORT, names.FAST_PORT)
         assert settings.ha_listen_port == names.REPLICATION_PORT
         assert settings.ha.secret_path

@@ -24,7 +24,7 @@ from objects_scene import (
 
 from gantry_admin.upkeep import WantedThings
 from gantry_cli.pod.member import member_of_pod
-from gantry_operator.objects import ShardFacts, group_token, names, secret
+from gantry_operator.objects import ShardFacts, group_token, names, render, secret
 from gantry_operator.objects.base import Object
 
 KEY = bytes(range(32))
@@ -102,7 +102,7 @@ def test_no_other_name_is_a_member(pod: str) -> None:
 
 
 def test_every_service_selects_what_it_is_for() -> None:
-    """A member's takes its pod in every role; the shard's takes whoever has the master's label, ready or not."""
+    """A member's takes its pod in every role; the shard's takes whoever is the master, ready or not, by its name."""
     objects = rendered(group(shards=2, slaves=1))
     services, pods = of_kind(objects, "Service"), {pod: labels for pod, labels, _ in pods_of(objects)}
 
@@ -117,6 +117,11 @@ def test_every_service_selects_what_it_is_for() -> None:
     for pod in ("orders-0-master-0", "orders-0-slave-0", "orders-1-master-0", "orders-1-slave-0"):
         assert taken(pod) == taken(pod.rpartition("-")[0]) == [pod]
     assert taken("orders-nameserver") == ["orders-nameserver-0", "orders-nameserver-1"]
+
+    known = facts(shards=(ShardFacts(number=1, slaves=1, master_pod="orders-1-slave-0"),))
+    services = of_kind(render(group(shards=2, slaves=1, access={"external": {"type": "NodePort"}}), known), "Service")
+    pods["orders-1-master-0"] = pods["orders-1-master-0"] | {names.ROLE_LABEL: "master"}
+    assert taken("orders-1") == taken("orders-1-external") == ["orders-1-slave-0"], "whatever labels say meanwhile"
 
 
 def test_names_in_the_configuration_are_services_that_exist() -> None:
@@ -146,6 +151,7 @@ def test_topics_and_groups_of_the_spec_are_written_for_the_sidecar() -> None:
 
     assert (list(wanted.topics), list(wanted.groups)) == (one.spec.topics, one.spec.groups)
     assert sidecar["args"][sidecar["args"].index("--wanted") + 1] == "/etc/gantry/group/wanted"
+    assert "--regain" in sidecar["args"], "a shard goes on while the API server is away"
 
 
 def environment(stateful_set: Object) -> dict[str, str]:

@@ -107,3 +107,28 @@ async def test_what_others_made_beside_a_group_stays() -> None:
 
     assert {"by-hand", "another"} <= named(play, SERVICES)
     assert not [name for name in named(play, SERVICES) if name.endswith("-external")]
+
+
+@pytest.mark.parametrize(
+    ("generation", "status", "is_looked_for"),
+    [(1, {}, False), (2, {}, True), (1, {"phase": "Ready"}, True)],
+    ids=["new", "edited", "known"],
+)
+async def test_nothing_is_looked_for_where_nothing_can_be_left(
+    monkeypatch: pytest.MonkeyPatch, generation: int, status: dict[str, Any], is_looked_for: bool
+) -> None:
+    """Of a group that nobody has edited or said anything of; any other may have had other objects."""
+    play = Play(SYNC)
+    group = play.cluster.group
+    group["metadata"]["generation"], group["status"] = generation, status
+    play.loop._parts.cache.put(group | {"metadata": group["metadata"] | {"resourceVersion": "1000000"}})
+    listed, real = set[Kind](), play.cluster.api.list
+
+    async def spied(kind: Kind, namespace: str = "", labels: str = "") -> list[dict[str, Any]]:
+        listed.add(kind)
+        return await real(kind, namespace, labels)
+
+    monkeypatch.setattr(play.cluster.api, "list", spied)
+    await play.loop.step()
+
+    assert (listed & {SERVICES, BUDGETS, POLICIES} != set()) is is_looked_for

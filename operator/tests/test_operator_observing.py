@@ -27,7 +27,7 @@ from gantry_spec.lease import LeaseRecord, Reign
 from gantry_spec.lease_annotations import lease_annotations
 from gantry_spec.manifest.annotations import Wanted
 from gantry_spec.manifest.reading import group_of
-from gantry_spec.observed import Disk, LastWord, Process
+from gantry_spec.observed import Disk, LastWord, Process, Report
 
 HERE = Machine()
 SILENT = Machine(is_reachable=False)
@@ -165,6 +165,21 @@ def test_an_end_is_counted_from_the_run_that_ended_last() -> None:
     assert memory == MemberMemory(boot_id="u", run="u/2/c", started_by_ms=400)
     memory.lives(pods.Life(Process.RUNNING, "v/0/d"), "v", 600)
     assert memory.started_by_ms == 600
+
+
+def test_a_broker_that_answers_runs_whatever_kubelet_has_said() -> None:
+    """A word that is seconds old must not end the keys of a broker that has begun again meanwhile."""
+    memory = MemberMemory()
+    memory.lives(pods.Life(Process.STOPPED, "u/0/a"), "u", 100)
+    assert memory.believed(Process.STOPPED) is Process.STOPPED
+
+    for boot_id, asked_ms, believed in (("u", 99, "Stopped"), ("v", 200, "Stopped"), ("u", 200, "Unknown")):
+        memory.report = Report(asked_ms=asked_ms, answered_ms=asked_ms, boot_id=boot_id)
+        assert memory.believed(Process.STOPPED) == believed
+
+    memory.lives(pods.Life(Process.STOPPED, "u/1/b"), "u", 300)
+    assert memory.believed(Process.STOPPED) is Process.STOPPED, "it has ended once more since"
+    assert memory.believed(Process.RUNNING) is Process.RUNNING
 
 
 def test_a_last_word_comes_back_older_and_never_younger() -> None:

@@ -11,6 +11,7 @@ from spec_world.brokers import Record
 
 from gantry_operator.acting.pods import Pods
 from gantry_operator.api import CLAIMS, LEASES, PODS, STATEFUL_SETS, Place, annotations_of
+from gantry_operator.errors import Conflict
 from gantry_operator.objects import names
 from gantry_spec.decide import beginning, group
 from gantry_spec.decide.settled import settle
@@ -185,16 +186,34 @@ async def sleeping_with_volumes_that_go() -> set[str]:
     return {claim["metadata"]["uid"] for claim in play.cluster.api.of_kind(CLAIMS)}
 
 
+async def slept_untold() -> tuple[str, int]:
+    """A shard falls asleep though its StatefulSets were never told to keep volumes: what is said, and what is left."""
+    play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
+    objects, refusal = play.loop._looker.objects, ""
+    try:
+        await Pods(objects.key, objects, play.cluster.api).sleep(0)
+    except Conflict as error:
+        refusal = str(error)
+    for _ in range(8):
+        play.cluster.advance(250)
+    return refusal, len(play.cluster.api.of_kind(CLAIMS))
+
+
 async def test_pods_do_not_go_before_their_volumes_outlive_that() -> None:
     """Also where `retain` is `Never`, and where the StatefulSet could not be told in time."""
     assert len(await sleeping_with_volumes_that_go()) == 2
 
-    play = await Play(SYNC | {"storage": {"retain": "Never"}}).begun()
-    told = play.loop._looker.objects
-    pods = Pods(told.key, told, play.cluster.api)
-    with pytest.raises(Exception, match="its volumes would go with its pods"):
-        await pods.sleep(0)
-    assert replicas(play) == {"g-0-master": 1, "g-0-slave": 1}
+    refusal, left = await slept_untold()
+
+    assert "its volumes would go with its pods" in refusal
+    assert left == 2
+
+
+async def test_without_that_guard_a_sleep_takes_the_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: nobody looks at what becomes of volumes, and both go with their pods."""
+    monkeypatch.setattr(Pods, "_refuse_without_volumes", lambda self, document: None)
+
+    assert await slept_untold() == ("", 0)
 
 
 # -- back from the volumes ---------------------------------------------------------------------------------------------

@@ -115,6 +115,26 @@ async def test_without_that_guard_two_masters_acknowledge(monkeypatch: pytest.Mo
         await cut_and_force_deleted()
 
 
+async def test_clients_are_led_from_one_master_to_the_next_by_one_change() -> None:
+    """The shard's Service goes from the old master's pod to the new one's; there is none that leads to nobody."""
+    play = await Play(SYNC | {"slaves": 2}).begun()
+    chosen: list[dict[str, str]] = []
+    play.cluster.api.watchers.append(
+        lambda what, one: (
+            chosen.append(one["spec"]["selector"])
+            if (one["kind"], one["metadata"]["name"]) == ("Service", names.shard_name(GROUP, 0))
+            else None
+        )
+    )
+
+    play.cluster.annotate(promote="0=3")
+    await play.until(lambda: play.cluster.master(0) == 3, "member 3 is the master")
+    await play.until(play.is_well, "all is well")
+    await play.turn()
+
+    assert [one[names.POD_NAME_LABEL] for one in chosen] == ["g-0-slave-1"]
+
+
 async def test_a_switchover_is_done_once_and_its_order_taken_off() -> None:
     """`promote: 0=2`: drained, moved without loss, and the annotation is gone, with what it was allowed to lose."""
     play = await Play(SYNC | {"slaves": 2}).begun()

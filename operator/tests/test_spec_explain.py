@@ -10,6 +10,7 @@ from spec_world.looks import NOW_MS, healthy, observed, record_of, spec_with, wi
 
 from gantry_spec import actions as act
 from gantry_spec.actions import ORDERS
+from gantry_spec.ballot import UNSEEN_BYTES_PER_S
 from gantry_spec.decide import decide
 from gantry_spec.decide.decision import line_of
 from gantry_spec.explain import explain
@@ -42,8 +43,8 @@ def test_what_blocks_is_said_in_bytes() -> None:
 
     [outlook] = explain(spec_with(**ASYNC), observed(shard), NOW_MS)
 
-    assert (outlook.winner, outlook.loss_at_least, outlook.loss_at_most) == (2, 4_000, 5_000)
-    assert outlook.blocked_by == ("5000 bytes could be lost, and spec.failover.maxDataLossBytes allows 0 bytes",)
+    assert (outlook.winner, outlook.loss_at_least, outlook.loss_at_most) == (2, 4_000, 4_000 + UNSEEN_BYTES_PER_S)
+    assert outlook.blocked_by == ("1.0 MiB could be lost, and spec.failover.maxDataLossBytes allows 0 bytes",)
     assert "could be promoted by order" in outlook.lines[0]
 
 
@@ -86,7 +87,7 @@ def test_mode_and_pause_are_named_as_blockers() -> None:
 
 def test_what_is_announced_is_what_is_written_down() -> None:
     """The loss in the Lease is the one that was explained, if nothing has changed since."""
-    spec = spec_with(**ASYNC, failover={"maxDataLossBytes": "1Mi"})
+    spec = spec_with(**ASYNC, failover={"maxDataLossBytes": "2Mi"})
     shard: ObservedShard = with_report(healthy(acks_needed=0), 2, wrote=6_000)
     [outlook] = explain(spec, observed(shard), NOW_MS)
 

@@ -20,6 +20,7 @@ from spec_world.looks import (
 )
 
 from gantry_spec import actions as act
+from gantry_spec.ballot import UNSEEN_BYTES_PER_S
 from gantry_spec.decide import decide
 from gantry_spec.lease import EPOCH_STRIDE, Goal
 from gantry_spec.observed import LastWord, ObservedShard, Process, Role, Wish
@@ -161,14 +162,14 @@ def dead_async(*, gap: int, stopped_ms: int = 3_000) -> ObservedShard:
 
 def test_a_lossy_failover_is_announced_and_not_done() -> None:
     """What the slave lacks, and what the master may have taken since it was heard last, is more than is allowed."""
-    assert "5000 bytes could be lost, and spec.failover.maxDataLossBytes allows 0 bytes" in waits(
+    assert "3.0 MiB could be lost, and spec.failover.maxDataLossBytes allows 0 bytes" in waits(
         dead_async(gap=2_000), spec_with(**ASYNC)
     )
 
 
 def test_a_loss_within_the_bound_is_accepted() -> None:
     """It is written down with the new reign."""
-    spec = spec_with(**ASYNC, failover={"maxDataLossBytes": 5_000})
+    spec = spec_with(**ASYNC, failover={"maxDataLossBytes": 2_000 + 3 * UNSEEN_BYTES_PER_S})
     shard = dead_async(gap=2_000)
 
     assert [type(one) for one in decided(shard, spec)] == [act.Start, act.TakeLease]
@@ -179,7 +180,7 @@ def test_a_loss_within_the_bound_is_accepted() -> None:
     crown = decided(shard, spec)[1]
     assert isinstance(crown, act.Crown)
     assert crown.record.newest is not None
-    assert (crown.record.newest.master, crown.record.newest.loss) == (2, 5_000)
+    assert (crown.record.newest.master, crown.record.newest.loss) == (2, 2_000 + 3 * UNSEEN_BYTES_PER_S)
 
 
 def test_a_loss_that_nobody_knows_is_never_within_a_bound() -> None:

@@ -10,9 +10,10 @@ from gantry_access.credentials import read_credentials
 from gantry_access.errors import AccessFileError
 from gantry_access.guard import Denial, Guard
 from gantry_access.needs import NEEDS, needed
+from gantry_access.own_account import OwnAccount
 from gantry_access.permissions import ADMIN_ONLY, Account, Kind, Need, Needs, Permission
 from gantry_access.settings import AccessMode, AccessSettings
-from gantry_access.signing import Sign, SignatureKind, signer
+from gantry_access.signing import Sign, SignatureKind, StrictSigner, signer
 from gantry_wire.signatures import Credentials
 
 __all__ = [
@@ -30,9 +31,11 @@ __all__ = [
     "Kind",
     "Need",
     "Needs",
+    "OwnAccount",
     "Permission",
     "Sign",
     "SignatureKind",
+    "StrictSigner",
     "needed",
     "read_accounts",
     "read_credentials",

@@ -31,7 +31,8 @@ class AccessSettings:
     somebody recorded is of use for so long at a server that has not seen it."""
 
     credentials: str = ""
-    """aclCredentialsPath: a file with accessKey and secretKey, the account that this server itself signs with."""
+    """aclCredentialsPath: a file with accessKey and secretKey, the account that this server itself signs with. It may
+    be replaced at any time."""
 
     def fault(self) -> str | None:
         """What contradicts itself, in the words of the keys."""

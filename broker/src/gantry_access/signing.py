@@ -48,11 +48,16 @@ def signer(
 class StrictSigner:
     """The strict signatures of one connection. Owned by whoever writes to it."""
 
-    def __init__(self, credentials: Credentials, now_ms: Callable[[], int]) -> None:
+    def __init__(self, credentials: Credentials, now_ms: Callable[[], int] = wall_ms) -> None:
         self._credentials = credentials
         self._now_ms = now_ms
         self._session = secrets.token_hex(16)
         self._number = 0
+
+    def become(self, credentials: Credentials) -> None:
+        """Sign as this account from now on; if it is another one, by a session of its own."""
+        if credentials != self._credentials:
+            self._credentials, self._session, self._number = credentials, secrets.token_hex(16), 0
 
     def __call__(self, command: Command) -> None:
         self._number += 1

@@ -26,7 +26,7 @@ from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
-from gantry_broker.server.access import broker_guard, own_credentials, told_by
+from gantry_broker.server.access import broker_guard, own_account, told_by
 from gantry_broker.server.clients import ClientRegistry
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
@@ -380,7 +380,7 @@ class Broker:
             on_progress=self._progressed,
         )
         self.guard: Guard | None = broker_guard(settings.access, self.store, clock)
-        credentials = own_credentials(settings.access)
+        account = own_account(settings.access)
         stats = BrokerStats()
         routes = SendRoutes(self.store, store_host=store_host, cluster=settings.cluster_name, region=settings.region)
         self.core = BrokerCore(
@@ -414,7 +414,7 @@ class Broker:
         self.core.persistence.on_mark = tables.changed
         self.replication = Replication(
             settings, self.store, tables, standstill=self.standstill, advanced=self._look_at_waiting,
-            meanwhile=self._meanwhile, credentials=credentials, certificates=self.tls.replication,
+            meanwhile=self._meanwhile, account=account, certificates=self.tls.replication,
         )  # fmt: skip
         stages = [*([on_disk] if settings.store.flush.is_sync else []), *self.replication.stages()]
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
@@ -453,7 +453,7 @@ class Broker:
             self._registered_topics,
             period_ms=settings.register_period_ms,
             on_master=self.roles.master_found,
-            credentials=credentials,
+            account=account,
             tls=self.tls.towards_name_servers,
         )
         self.outside = OutsideAddresses(settings.outside_path, lambda: self.register(self._registered_as))

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import importlib.metadata
 import logging
 import os
 import platform
@@ -13,8 +12,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from gantry_cli.errors import failures_as_exit_codes
+from gantry_wire.version import VERSION
 
-DISTRIBUTION: Final = "gantry-mq"
 VARIABLE: Final = "_GANTRY_COMPLETE"
 """Where a shell says that it asks for completion."""
 
@@ -110,7 +109,7 @@ class Commands(click.Group):
 
 def version_text() -> str:
     """`gantry 0.1.0 (Python 3.11.2)`."""
-    return f"gantry {importlib.metadata.version(DISTRIBUTION)} (Python {platform.python_version()})"
+    return f"gantry {VERSION} (Python {platform.python_version()})"
 
 
 def show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:

@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 
 import click
 import msgspec
-import yaml
 from rich.console import RenderableType
 
 from gantry_cli.tables import console
@@ -86,5 +85,7 @@ def record_text(form: Form, document: object) -> str:
 
 def yaml_text(document: object) -> str:
     """YAML of what JSON would say: plain scalars, lists and mappings, no tags, nothing cut, order kept."""
+    import yaml  # most commands are asked for no document
+
     plain = msgspec.to_builtins(document, str_keys=True)
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=10_000, default_flow_style=False)

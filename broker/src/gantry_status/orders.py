@@ -78,6 +78,17 @@ class Promote(Order, frozen=True, kw_only=True, tag="promote"):
 
 
 @final
+class Regain(Order, frozen=True, kw_only=True, tag="regain"):
+    """Be again the master of ``epoch``, which this broker was until its process ended. Nothing new begins.
+
+    Refused by whoever has promised more, may lack anything, had its role taken, or would wait for other slaves' acks.
+    Another order than ``Promote``, since one of those may come late: it never gives back what was taken since.
+    """
+
+    epoch: Epoch
+
+
+@final
 class Follow(Order, frozen=True, kw_only=True, tag="follow"):
     """Be a slave of the master in ``epoch``, whose replication port is at ``master``. A master is demoted by it."""
 
@@ -199,6 +210,10 @@ class HaStatus(Answer, frozen=True, kw_only=True, tag="status"):
     """Whether name servers are told that nothing can be sent here."""
     may_acknowledge: bool = False
     """Whether it holds a key to answer code 0."""
+    may_regain: bool = False
+    """Whether it has no role since its process ended, and nothing else: as far as it knows, it may have it again."""
+    is_regained: bool = False
+    """Whether it is a master that has been another process in the same epoch."""
 
 
 @final
@@ -230,7 +245,7 @@ class Failed(Answer, frozen=True, kw_only=True, tag="failed"):
     reason: str
 
 
-StatusOrder = AskStatus | Promote | Follow | Fence | Drain | Lease | Flush
+StatusOrder = AskStatus | Promote | Regain | Follow | Fence | Drain | Lease | Flush
 """All that are answered with a status."""
 AnyOrder = AskPromise | StatusOrder
 AnyAnswer = HaStatus | Promised | Refused | Failed

@@ -12,6 +12,8 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Final, final
 
+from replication.connecting import connected
+
 READ_BYTES: Final = 16 << 10
 BYTES_BETWEEN: Final = 60_000
 
@@ -67,12 +69,7 @@ class Meddler:
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry both ways until either ends; then both do."""
-        connecting = asyncio.ensure_future(asyncio.open_connection(*self._target))
-        try:
-            from_master, to_master = await asyncio.shield(connecting)
-        except asyncio.CancelledError:
-            (await connecting)[1].transport.abort()  # it may be there already, and nobody else would close it
-            raise
+        from_master, to_master = await connected(*self._target)
         ways = {
             asyncio.ensure_future(self._carry(reader, to_master)),
             asyncio.ensure_future(self._meddle(from_master, writer)),

@@ -8,6 +8,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, final
 
+from replication.connecting import connected
+
 from gantry_broker.ha.frames import StreamBroken
 from gantry_broker.ha.history import History
 from gantry_broker.ha.slave_session import Phase, SlaveFacts, SlaveSession
@@ -74,7 +76,7 @@ class Rogue:
             await asyncio.sleep(RETRY_S)
 
     async def _stream(self) -> None:
-        reader, writer = await asyncio.open_connection(*self._address)
+        reader, writer = await connected(*self._address)
         log = Nothing()
         session = SlaveSession(self._facts, log, lambda table: None)
         try:

@@ -40,11 +40,13 @@ async def test_nonsense_on_the_replication_port_harms_nobody(tmp_path: Path) -> 
                 chance.randbytes(200),
             ):
                 reader, writer = await asyncio.open_connection(master.host, master.ha_port)
-                writer.write(data)
-                async with asyncio.timeout(30):
-                    while await reader.read(1 << 16):
-                        pass
-                writer.close()
+                try:
+                    writer.write(data)
+                    async with asyncio.timeout(30):
+                        while await reader.read(1 << 16):
+                            pass
+                finally:
+                    writer.transport.abort()
         await made.drama.some()
 
         assert {slave.broker_id for slave in (await master.status()).slaves} == before == {2, 3}

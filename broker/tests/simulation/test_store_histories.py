@@ -20,7 +20,7 @@ FREQUENT = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_whatever_happens_the_store_keeps_what_its_mode_promises_and_nothing_cut_returns(seed: int) -> None:
     """What was promised is there byte for byte, what was cut never is, recovery converges; and it was in danger."""
     command = [sys.executable, str(PROGRAM), "--seed", str(seed), "--histories", "100", "--workers", "1"]

@@ -65,6 +65,35 @@ def operator_log(cluster: Cluster) -> str:
     return cluster.kubectl("logs", f"deployment/{OPERATOR}", f"--namespace={SYSTEM}", "--all-pods", f"--tail={LINES}")
 
 
+@dataclass(frozen=True)
+class Entry:
+    """What clients in the cluster come in with: Secrets that are mounted in their pod. Nothing is needed by itself."""
+
+    authority: str = ""
+    """Of this one `ca.crt`: they speak TLS."""
+
+    account: str = ""
+    """Of this one `credentials`: they sign what they ask."""
+
+    @property
+    def secrets(self) -> list[str]:
+        """Those that are mounted."""
+        return [name for name in (self.authority, self.account) if name]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For `gantry`."""
+        tls = {"GANTRY_TLS_CA": f"/entry/{self.authority}/ca.crt", "GANTRY_TLS_VERIFY": "authority"}
+        account = {"GANTRY_CREDENTIALS": f"/entry/{self.account}/credentials"}
+        return (tls if self.authority else {}) | (account if self.account else {})
+
+    @property
+    def words(self) -> list[str]:
+        """For a load."""
+        tls = ["--tls-ca", f"/entry/{self.authority}/ca.crt"] if self.authority else []
+        return tls + (["--account", f"/entry/{self.account}/credentials"] if self.account else [])
+
+
 @final
 @dataclass(frozen=True)
 class Group:
@@ -72,6 +101,7 @@ class Group:
 
     space: Namespace
     name: str
+    entry: Entry = Entry()
 
     def apply(self, spec: Object) -> None:
         """As `kubectl apply` of a manifest does."""
@@ -102,7 +132,14 @@ class Group:
 
     def brokers(self) -> list[str]:
         """The pods of brokers that are there."""
-        selector = f"gantry.dev%2Fgroup%3D{self.name}%2Capp.kubernetes.io%2Fcomponent%3Dbroker"
+        return self._pods("broker")
+
+    def name_servers(self) -> list[str]:
+        """The pods of its own name servers that are there."""
+        return self._pods("nameserver")
+
+    def _pods(self, component: str) -> list[str]:
+        selector = f"gantry.dev%2Fgroup%3D{self.name}%2Capp.kubernetes.io%2Fcomponent%3D{component}"
         found = self.space.cluster.api.items(f"{self.space.path('pods')}?labelSelector={selector}")
         return sorted(pod["metadata"]["name"] for pod in found)
 
@@ -127,8 +164,8 @@ class Group:
         found = self.space.read_pod(pod)
         return "" if found is None else str(found["metadata"]["uid"])
 
-    def annotate(self, name: str, value: str) -> None:
-        """Order something of the operator."""
+    def annotate(self, name: str, value: str | None) -> None:
+        """Order something of the operator; None takes the annotation off."""
         path = f"{self.space.path('brokergroups', 'apis/gantry.dev/v1alpha1')}/{self.name}"
         self.space.cluster.api.merge(path, {"metadata": {"annotations": {name: value}}})
 
@@ -174,15 +211,22 @@ class Group:
         files = {path.name: path.read_text() for path in HISTORIES.glob("*.py")}
         self.space.cluster.api.create(self.space.path("configmaps"), {"metadata": {"name": "histories"}, "data": files})
         items = [{"key": name, "path": f"{HISTORIES.name}/{name}"} for name in files]
+        environment = {"PYTHONPATH": "/judge"} | self.entry.environment
         main = container(
             "main",
             "import signal; signal.pause()",
-            env=[{"name": "PYTHONPATH", "value": "/judge"}],
-            volumeMounts=[{"name": "histories", "mountPath": "/judge"}],
+            env=[{"name": name, "value": value} for name, value in environment.items()],
+            volumeMounts=[
+                {"name": "histories", "mountPath": "/judge"},
+                *({"name": name, "mountPath": f"/entry/{name}", "readOnly": True} for name in self.entry.secrets),
+            ],
         )
-        volume = {"name": "histories", "configMap": {"name": "histories", "items": items}}
+        volumes = [
+            {"name": "histories", "configMap": {"name": "histories", "items": items}},
+            *({"name": name, "secret": {"secretName": name, "defaultMode": 0o440}} for name in self.entry.secrets),
+        ]
         place = {"nodeName": node} if node else {}
-        self.space.pod(CLIENT, pod_spec(main, volumes=[volume], **place))
+        self.space.pod(CLIENT, pod_spec(main, volumes=volumes, **place))
         self.space.wait_ready(CLIENT)
 
     def gantry(self, *words: str) -> str:
@@ -192,7 +236,7 @@ class Group:
 
     def load(self, topic: str, queues: int, *words: str, is_direct: bool = False) -> PodLoad:
         """Producers, a consumer and their judge, in the client's pod. A direct one needs no API server."""
-        return self._started("in_pod", topic, "--queues", str(queues), *words, is_direct=is_direct)
+        return self._started("in_pod", topic, "--queues", str(queues), *self.entry.words, *words, is_direct=is_direct)
 
     def application(self, topic: str, *, first: int = 20) -> PodLoad:
         """An ordinary client in the client's pod, which sends steadily; entered when it has its first answers."""

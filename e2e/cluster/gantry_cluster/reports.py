@@ -128,7 +128,7 @@ def is_known_outside(group: Group, topic: str) -> bool:
     if object_of(group, "Service", service) is None:
         return False
     try:
-        return f"{group.name}-0" in outside_gantry(external_address(group.space, service), "topic", "route", topic)
+        return f"{group.name}-0" in outside_gantry(external_address(group.space, service), "topic", "describe", topic)
     except CommandFailed:
         return False
 

@@ -31,13 +31,16 @@ class Spaces:
         return space
 
     def group(self, name: str, spec: Object, *, apart_from_all: bool = False) -> Group:
-        """A group in a namespace of its own, healthy, with the topics of its spec, and a client.
+        """A group in a namespace of its own, healthy, with the topics of its spec, and a client."""
+        return self.begin(Group(self.make(name), GROUP), spec, apart_from_all=apart_from_all)
+
+    def begin(self, group: Group, spec: Object, *, apart_from_all: bool = False) -> Group:
+        """The same, where something had to be in the namespace before.
 
         The client is on another node than masters, or than all brokers.
         """
-        group = Group(self.make(name), GROUP)
         group.apply(spec)
-        print(f"{name}: applied to healthy in {group.wait_healthy():.1f} s")
+        print(f"{group.space.name}: applied to healthy in {group.wait_healthy():.1f} s")
         avoided = group.brokers() if apart_from_all else group.masters()[:1]
         group.start_client(group.node_without(*avoided))
         topics = {topic["name"] for topic in spec.get("topics", ())}

@@ -136,7 +136,7 @@ class Consumer:
     async def _channel(self, address: str) -> Channel:
         channel = self._channels.get(address)
         if channel is None or not channel.is_open:
-            channel = self._channels[address] = await Channel.connect(address, timeout_ms=TIMEOUT_MS)
+            channel = self._channels[address] = await self._routes.door.connect(address, timeout_ms=TIMEOUT_MS)
         return channel
 
     async def _look(self, channel: Channel, queue: Queue) -> bool:

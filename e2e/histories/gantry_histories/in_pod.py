@@ -29,16 +29,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, final
 
 from gantry_histories.check import check
 from gantry_histories.consumer import read_queue
+from gantry_histories.door import Door
 from gantry_histories.events import Answered, History, Journal, Outcome, Queue, Reign
 from gantry_histories.final import EpochStart
 from gantry_histories.final import Final as End
 from gantry_histories.findings import Loss, Mode
 from gantry_histories.load import Load
-from gantry_remoting import Channel, RemotingError
+from gantry_remoting import RemotingError
 
 FIRST: Final = 20
 PATIENCE_S: Final = 120.0
@@ -107,8 +109,9 @@ def lost_bytes(lost: Sequence[int], epochs: Sequence[EpochStart]) -> int:
 class Script:
     """What is heard and said while the load runs."""
 
-    def __init__(self, load: Load, queues: Sequence[Queue], mode: Mode, out: IO[str]) -> None:
+    def __init__(self, load: Load, door: Door, queues: Sequence[Queue], mode: Mode, out: IO[str]) -> None:
         self._load: Final = load
+        self._door: Final = door
         self._queues: Final = queues
         self._mode: Final = mode
         self._out: Final = out
@@ -146,7 +149,7 @@ class Script:
         await self._load.stop()
         assert address is not None, "the name server knows no master"
         standing = await self._load.finish(address)
-        channel = await Channel.connect(address)
+        channel = await self._door.connect(address)
         stored = {queue: await read_queue(channel, queue) for queue in self._queues}
         await channel.close()
         history, end = self._load.journal.history, End(stored, epochs, committed=standing)
@@ -174,11 +177,12 @@ async def lines_of(file: IO[str]) -> asyncio.StreamReader:
 async def play(arguments: argparse.Namespace) -> None:
     """The whole run."""
     queues = [Queue(arguments.topic, number) for number in range(arguments.queues)]
+    door = Door(arguments.tls_ca, arguments.account)
     load = Load(
         arguments.name_server, queues, Journal(), arguments.seed,
-        producers=2, consumers=1, broker_name=arguments.broker_name,
+        producers=2, consumers=1, broker_name=arguments.broker_name, door=door,
     )  # fmt: skip
-    script = Script(load, queues, Mode(loss=Loss(arguments.loss)), sys.stdout)
+    script = Script(load, door, queues, Mode(loss=Loss(arguments.loss)), sys.stdout)
     async with load:
         await script.run(await lines_of(sys.stdin))
 
@@ -191,6 +195,8 @@ def main() -> None:
     parser.add_argument("--queues", type=int, required=True)
     parser.add_argument("--broker-name", default="", help="of the shard that is meant, where there are several")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tls-ca", type=Path, help="speak TLS with servers whose certificates this authority signed")
+    parser.add_argument("--account", type=Path, help="a file with accessKey and secretKey")
     parser.add_argument("--loss", choices=[str(one) for one in Loss], default=str(Loss.NOTHING))
     try:
         asyncio.run(play(parser.parse_args()))

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Final, final
 
 from gantry_histories.consumer import Consumer
+from gantry_histories.door import Door
 from gantry_histories.events import Journal, Queue
 from gantry_histories.producer import BODY_BYTES, Producer
 from gantry_histories.routes import Routes
@@ -27,9 +28,10 @@ class Load:
     def __init__(
         self, name_server: str, queues: Sequence[Queue], journal: Journal, seed: int,
         *, producers: int = 4, consumers: int = 2, body_bytes: Sequence[int] = BODY_BYTES, broker_name: str = "",
+        door: Door | None = None,
     ) -> None:  # fmt: skip
         self.journal: Final = journal
-        routes = self._routes = Routes(name_server, queues[0].topic, broker_name)
+        routes = self._routes = Routes(name_server, queues[0].topic, broker_name, door)
         self._stop: Final = asyncio.Event()
         self.producers: Final = [
             Producer(f"p{number}", journal, routes, queues, seed, is_stubborn=number % 2 == 1, body_bytes=body_bytes)

@@ -70,7 +70,7 @@ class Producer:
     async def _use(self, address: str, stop: asyncio.Event) -> bool:
         """One connection, for as long as it is the one to use; whether it was of any use."""
         try:
-            channel = await Channel.connect(address, timeout_ms=CONNECT_TIMEOUT_MS)
+            channel = await self._routes.door.connect(address, timeout_ms=CONNECT_TIMEOUT_MS)
         except CannotConnect:
             return False
         self._stream += 1

@@ -12,6 +12,7 @@ import socket
 import time
 from typing import Final, final
 
+from gantry_histories.door import Door
 from gantry_remoting import CannotConnect, Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.documents import read_document
@@ -27,11 +28,13 @@ TIMEOUT_MS: Final = 1_000
 class Routes:
     """Shared by the clients of one loop. Silence of the name server leaves what is known as it is."""
 
-    def __init__(self, name_server: str, topic: str, broker_name: str = "") -> None:
+    def __init__(self, name_server: str, topic: str, broker_name: str = "", door: Door | None = None) -> None:
         self._name_server: Final = name_server
         self._topic: Final = topic
         self._broker_name: Final = broker_name
         """Of the shard that is meant; empty where there is only one."""
+
+        self.door: Final = door or Door()
 
         self._channel: Channel | None = None
         self._brokers: dict[int, str] = {}
@@ -82,7 +85,7 @@ class Routes:
         family, _, _, _, place = random.choice(found)
         text = str(place[0])
         host = f"[{text}]" if family == socket.AF_INET6 else text
-        return await Channel.connect(f"{host}:{port}", timeout_ms=TIMEOUT_MS)
+        return await self.door.connect(f"{host}:{port}", timeout_ms=TIMEOUT_MS)
 
     async def close(self) -> None:
         channel, self._channel = self._channel, None

@@ -24,7 +24,8 @@ from gantry_admin.errors import Problem
 from gantry_admin.metrics import Exposition
 from gantry_admin.recent_lines import RecentLines
 from gantry_admin.routes import log, messages, observe, probes, role, status, tables
-from gantry_admin.sidecar import Sidecar, version
+from gantry_admin.sidecar import Sidecar
+from gantry_wire.version import VERSION
 
 BODY_BYTES_MAX: Final = 64 * 1024
 CONSOLE: Final = Path(__file__).parent / "console"
@@ -48,7 +49,7 @@ def make_app(
     sidecar: Sidecar, *, subjects: Mapping[tuple[str, int], str] | None = None, recent: RecentLines | None = None
 ) -> FastAPI:
     """The application of one sidecar. ``subjects`` says who has shown which certificate, by peer address."""
-    app = FastAPI(title="Gantry admin sidecar", version=version(), openapi_url=None, docs_url=None, redoc_url=None)
+    app = FastAPI(title="Gantry admin sidecar", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.sidecar = sidecar
     app.state.subjects = {} if subjects is None else subjects
     app.state.recent = recent or RecentLines(logging.Formatter())

@@ -175,6 +175,9 @@ class StatusDocument(Document):
     last_error: str | None
     last_error_wall_ms: int | None
     lease: LeaseDocument | None = Field(default=None, description="Where this sidecar was given a Lease to renew.")
+    regaining: str | None = Field(
+        default=None, description="Why a broker that lost its role with its process does not get it back by itself yet."
+    )
     said: RoleDocument | None = Field(
         description="What it said last of its role; see `said_fresh` for how old that is."
     )

@@ -13,6 +13,8 @@ The key is one of two with which a master may acknowledge where no slave's ack i
 - A renewal changes nothing but the time. If the record has moved on, it fails, and is not tried again before the record
   was read and names this broker still.
 - Nothing is asked of anybody for a broker that is no master, or that stands still.
+- One that has its role again by itself (``regaining``) gets no key before the Lease was read for half a minute on end:
+  whoever decides may go by kubelet's word that its process does not run, and kubelet says anew every ten seconds.
 
 A sidecar that ends gives nothing back: its broker keeps the key for as long as it was given, and the next one renews.
 """
@@ -37,6 +39,8 @@ RENEWALS_PER_DURATION: Final = 3
 INTERVAL_S_MIN: Final = 0.2
 RETRY_S: Final = 1.0
 """After a failure, and while the record does not name this broker; less where a Lease is short."""
+HOLD_S: Final = 30.0
+"""For how long the Lease must have been read on end before a broker that has its role by itself gets a key."""
 IDLE_S: Final = 0.5
 """Between two looks at a broker that is no master: they cost nobody anything."""
 ASK_TIMEOUT_S: Final = 4.0
@@ -72,8 +76,9 @@ class LeaseRenewal:
     """Owned by the event loop."""
 
     def __init__(
-        self, keeper: LeaseKeeper, word: Callable[[], HaStatus | None], give: Give, *, clock: Now = now
-    ) -> None:
+        self, keeper: LeaseKeeper, word: Callable[[], HaStatus | None], give: Give, *, clock: Now = now,
+        hold_s: float = HOLD_S,
+    ) -> None:  # fmt: skip
         """``word`` is what the broker said lately of its role; None if it said nothing, or stands still."""
         self.shown: LeaseWord = LeaseWord()
         self.renewed = 0
@@ -83,7 +88,10 @@ class LeaseRenewal:
         self._word: Final = word
         self._give: Final = give
         self._clock: Final = clock
+        self._hold_s: Final = hold_s
         self._kept: KeptLease | None = None
+        self._reached_ms: int | None = None
+        """Since when the Lease was read whenever that was tried."""
 
     def __repr__(self) -> str:
         return f"<LeaseRenewal renewed={self.renewed} {self.shown.reason}>"
@@ -115,7 +123,7 @@ class LeaseRenewal:
             return 0.0
         except LeaseUnavailable as error:
             self.failed += 1
-            self._kept = None
+            self._kept = self._reached_ms = None
             self._say(str(error))
         except Problem as problem:
             self._say(f"the broker did not take it: {problem.reason}")
@@ -125,7 +133,8 @@ class LeaseRenewal:
         kept = self._kept
         if kept is None:
             kept = await self._keeper.read(timeout_s=self._timeout_s())
-        reason = why_not_named(kept.record, word)
+        self._reached_ms = self._now_ms() if self._reached_ms is None else self._reached_ms
+        reason = why_not_named(kept.record, word) or self._why_held(word)
         if reason or kept.record is None:
             self._kept = None
             self._say(reason)
@@ -140,6 +149,13 @@ class LeaseRenewal:
             log.info("the Lease is renewed for this broker", extra={"epoch": word.epoch})
         self.shown = LeaseWord(reason="", renewed_ms=sent_ms, duration_ms=duration_ms)
         return max(duration_ms / 1000 / RENEWALS_PER_DURATION, INTERVAL_S_MIN)
+
+    def _why_held(self, word: HaStatus) -> str:
+        assert self._reached_ms is not None, "it was read"
+        is_held = word.is_regained and self._now_ms() - self._reached_ms < self._hold_s * 1000
+        return (
+            "it has its role again by itself, and the Lease has not been read for long enough since" if is_held else ""
+        )
 
     def _timeout_s(self) -> float:
         known = self.shown.duration_ms

@@ -210,6 +210,10 @@ class LeaseSettings:
     ca: Path = SERVICE_ACCOUNT / "ca.crt"
     """--lease-ca: who signs the API server's certificate."""
 
+    regains: bool = False
+    """--regain: a broker that has lost its role with its process gets it back in its own epoch where the Lease or its
+    peers say that nobody else has it; off, since a supervisor that decides without a Lease needs no help."""
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)

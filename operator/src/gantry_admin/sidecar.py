@@ -7,7 +7,6 @@ answers from memory.
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import logging
 from collections.abc import Coroutine
 from typing import Any, Final, final
@@ -28,13 +27,16 @@ from gantry_admin.group_view import group_view
 from gantry_admin.guard import Guard
 from gantry_admin.health import Following, Hysteresis, Verdict, ready
 from gantry_admin.kubernetes_lease import KubernetesLease
+from gantry_admin.lease_keeper import LeaseKeeper
 from gantry_admin.lease_renewal import ORDER_TIMEOUT_S, LeaseRenewal
 from gantry_admin.limits import LogLimits
 from gantry_admin.link import BrokerLink
+from gantry_admin.peer_roles import PeerRoles
 from gantry_admin.peers import Peers
 from gantry_admin.rates import Rates
+from gantry_admin.regaining import RoleRegaining
 from gantry_admin.resending import Resending
-from gantry_admin.settings import LeaseSettings, SidecarSettings
+from gantry_admin.settings import SidecarSettings
 from gantry_admin.shard_ledgers import ShardLedgers
 from gantry_admin.store_files import StoreFiles
 from gantry_admin.tables import Tables
@@ -43,19 +45,12 @@ from gantry_admin.watch import Look, PageWatch
 from gantry_status import Reading
 from gantry_status.moment import Now, now
 from gantry_status.orders import HaStatus, Lease
+from gantry_wire.version import VERSION
 
 log = logging.getLogger(__name__)
 
 RATE_WINDOW_NS: Final = 5_000_000_000
 LEDGER_INTERVAL_S: Final = 1.0
-
-
-def version() -> str:
-    """Of this package."""
-    try:
-        return importlib.metadata.version("gantry-mq")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 @final
@@ -74,8 +69,11 @@ class Sidecar:
         self.tables: Final = Tables(self)
         self.rates: Final = Rates(self)
         self.resending: Final = Resending(self)
-        self.lease: Final = self._lease_renewal(settings.lease)
+        keeper = None if settings.lease is None else KubernetesLease(settings.lease)
+        self.lease: Final = self._lease_renewal(keeper)
         """None where no Lease is renewed."""
+        self.regaining: Final = self._role_regaining(keeper)
+        """None where no role comes back by itself."""
         self.ledgers: Final = ShardLedgers(settings.health.lag_bytes_max)
         self.certificates: Final = listener_certificates(settings.access)
         """Of both listeners; None without TLS. Whoever serves starts and closes them."""
@@ -105,6 +103,8 @@ class Sidecar:
         self._begin(self._keep_ledgers(), "ledgers")
         if self.lease is not None:
             self._begin(self.lease.run(), "lease")
+        if self.regaining is not None:
+            self._begin(self.regaining.run(), "regaining")
         if self.settings.wanted is not None:
             self._begin(Upkeep(self.settings.wanted, self._fresh_word, self.tables.connected).run(), "upkeep")
 
@@ -122,14 +122,20 @@ class Sidecar:
             group_view(self)
             await asyncio.sleep(LEDGER_INTERVAL_S)
 
-    def _lease_renewal(self, settings: LeaseSettings | None) -> LeaseRenewal | None:
-        if settings is None:
+    def _lease_renewal(self, keeper: LeaseKeeper | None) -> LeaseRenewal | None:
+        if keeper is None:
             return None
 
         async def give(order: Lease) -> object:
             return await self.link.order(order, timeout_s=ORDER_TIMEOUT_S)
 
-        return LeaseRenewal(KubernetesLease(settings), self._fresh_word, give)
+        return LeaseRenewal(keeper, self._fresh_word, give)
+
+    def _role_regaining(self, keeper: LeaseKeeper | None) -> RoleRegaining | None:
+        settings = self.settings.lease
+        if keeper is None or settings is None or not settings.regains:
+            return None
+        return RoleRegaining(keeper, PeerRoles(self.peers), self._fresh_word, self.link.order)
 
     def _fresh_word(self) -> HaStatus | None:
         """What the broker said lately of its role; None if it said nothing, or stands still."""
@@ -232,10 +238,11 @@ class Sidecar:
             last_error=status and (status.last_error or None),
             last_error_wall_ms=status and status.last_error_wall_ms,
             lease=None if self.lease is None else lease_document(self.lease.shown, now_ns),
+            regaining=None if self.regaining is None else self.regaining.reason or None,
             said=None if word.status is None else role_document(word.status),
             said_fresh=Answered(age_ms=word.age_ms(now_ns), fault=word.fault or None),
             rates=self.rates.shown(),
-            sidecar={"version": version()},
+            sidecar={"version": VERSION},
         )
 
     def _judge(self, look: Look) -> None:

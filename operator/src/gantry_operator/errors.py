@@ -43,6 +43,11 @@ class Forbidden(ApiError):
 
 
 @final
+class Terminating(ApiError):
+    """Its namespace is being deleted, for good: nothing is made there any more. Stop, and be quiet."""
+
+
+@final
 class Refused(ApiError):
     """The API server will not have it: it is wrong, or changes what may not change. The text says which field."""
 

@@ -8,12 +8,13 @@ import msgspec
 
 from gantry_operator.api import NODES, SERVICES, Object
 from gantry_operator.cache import Cache
-from gantry_operator.objects import Facts, NodeFacts, ShardFacts
+from gantry_operator.objects import Facts, NodeFacts, ShardFacts, hugepages_shortage
 from gantry_operator.objects.memory import HUGEPAGES
 from gantry_operator.objects.outside import outside_address
 from gantry_operator.observing.group_objects import GroupObjects, replicas_meant, replicas_of
+from gantry_spec.decide.decision import Condition
 from gantry_spec.ledger import Ledger
-from gantry_spec.manifest.group import BrokerGroup
+from gantry_spec.manifest.group import BrokerGroup, Spec
 from gantry_spec.manifest.quantities import parse_size
 
 
@@ -41,6 +42,7 @@ def facts_of(
             ShardFacts(
                 number=number,
                 slaves=replicas_meant(sets.slave),
+                master_pod=objects.master_pod(number),
                 pods=(replicas_of(sets.master), replicas_of(sets.slave)) if is_hibernated else (0, 0),
                 slaves_in_sync=len(ledger.in_sync) if ledger is not None and is_known else None,
             )
@@ -67,6 +69,14 @@ def node_facts(cache: Cache) -> Iterable[NodeFacts]:
     """Of every machine."""
     for node in cache.of_kind(NODES):
         yield _node(node)
+
+
+def huge_pages(spec: Spec, cache: Cache) -> Condition:
+    """Whether some machine could take a broker."""
+    shortage = hugepages_shortage(spec, node_facts(cache))
+    if shortage is None:
+        return Condition(type="HugePagesReady", is_so=True, reason="EnoughOrNotAsked")
+    return Condition(type="HugePagesReady", is_so=False, reason="TooFew", message=shortage)
 
 
 def _node(node: Object) -> NodeFacts:

@@ -89,12 +89,14 @@ class Groups:
             self._begin(key)
         metrics, now_ms = self._parts.metrics, self._parts.clock.now_ms()
         metrics.groups.set(len(self.loops))
-        metrics.stalest.set(max((now_ms - loop.looked_ms for loop in self.loops.values()), default=0) / 1000)
+        ages_ms = (now_ms - loop.looked_ms for loop in self.loops.values() if not loop.is_waiting)
+        metrics.stalest.set(max(ages_ms, default=0) / 1000)
 
     def stale(self, after_s: float) -> str:
         """Which group has not come round for so long; empty if none."""
         now_ms = self._parts.clock.now_ms()
-        late = ["/".join(key) for key, loop in self.loops.items() if now_ms - loop.looked_ms > after_s * 1000]
+        begun = [(key, loop) for key, loop in self.loops.items() if not loop.is_waiting]
+        late = ["/".join(key) for key, loop in begun if now_ms - loop.looked_ms > after_s * 1000]
         return f"these groups have not come round for {after_s:g} s: {', '.join(late)}" if late else ""
 
     async def close(self) -> None:
@@ -132,5 +134,7 @@ class Groups:
             del self.loops[key], self._tasks[key]
             if not task.cancelled() and task.exception() is not None:
                 log.critical("a group's task has ended", extra={"group": "/".join(key)}, exc_info=task.exception())
+            elif not task.cancelled():
+                log.info("a group is looked after no more", extra={"group": "/".join(key)})
 
         return ended

@@ -26,6 +26,12 @@ WORKERS: Final = 4
 def registry_of(groups: Groups, login: Callable[[], kopf.ConnectionInfo]) -> kopf.OperatorRegistry:
     """Every kind that is watched, told to ``groups``. ``login`` says who we are, anew each time it is asked."""
     registry = kopf.OperatorRegistry()
+    fill(registry, groups, login)
+    return registry
+
+
+def fill(registry: kopf.OperatorRegistry, groups: Groups, login: Callable[[], kopf.ConnectionInfo]) -> None:
+    """The same, put into one that somebody has begun."""
 
     @kopf.on.login(registry=registry, id="login")
     async def logged_in(**_: object) -> kopf.ConnectionInfo:
@@ -38,7 +44,6 @@ def registry_of(groups: Groups, login: Callable[[], kopf.ConnectionInfo]) -> kop
 
     for kind, label in groups.watched.items():
         _watch(registry, groups, kind, label)
-    return registry
 
 
 def _watch(registry: kopf.OperatorRegistry, groups: Groups, kind: Kind, label: str) -> None:

@@ -23,7 +23,17 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
 from gantry_operator.api import FIELD_MANAGER, STATUS_MANAGER, Kind, Object, Place, place_of
-from gantry_operator.errors import ApiError, Conflict, Forbidden, Gone, NotLeader, Refused, SettingsError, Unavailable
+from gantry_operator.errors import (
+    ApiError,
+    Conflict,
+    Forbidden,
+    Gone,
+    NotLeader,
+    Refused,
+    SettingsError,
+    Terminating,
+    Unavailable,
+)
 
 THREADS: Final = 8
 TIMEOUT_S: Final = 10.0
@@ -31,6 +41,8 @@ CONNECT_S: Final = 3.0
 LIST_LIMIT: Final = 500
 """Objects in one answer to a list."""
 MESSAGE_MAX: Final = 500
+TERMINATING: Final = "NamespaceTerminating"
+"""The cause that stands in a 403 which is nobody's lack of rights."""
 
 Noted = Callable[[str, str, int, float], None]
 """Told of every call: verb, plural, status (0 for none) and seconds."""
@@ -236,14 +248,21 @@ def _answer(request: Request, status: int, data: bytes) -> Object:
     if 200 <= status < 300 and isinstance(document, dict):
         return document
     reason = str(document.get("message", "")) if isinstance(document, dict) else ""
-    raise _error_of(status)(request.what, f"{reason[:MESSAGE_MAX]} ({status})", status)
+    raise _error_of(status, document)(request.what, f"{reason[:MESSAGE_MAX]} ({status})", status)
 
 
-def _error_of(status: int) -> type[ApiError]:
+def _error_of(status: int, document: object) -> type[ApiError]:
     if status in (401, 403):
-        return Forbidden
+        return Terminating if TERMINATING in _causes(document) else Forbidden
     if status in (404, 410):
         return Gone
     if status == 409:
         return Conflict
     return Refused if 400 <= status < 500 and status != 429 else Unavailable
+
+
+def _causes(document: object) -> set[str]:
+    """What an answer gives as its causes; whatever else it is has none."""
+    details = document.get("details") if isinstance(document, dict) else None
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return {str(one.get("reason")) for one in causes if isinstance(one, dict)} if isinstance(causes, list) else set()

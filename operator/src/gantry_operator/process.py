@@ -9,6 +9,9 @@ SIGTERM               every group's task is ended; what they have asked the API 
 
 Signals are ours from the beginning to the end. Kopf takes them for itself when it begins; then a task of its own would
 wait for a flag that nobody sets, and Kopf for that task, five seconds long, with the Lease still held.
+
+Where the operator is not alone in its process (Kopf's own runner has one for tests), whoever has begun it says who
+tells it what changes, and takes the signals (``Around``).
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass
 from typing import Final, final
 
 import kopf
@@ -33,12 +37,12 @@ from gantry_operator.handlers import registry_of, settings_of
 from gantry_operator.keys import operator_key
 from gantry_operator.kubernetes_api import KubernetesApi, client_of, configuration
 from gantry_operator.leader import Candidate
-from gantry_operator.leader_task import Leadership
+from gantry_operator.leader_task import Leadership, end_process
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
 from gantry_operator.probes import probes
 from gantry_operator.settings import OperatorSettings, address_of, own_identity
-from gantry_operator.sidecars import HttpSidecars
+from gantry_operator.sidecars import HttpSidecars, Sidecars
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +55,33 @@ WATCHES_END_S: Final = 1.0
 """For Kopf to end its watches; they are cut off then."""
 
 
+Watch = Callable[[Groups, asyncio.Event], Awaitable[None]]
+"""Has somebody tell the groups what changes, until the event is set."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """What is around an operator; as it stands here, a process of its own."""
+
+    watch: Watch | None = None
+    """None for a Kopf of its own, and for signals."""
+
+    sidecars: Callable[[], AbstractAsyncContextManager[Sidecars]] = HttpSidecars
+    """The way to them."""
+
+    on_lost: Callable[[], None] = end_process
+    """What is done when another one may lead. Whatever it is: this one must do nothing more."""
+
+
 @final
 class Operator:
     """Owned by the event loop of its process."""
 
-    def __init__(self, settings: OperatorSettings) -> None:
+    def __init__(self, settings: OperatorSettings, around: Around = Around()) -> None:
         """Raises ``SettingsError``."""
         self.settings: Final = settings
+        self.around: Final = around
         self.metrics: Final = Metrics()
         self.clock: Final = RealClock()
         self.cache: Final = Cache()
@@ -83,11 +107,12 @@ class Operator:
         lease_api = KubernetesApi(client, timeout_s=settings.leader.retry_ms * 2 / 1000, threads=2)
         candidate = Candidate(settings.identity or own_identity(), settings.leader)
         place = Place(LEASES, settings.namespace, settings.name)
-        leadership = Leadership(lease_api, place, candidate, self.clock)
+        leadership = Leadership(lease_api, place, candidate, self.clock, self.around.on_lost)
         async with AsyncExitStack() as stack:
             stack.callback(lease_api.close)
             self.port = await stack.enter_async_context(probes(self._listen, self.metrics, self._complaint))
-            stack.enter_context(self._signals)
+            if self.around.watch is None:
+                stack.enter_context(self._signals)
             leading = asyncio.create_task(leadership.run(), name="gantry-leadership")
             try:
                 await _first(leadership.won.wait(), self._stop.wait())
@@ -103,7 +128,7 @@ class Operator:
         api = KubernetesApi(client, noted=self.metrics.called, may_write=leadership.is_leader)
         async with AsyncExitStack() as stack:
             stack.callback(api.close)
-            sidecars = await stack.enter_async_context(HttpSidecars())
+            sidecars = await stack.enter_async_context(self.around.sidecars())
             self.cache.knows_machines = settings.looks_at_machines
             parts = Parts(
                 cache=self.cache, api=api, sidecars=sidecars, clock=self.clock, metrics=self.metrics,
@@ -114,7 +139,7 @@ class Operator:
             groups = self.groups = Groups(parts, settings.namespaces)
             await self._listed(groups)
             keeping = asyncio.create_task(groups.run(), name="gantry-groups")
-            watching = asyncio.create_task(self.watch(groups), name="gantry-watches")
+            watching = asyncio.create_task(self._watches(groups), name="gantry-watches")
             try:
                 await _first(asyncio.shield(watching), asyncio.shield(leading), self._stop.wait())
             finally:
@@ -159,6 +184,12 @@ class Operator:
             has_pod_monitor=await _is_known(api, POD_MONITORS),
             has_prometheus_rule=await _is_known(api, PROMETHEUS_RULES),
         )
+
+    async def _watches(self, groups: Groups) -> None:
+        if self.around.watch is None:
+            await self.watch(groups)
+        else:
+            await self.around.watch(groups, self._stop)
 
     async def watch(self, groups: Groups) -> None:
         """Have Kopf tell what changes, until stopped."""

@@ -102,6 +102,11 @@ def conditions_of(decided: Sequence[Decided], before: Mapping[str, Any], generat
     return found
 
 
+def complaint_of(kind: str, text: str) -> Decided | None:
+    """A condition that something is refused; none where nothing is."""
+    return Decided(type=kind, is_so=False, reason="Refused", message=text) if text else None
+
+
 def phase_of(conditions: Sequence[Condition]) -> str:
     """In one word: the most important thing that is so."""
     so = {one.type: one.status for one in conditions}

@@ -8,7 +8,7 @@ from typing import Any, Final, final
 
 from gantry_operator.api import EVENTS, Kubernetes, Object, uid_of
 from gantry_operator.clock import Clock, moment_text
-from gantry_operator.errors import ApiError
+from gantry_operator.errors import ApiError, Terminating
 from gantry_spec import actions as act
 from gantry_spec.decide.decision import line_of
 
@@ -52,7 +52,7 @@ class Teller:
             await self.tell(group, reason, line_of(action))
 
     async def tell(self, group: Object, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Once. Never raises: what cannot be told is logged."""
+        """Once. What cannot be told is logged; only ``Terminating`` is raised."""
         now_ms, key = self._clock.now_ms(), (reason, message)
         if now_ms - self._told.get(key, -AGAIN_MS) < AGAIN_MS:
             return
@@ -61,6 +61,8 @@ class Teller:
         self._told[key] = now_ms
         try:
             await self._api.create(self._document(group, reason, message, is_warning=is_warning))
+        except Terminating:
+            raise
         except ApiError as error:
             log.warning("an event was not told", extra={"reason": reason, "error": str(error)})
 

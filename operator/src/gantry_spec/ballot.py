@@ -11,13 +11,14 @@ Then the furthest of all who have promised has whatever was acknowledged. A voic
 disk is another store, and one that may have lost its tail has no voice until it has caught up.
 
 Where no acknowledgement waited for slaves, promises prove nothing about the past, and only end the master's keys. What
-is lost then is counted: what the master had written when it was heard last, and what it may have taken since.
+is lost then is counted: what the master had written when it was heard last, and what it may have taken since, which is
+more than nothing wherever it was not heard to the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gantry_spec.election import promises_needed
 from gantry_spec.lease import LeaseRecord, Reign
@@ -51,6 +52,8 @@ class Loss(NamedTuple):
 
 
 NOTHING = Loss(0, 0)
+UNSEEN_BYTES_PER_S: Final = 1 << 20
+"""What a master is taken to have acknowledged while nobody heard it, if it was never seen to do more."""
 
 
 class Count(NamedTuple):
@@ -150,8 +153,9 @@ def loss_of(
         return known
     if known.at_most is None or last_word.peak_bytes_per_s is None or winner.last_epoch < reign.epoch:
         return Loss(known.at_least, None)
-    unseen = -(-unseen_ms // 1000) * last_word.peak_bytes_per_s
-    # That the winner has more than was heard of proves nothing of what came after: the peak may be a young one.
+    unseen = -(-unseen_ms // 1000) * max(last_word.peak_bytes_per_s, UNSEEN_BYTES_PER_S)
+    # That the winner has more than was heard of proves nothing of what came after, and the peak may be a young one: a
+    # load may have begun when nobody looked.
     return Loss(known.at_least, max(0, last_word.wrote - winner.end) + unseen)
 
 

@@ -114,7 +114,7 @@ def _common(spec: Spec, name_servers: Sequence[str]) -> dict[str, str]:
     replication, flush, buffer = spec.replication, spec.flush, spec.write_buffer
     conf = {
         "namesrvAddr": ";".join(name_servers),
-        "roleAtStart": "REMEMBERED" if replication.acks_needed else "UNASSIGNED",
+        "roleAtStart": "UNASSIGNED",
         "brokerRole": "SYNC_MASTER" if replication.acks_needed else "ASYNC_MASTER",
         "inSyncReplicas": str(replication.acks_needed + 1),
         "slaveTimeout": str(max(1, int(replication.ack_timeout))),

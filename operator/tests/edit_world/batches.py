@@ -21,6 +21,9 @@ LEAVES = sorted({row.path for row in ROWS})
 SHARED = {"broker", *(leaf for leaf in LEAVES if "[]" in leaf)}
 """Fields of which two rows edit different parts. Of any other, one row's default is another's edit."""
 
+SUMMED = {"resources", "writeBuffer.medium", "writeBuffer.buffers", "writeBuffer.segmentSize"}
+"""What a pod's limit of memory is the sum of: one of them in a batch."""
+
 
 class Batch(NamedTuple):
     """Some rows."""
@@ -58,18 +61,21 @@ def batches(rows: Iterable[Row]) -> list[Batch]:
 
 def fits(row: Row, batch: Batch) -> bool:
     """Whether neither hides the other."""
+    if any(row.path == other.path and row.path not in SHARED for other in batch.rows):
+        return False
     shown = {one[:2] for other in batch.rows for one in other.shown}
-    if shown & {one[:2] for one in row.shown}:
+    if shown & {one[:2] for one in row.shown} or (row.path in SUMMED and any(one.path in SUMMED for one in batch.rows)):
         return False
     joined = Batch((*batch.rows, row))
-    if not (_is_allowed(joined.before) and _is_allowed(joined.after)):
+    before, after = joined.before, joined.after
+    if not (_is_allowed(before) and _is_allowed(after)):
         return False
     for one in joined.rows:
-        for whole, side in ((joined.before, one.before), (joined.after, one.after)):
+        for whole, side in ((before, one.before), (after, one.after)):
             own = merged(one.also, side)
             if any(not _has(whole, own, leaf) for leaf in LEAVES):
                 return False
-    return all(row.path != other.path or row.path in SHARED for other in batch.rows)
+    return True
 
 
 def _has(spec: Fields, own: Fields, leaf: str) -> bool:

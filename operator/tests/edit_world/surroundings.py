@@ -11,6 +11,7 @@ from gantry_operator.objects import configuration, names
 
 HOST: Final = "127.0.0.1"
 DROPPED: Final = ("--lease",)
+DROPPED_FLAGS: Final = ("--regain",)
 """Options of the sidecar that need an API server."""
 
 
@@ -58,7 +59,7 @@ class Surroundings:
         for word in words[2:]:
             if kept and kept[-1] in DROPPED:
                 kept.pop()
-            else:
+            elif word not in DROPPED_FLAGS:
                 kept.append(self._as_here(word))
         return kept
 

@@ -88,6 +88,9 @@ class ModelCluster:
         """That every master says are left in its queues."""
 
         self._addresses = 0
+        self._condemned: Final[set[tuple[str, str]]] = set()
+        """Pods whose claims go when they are gone."""
+
         for number in range(nodes):
             self._node(f"node-{number}")
         self.recreate(spec)
@@ -252,7 +255,17 @@ class ModelCluster:
             for pod in self.pods():
                 prefix, _, ordinal_text = pod["metadata"]["name"].rpartition("-")
                 if prefix == name and int(ordinal_text) >= replicas:
-                    self.terminate(pod)
+                    self._condemn(home, pod)
+        for place in [place for place in self._condemned if self.api.found(PODS, *place) is None]:
+            self._condemned.discard(place)
+            self.api.remove(Place(CLAIMS, place[0], f"data-{place[1]}"))
+
+    def _condemn(self, home: Object, pod: Object) -> None:
+        """One that its StatefulSet makes no more; by today's policy its claim goes after it."""
+        policy = home["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
+        if policy.get("whenScaled") == "Delete":
+            self._condemned.add((NAMESPACE, pod["metadata"]["name"]))
+        self.terminate(pod)
 
     def _make(self, home: Object, name: str, ordinal: int) -> None:
         claim = Place(CLAIMS, NAMESPACE, f"data-{name}")

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, final
 
 from gantry_spec.observed import Report, Role, SlaveAck
 
-RECORD_BYTES: Final = 1_000
+RECORD_BYTES: Final = 1 << 20
 GRANT_MS: Final = 3_000
 MARGIN: Final = 0.9
 
@@ -45,6 +45,9 @@ class Store:
     master_id: int | None = None
     electable: tuple[int, ...] = ()
     acks_recorded: int | None = None
+    is_over: bool = False
+    """Whether its role was taken in that epoch."""
+
     lacks: set[Record] = field(default_factory=set)
     """What it has acknowledged and lost, as it knows itself."""
 
@@ -116,16 +119,17 @@ class Broker:
         """Whether a new epoch has begun."""
         store = self.store
         if self.role is Role.MASTER and store.epoch == epoch:
-            self.is_draining = self.is_withdrawn = False
+            self.is_draining = self.is_withdrawn = store.is_over = False
             return False
         if epoch <= max(store.last_epoch, store.epoch):
             raise Refused("that epoch has been already")
         self._give(epoch)
         self.forget()
-        self.role, store.epoch, store.master_id = Role.MASTER, epoch, self.number
+        self.role, store.epoch, store.master_id, store.is_over = Role.MASTER, epoch, self.number, False
         store.electable = tuple(number for number in electable if number != self.number)
         store.acks_recorded = self.acks_needed
         store.log.append(Record(epoch, serial))
+        store.lacks.clear()  # what counts is what it has, from now on
         return True
 
     def follow(self, epoch: int, master: str) -> None:
@@ -135,7 +139,7 @@ class Broker:
             return
         self._give(epoch)
         self.forget()
-        self.role, self.master = Role.SLAVE, master
+        self.role, self.master, self.store.is_over = Role.SLAVE, master, False
         if self.store.epoch != epoch:
             self.store.epoch, self.store.master_id, self.store.electable = epoch, None, ()
             self.store.acks_recorded = None
@@ -145,11 +149,29 @@ class Broker:
             raise Refused("it is the master of a newer epoch")
         self._give(epoch)
         self._lose_role()
+        self.store.is_over = True
+
+    @property
+    def may_regain(self) -> bool:
+        """Whether nothing but the end of its process has taken its role, as it knows itself."""
+        store = self.store
+        is_left = self.role is Role.UNASSIGNED and store.epoch > 0 and not store.is_over
+        is_same = store.last_epoch == store.epoch and store.acks_recorded == self.acks_needed
+        is_master = store.master_id == self.number
+        return is_left and store.promised <= store.epoch and (not is_master or (is_same and store.is_whole))
+
+    def regain(self, epoch: int) -> None:
+        store = self.store
+        if (store.epoch, store.master_id) != (epoch, self.number) or not self.may_regain:
+            raise Refused("its role does not come back")
+        self.forget()
+        self.role = Role.MASTER
 
     def drain(self, *, withdraw: bool = False, goes_on: bool = False) -> None:
         if self.role is not Role.MASTER:
             raise Refused("only a master drains")
         self.is_withdrawn = self.is_withdrawn or withdraw
+        self.store.is_over |= withdraw
         if goes_on:
             return
         self.is_draining = True

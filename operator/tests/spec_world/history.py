@@ -43,6 +43,8 @@ class History:
             (2, self._arrive),
             (5, self._renew),
             (2, self._flush),
+            (4, self._beside),
+            (4, self._regain),
         ]
         faults: list[tuple[int, Callable[[], None]]] = [
             (2, self._crash),
@@ -52,6 +54,7 @@ class History:
             (1, self._lose_disk),
             (2, self._cut),
             (2, self._isolate),
+            (2, self._lose_api),
             (5, self._join),
             (1, self._forget),
             (1, self._disconnect),
@@ -185,6 +188,18 @@ class History:
         others: list[int | str] = [one for one in sorted(self.world.brokers) if one != number]
         for other in (*others, "op0", "op1"):
             self.world.cut.add(frozenset({number, other}))
+
+    def _lose_api(self) -> None:
+        """Nobody reads or writes the Lease, and who decides knows of nobody."""
+        ends: list[int | str] = [*sorted(self.world.brokers), "op0", "op1"]
+        for end in ends:
+            self.world.cut.add(frozenset({end, "api"}))
+
+    def _beside(self) -> None:
+        self.world.beside.find(self._number())
+
+    def _regain(self) -> None:
+        self.world.beside.order(self.dice.randrange(1 << 16))
 
     def _join(self) -> None:
         if self.dice.random() < 0.3:

@@ -1,6 +1,7 @@
 """Who sees everything that happens in a model world, and says at once what must never happen.
 
 one master          of each epoch, for ever
+no late return      nobody is given its role again by who stands beside it after a newer epoch began
 no late word        nobody acknowledges what the master of a newer epoch does not have
 nothing is lost     of what was acknowledged with k >= 1, by any promotion
 no more than said   with k = 0: what a promotion loses is at most what was announced, and that is allowed
@@ -89,6 +90,14 @@ class Judge:
         if reign.loss > max(self.spec.failover.max_data_loss_bytes, accepted):
             raise Wrong(f"epoch {epoch} may lose {reign.loss} bytes, which nobody has allowed")
         return reign.loss
+
+    def regained(self, number: int, epoch: int) -> None:
+        """Somebody is to have the role again that it had before its process ended."""
+        newest, _ = self._newest
+        if epoch < newest:
+            raise Wrong(f"{number} comes back as the master of epoch {epoch}, and epoch {newest} has begun")
+        if self.masters.get(epoch, number) != number:
+            raise Wrong(f"{number} comes back as the master of epoch {epoch}, which is {self.masters[epoch]}'s")
 
     def removed(self, broker: Broker | None, others: Iterable[Broker], *, is_accepted: bool = False) -> None:
         """A store is thrown away on purpose."""

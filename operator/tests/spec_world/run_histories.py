@@ -24,8 +24,8 @@ SHAPES = (
     Shape(2, 2),
     Shape(3, 2),
     Shape(3, 1),
-    Shape(1, 0, 100_000),
-    Shape(2, 0, 1_000_000),
+    Shape(1, 0, 100 << 20),
+    Shape(2, 0, 1_000 << 20),
     Shape(2, 1, mode=FailoverMode.MANUAL),
 )
 
@@ -37,6 +37,8 @@ class Tally:
         self.promotions = 0
         self.acknowledged = 0
         self.persons = 0
+        self.regained = 0
+        self.rejoined = 0
         self.losses: list[tuple[int, int]] = []
 
 
@@ -53,6 +55,8 @@ def run(seed: int, steps: int, tally: Tally | None = None) -> History:
         tally.promotions += len(judge.masters)
         tally.acknowledged += len(judge.safe)
         tally.persons += history.persons
+        tally.regained += history.world.beside.regained
+        tally.rejoined += history.world.beside.rejoined
         tally.losses += judge.losses
     return history
 
@@ -77,6 +81,7 @@ def main() -> int:
     sys.stdout.write(
         f"{arguments.count} histories, {tally.promotions} epochs, {tally.acknowledged} records acknowledged and kept,"
         f" {len(tally.losses)} announced losses of {lost} bytes, {tally.persons} times only a person could help,"
+        f" {tally.regained} roles regained, {tally.rejoined} masters followed again,"
         f" {failures} wrong, {seconds:.0f} s\n"
     )
     return 1 if failures else 0

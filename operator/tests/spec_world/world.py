@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 import msgspec
+from spec_world.beside import Beside
 from spec_world.brokers import RECORD_BYTES, Broker, Refused
 from spec_world.fleet import PEAK_RECORDS_PER_S, Fleet
 
@@ -64,6 +65,7 @@ class World(Fleet):
         """Whether the Lease is: a twin turns that off."""
 
         self.deciders: Final = [Decider(name) for name in range(deciders)]
+        self.beside: Final = Beside(self)
 
     # -- observing -----------------------------------------------------------------------------------------------------
 
@@ -79,7 +81,8 @@ class World(Fleet):
         process = Process.RUNNING if broker.is_up else Process.STOPPED
         stopped_ms = None
         if process is Process.STOPPED:
-            before = None if known is None else known.stopped_by_ms
+            is_same = known is not None and known.boot_id == f"{number}-{broker.boot}"
+            before = known.stopped_by_ms if known is not None and is_same else None
             stopped_ms = self.now_ms if before is None else before
         boot_id, started_ms = f"{number}-{broker.boot}", self.now_ms
         if known is not None and known.boot_id == boot_id and known.started_by_ms is not None:

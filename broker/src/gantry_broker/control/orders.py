@@ -22,6 +22,7 @@ from gantry_status.orders import (
     Promised,
     Promote,
     Refused,
+    Regain,
 )
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class Orders(Protocol):
     async def promise(self, epoch: int, to: str) -> Promised: ...
 
     async def promote(self, epoch: int, electable: list[int], force: bool) -> HaStatus: ...
+
+    async def regain(self, epoch: int) -> HaStatus: ...
 
     async def follow(self, epoch: int, master: str) -> HaStatus: ...
 
@@ -72,6 +75,8 @@ async def _call(orders: Orders, order: AnyOrder) -> AnyAnswer:
             return await orders.promise(order.epoch, order.to)
         case Promote():
             return await orders.promote(order.epoch, list(order.electable), order.force)
+        case Regain():
+            return await orders.regain(order.epoch)
         case Follow():
             return await orders.follow(order.epoch, order.master)
         case Fence():

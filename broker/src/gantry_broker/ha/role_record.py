@@ -2,7 +2,8 @@
 
     <root>/role.json      a sealed document
 
-It gives nobody a role: a role is given by the configuration or by an order. It says whom a master has to compare with
+It gives nobody a role: a role is given by the configuration or by an order; the order to regain one is for just what
+stands here (``server/regaining``). It says whom a master has to compare with
 after a start that may have lost bytes, and tells whoever elects who may be elected. So one that cannot be read is
 logged and forgotten, unlike a promise.
 """
@@ -35,10 +36,13 @@ class RoleRecord(msgspec.Struct, frozen=True):
     """Its number, for its slaves."""
 
     acks_needed: int = -1
-    """How many slaves it waits for; -1 if its slave has not heard from it."""
+    """How many slaves the master waits for; -1 if its slave has not heard from it."""
 
     grant_ms: int = 0
     """For how long its slave grants it to acknowledge, at a time."""
+
+    is_over: bool = False
+    """Whether the role was taken from this broker, or its clients were sent elsewhere, in this very epoch."""
 
 
 @final

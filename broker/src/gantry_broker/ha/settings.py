@@ -19,7 +19,6 @@ class RoleAtStart(StrEnum):
 
     CONFIGURED = "CONFIGURED"
     UNASSIGNED = "UNASSIGNED"
-    REMEMBERED = "REMEMBERED"
 
 
 class AckLevel(StrEnum):
@@ -46,9 +45,7 @@ class ReplicationSettings:
     role_at_start: RoleAtStart = RoleAtStart.CONFIGURED
     """roleAtStart: CONFIGURED takes brokerRole at the start. UNASSIGNED waits for an order over the control socket.
 
-    Until then nothing is registered and everything is answered 14. REMEMBERED is the same, but a master whose process
-    crashed and lost nothing goes on in its epoch, as if it had only been slow: where slaves are waited for, those that
-    have promised another epoch acknowledge nothing to it. So writes go on when nobody is there to give orders.
+    Until then nothing is registered and everything is answered 14. Operators and supervisors want this.
     """
 
     in_sync_replicas: int | None = None

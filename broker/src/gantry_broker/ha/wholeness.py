@@ -7,7 +7,7 @@ goes down may, and so may one that is in another pod now: its buffers were the o
 mounted anew without what the page cache held. So every start writes down on which run of which machine, and in which
 pod, it is, before anything is acknowledged, and after a crash the next one compares: the same, and nothing was lost;
 another one, and something may have been. What is doubtful once stays so over clean stops, until the broker has followed
-a master and has what that one had when it came.
+a master and has what that one had when it came, or is made the master of a new epoch: then what counts is what it has.
 
 It has no say in what a broker does. It is for whoever elects: a store that may have forgotten has no voice.
 """
@@ -125,7 +125,7 @@ class Wholeness:
             self.is_whole = None
 
     def caught_up(self) -> None:
-        """A master was followed, and all that it had is here. Raises OSError."""
+        """A master was followed, and all that it had is here; or this log is what others follow now. Raises OSError."""
         if self.is_whole is True or self._is_damaged:
             return
         last = self._record or WholeRecord(is_whole=None, machine=self._machine)

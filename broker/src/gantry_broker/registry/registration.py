@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from gantry_access import Credentials, SignatureKind, signer
+from gantry_access import OwnAccount, StrictSigner
 from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfigTable
@@ -60,17 +60,17 @@ class Registration:
         *,
         period_ms: int,
         on_master: Callable[[str], None] = lambda address: None,
-        credentials: Credentials | None = None,
+        account: OwnAccount | None = None,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         """Without an identity nothing is registered yet. ``on_master`` hears where a slave finds its master.
 
-        ``credentials`` sign strictly: our name servers check that, and Java's check nothing. ``tls`` is asked for every
+        ``account`` signs strictly: our name servers check that, and Java's check nothing. ``tls`` is asked for every
         connection; None is plain text.
         """
         self._identity = identity
         self._on_master = on_master
-        self._credentials = credentials
+        self._account = account
         self._farewells: dict[str, list[BrokerIdentity]] = {address: [] for address in name_servers}
         """Under which names each of them still has us."""
         self._tls = tls
@@ -80,6 +80,7 @@ class Registration:
         self._changes: dict[str, asyncio.Event] = {address: asyncio.Event() for address in name_servers}
         self._tasks: list[asyncio.Task[None]] = []
         self._channels: dict[str, Channel] = {}
+        self._signers: dict[str, StrictSigner] = {}
         self._refusals: dict[str, str | None] = {}
         """What a name server that refuses us said last; said once, not every second."""
         self._is_closing = False
@@ -149,7 +150,23 @@ class Registration:
                 cluster_name=identity.cluster,
                 broker_id=identity.broker_id,
             )
-            await channel.request(Command(code=RequestCode.UNREGISTER_BROKER, ext=fields.write()), REQUEST_TIMEOUT_MS)
+            await self._ask(address, channel, Command(code=RequestCode.UNREGISTER_BROKER, ext=fields.write()))
+
+    async def _ask(self, address: str, channel: Channel, command: Command) -> Command:
+        """Signed as who we are now; where nobody knows that account yet, as who we were before.
+
+        On the connection that there is: name servers would forget us for a moment with another one.
+        """
+        sign = self._signers.get(address)
+        if self._account is None or sign is None:
+            return await channel.request(command, REQUEST_TIMEOUT_MS)
+        sign.become(self._account.credentials)
+        reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
+        former = self._account.former
+        if reply.code == ResponseCode.NO_PERMISSION and former is not None:
+            sign.become(former)
+            reply = await channel.request(replace(command), REQUEST_TIMEOUT_MS)
+        return reply
 
     async def _keep(self, address: str) -> None:
         is_reachable = True
@@ -168,12 +185,15 @@ class Registration:
 
     async def _stay_registered(self, address: str) -> None:
         """Connect and register again and again; returns when the name server refuses us."""
+        sign = None
+        if self._account is not None:
+            sign = self._signers[address] = StrictSigner(self._account.credentials)
         channel = await Channel.connect(
             address,
             timeout_ms=REQUEST_TIMEOUT_MS,
             tls=self._tls(),
             on_close=lambda _: self._wake(address),
-            sign=signer(self._credentials, SignatureKind.STRICT),
+            sign=sign,
         )
         self._channels[address] = channel
         self._farewells[address].clear()  # it has forgotten us with the last connection
@@ -181,6 +201,8 @@ class Registration:
             while True:
                 self._changes[address].clear()
                 edition = self._edition
+                if self._account is not None:
+                    await self._account.refresh()
                 await self._say_goodbye(address, channel)
                 identity = self._identity
                 if identity is None:
@@ -190,7 +212,7 @@ class Registration:
                     if not channel.is_open:
                         return
                     continue
-                reply = await channel.request(self._registration(identity), REQUEST_TIMEOUT_MS)
+                reply = await self._ask(address, channel, self._registration(identity))
                 if reply.code != ResponseCode.SUCCESS:
                     if self._refusals.get(address, "") != reply.remark:
                         log.error("name server refuses us", extra={"address": address, "reason": reply.remark})

@@ -6,7 +6,7 @@ nobody, instead is what nobody asked for.
 
 from collections.abc import Callable
 
-from gantry_access import AccessFileError, AccessSettings, AccountFile, Credentials, Guard, read_credentials
+from gantry_access import AccessFileError, AccessSettings, AccountFile, Guard, OwnAccount
 from gantry_broker.errors import AccessFilesUnusable
 from gantry_broker.ports import Clock
 from gantry_broker.server.stored_topics import topics_of
@@ -31,11 +31,11 @@ def told_by(guard: Guard) -> Callable[[Connection, str], bool]:
     return lambda connection, topic: guard.may_be_told(connection.account, connection.peer[0], topic)
 
 
-def own_credentials(settings: AccessSettings) -> Credentials | None:
+def own_account(settings: AccessSettings) -> OwnAccount | None:
     """The account that this broker signs its own requests with. Raises AccessFilesUnusable."""
     if not settings.credentials:
         return None
     try:
-        return read_credentials(settings.credentials)
+        return OwnAccount(settings.credentials)
     except AccessFileError as error:
         raise AccessFilesUnusable(f"aclCredentialsPath: {error}") from error

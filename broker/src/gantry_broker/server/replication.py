@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-from gantry_access import Credentials
+from gantry_access import OwnAccount
 from gantry_broker.ha.ack_set import AckSet
 from gantry_broker.ha.classic.follower import ClassicFollower, ClassicMaster
 from gantry_broker.ha.follower import Follower
@@ -60,13 +60,13 @@ class Replication:
         advanced: Callable[[], None],
         meanwhile: Callable[[], None] = lambda: None,
         clock_ms: Callable[[], int] = boottime_ms,
-        credentials: Credentials | None = None,
+        account: OwnAccount | None = None,
         certificates: CertificateSource[PeerContexts] | None = None,
     ) -> None:
         """``standstill`` runs what nobody may see half done, ``advanced`` looks at everybody who waits.
 
         ``meanwhile`` is called after an append, when whoever makes it safe is at work: there is time for other things.
-        ``credentials`` sign what a Java master is asked.
+        ``account`` signs what a Java master is asked.
         """
         ha = settings.ha
         self.store: Final = SlaveStore(store)
@@ -104,7 +104,7 @@ class Replication:
         self._standstill: Final = standstill
         self._advanced: Final = advanced
         self._meanwhile: Final = meanwhile
-        self._credentials: Final = credentials
+        self._account: Final = account
         self.clock_ms: Final = clock_ms
         self._loop = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
@@ -370,9 +370,10 @@ class Replication:
     def _classic_follower(self, address: str) -> ClassicFollower:
         host, port = split_address(address)
         store = self._settings.store
+        credentials = None if self._account is None else self._account.credentials
         return ClassicFollower(
             self.store,
-            ClassicMaster((host, port), self._ha.classic_broker_address or f"{host}:{port - 1}", self._credentials),
+            ClassicMaster((host, port), self._ha.classic_broker_address or f"{host}:{port - 1}", credentials),
             file_bytes=store.mapped_file_size_commit_log,
             is_flushed_wanted=store.flush.is_sync,
             on_table=self._tables.take,

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from gantry_broker.ha.master_session import MasterSession
+from gantry_broker.server.regaining import why_not_regained
 from gantry_status.orders import UNKNOWN, HaRole, HaStatus, SlaveState
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def status_of(roles: Roles) -> HaStatus:
         is_draining=roles.is_draining,
         is_withdrawn=roles.is_withdrawn,
         may_acknowledge=roles.role is HaRole.MASTER and replication.may_acknowledge(),
+        may_regain=not why_not_regained(roles.remembered),
+        is_regained=roles.is_regained and roles.role is HaRole.MASTER,
     )
 
 

@@ -2,6 +2,7 @@
 
     UNASSIGNED --promote--> MASTER --follow--> SLAVE --promote--> MASTER          fence: back to UNASSIGNED
         `--follow--> SLAVE     `-- after a start that may have lost bytes: COMPARING first, with its slaves
+    `--regain--> MASTER, of the epoch in which it was it until its process ended (``regaining``)
 
 Every order is idempotent: whoever gets no answer sends it again. A promise is on the disk before anything is done in
 its epoch, so an order of an older one is refused for ever. Between two roles the gate is closed and clients'
@@ -14,14 +15,17 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
+import msgspec
+
 from gantry_broker.errors import BrokerError
 from gantry_broker.ha.frames import Welcome
 from gantry_broker.ha.master_session import MasterSession
 from gantry_broker.ha.promise import PromiseFile, PromiseRefused
 from gantry_broker.ha.role_record import RoleFile, RoleRecord
-from gantry_broker.ha.settings import BrokerRole, Degrade, RoleAtStart
+from gantry_broker.ha.settings import BrokerRole, RoleAtStart
 from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.server.gate import Gate
+from gantry_broker.server.regaining import Remembered, why_not_regained
 from gantry_broker.server.replication import Replication
 from gantry_broker.server.role_status import compared_needed, status_of
 from gantry_broker.settings import BrokerSettings
@@ -33,6 +37,8 @@ from gantry_status.orders import HaRole, HaStatus, OrderRefused, Promised
 log = logging.getLogger(__name__)
 
 DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+MOVED_S: Final = 2.0
+"""By then an address that stands for whoever is the master leads to the new one, a node's tables included."""
 
 
 class Host(Protocol):
@@ -92,6 +98,9 @@ class Roles:
         self.is_withdrawn = False
         """Whether name servers are told that nothing can be sent here."""
 
+        self.is_regained = False
+        """Whether it is, or was, the master of this epoch by ``regain``."""
+
         self.is_closed = False
         self.replication: Final = replication
         self.records: Final = records
@@ -126,11 +135,7 @@ class Roles:
         ha, identity = self.settings.ha, self.store.identity
         self.epoch = self.records.record.epoch
         if ha.role_at_start is not RoleAtStart.CONFIGURED:
-            if ha.role_at_start is RoleAtStart.REMEMBERED and self._goes_on(report):
-                log.info("a crash has cost nothing: this broker goes on as the master", extra={"epoch": self.epoch})
-                await self._be_master(self.epoch, self.records.record.electable)
-            else:
-                self._gate.close("this broker has no role yet")
+            self._gate.close("this broker has no role yet")
             return
         if ha.role is BrokerRole.SLAVE:
             await self._be_slave(self.promises.promise.epoch, ha.master_address)
@@ -148,17 +153,6 @@ class Roles:
             await self._compare(needed)
         else:
             await self._begin_alone(identity.epoch)
-
-    def _goes_on(self, report: RecoveryReport) -> bool:
-        """Whether this is the master that it was, as after a long pause. One that waits for nobody must not think so.
-
-        Whoever elects counts the end of its process as the end of its acknowledgements; with slaves that have to have
-        a message it makes no difference, since enough of them have promised not to by then.
-        """
-        ha, last, epoch = self.settings.ha, self.records.record, self.store.identity.epoch
-        is_current = last.is_master and last.epoch == epoch == self.promises.promise.epoch
-        is_waiting = ha.acks_needed > 0 and ha.degrade is Degrade.WAIT and len(last.electable) >= ha.acks_needed
-        return not report.is_clean and self.wholeness.is_whole is True and is_current and is_waiting
 
     async def _begin_alone(self, epoch: int) -> None:
         """No slave is asked. On a disk too full to write down a new epoch, the start goes on in the last one.
@@ -252,6 +246,7 @@ class Roles:
         """Be the master of ``epoch``."""
         async with self._lock:
             if self.role is HaRole.MASTER and self.epoch == epoch:
+                await self._mark(is_over=False)
                 self._end_drain()
                 return status_of(self)
             newest = max(self.store.identity.epoch, self.epoch)
@@ -264,6 +259,35 @@ class Roles:
             if self.role in (HaRole.MASTER, HaRole.COMPARING):
                 self._stop_leading("it becomes the master of another epoch")
             await self._be_master(epoch, [number for number in electable if number != self.settings.broker_id])
+            await self._caught_up()  # whoever elects has said what counts: what is here
+            return status_of(self)
+
+    @property
+    def remembered(self) -> Remembered:
+        """What it has on its disk of the role that it had."""
+        return Remembered(
+            role=self.role,
+            record=self.records.record,
+            log_epoch=self.store.identity.epoch,
+            promised_epoch=self.promises.promise.epoch,
+            is_whole=self.wholeness.is_whole,
+            acks_needed=self.settings.ha.acks_needed,
+        )
+
+    async def regain(self, epoch: int) -> HaStatus:
+        """Be again the master of ``epoch``."""
+        async with self._lock:
+            if self.role is HaRole.MASTER and self.epoch == epoch:
+                return status_of(self)
+            record = self.records.record
+            if not record.is_master or record.epoch != epoch:
+                raise OrderRefused(f"this broker was not the master of epoch {epoch} when its process ended")
+            reason = why_not_regained(self.remembered)
+            if reason:
+                raise OrderRefused(reason)
+            await self._give(epoch, "itself")
+            await self._be_master(epoch, record.electable)
+            self.is_regained = True
             return status_of(self)
 
     async def follow(self, epoch: int, master: str) -> HaStatus:
@@ -279,17 +303,27 @@ class Roles:
             await self._give(epoch, master)
             if self.role in (HaRole.MASTER, HaRole.COMPARING):
                 await self._lose_role(f"it follows {master} from now on")
+            was_master = self.records.record.is_master
             await self._be_slave(epoch, master)
+            if was_master:
+                asyncio.get_running_loop().call_later(MOVED_S, self._hang_up_again, epoch)
             return status_of(self)
+
+    def _hang_up_again(self, epoch: int) -> None:
+        """Whoever came since then came for the master, by an address that has moved on."""
+        if (self.role, self.epoch) == (HaRole.SLAVE, epoch) and not self.is_closed:
+            self._host.close_clients("the master has moved on")
 
     async def fence(self, epoch: int) -> HaStatus:
         """Have no role below ``epoch`` any more, and none now."""
         async with self._lock:
             if self.role is HaRole.UNASSIGNED and self.promises.promise.epoch == epoch:
+                await self._mark(is_over=True)
                 return status_of(self)
             if self.role is HaRole.MASTER and epoch < self.epoch:
                 raise OrderRefused(f"this is the master of epoch {self.epoch}")
             await self._give(epoch, "a fence")
+            await self._mark(is_over=True)
             await self._lose_role(f"it was fenced at epoch {epoch}")
             return status_of(self)
 
@@ -301,6 +335,8 @@ class Roles:
         async with self._lock:
             if self.role is not HaRole.MASTER:
                 raise OrderRefused(f"only a master drains, and this is {self.role}")
+            if withdraw or goes_on:
+                await self._mark(is_over=True)
             self._host.append_pass()
             if (withdraw or goes_on) and not self.is_withdrawn:
                 self.is_withdrawn = True
@@ -352,6 +388,18 @@ class Roles:
             raise OrderRefused(f"the promise cannot be written: {error}") from error
         self.replication.promised_epoch = epoch
 
+    async def _mark(self, *, is_over: bool) -> None:
+        """Have it on the disk whether the role of now, or of last, may come back by itself.
+
+        Before it is taken: what cannot be written down is refused, and then nothing has changed.
+        """
+        record = self.records.record
+        if record.epoch and record.is_over != is_over:
+            try:
+                await asyncio.to_thread(self.records.write, msgspec.structs.replace(record, is_over=is_over))
+            except OSError as error:
+                raise OrderRefused(f"the role cannot be written down: {error}") from error
+
     async def _be_master(self, epoch: int, electable: list[int]) -> None:
         """The log is this broker's from its end on."""
         store, slave = self.store, self.replication.store
@@ -359,7 +407,8 @@ class Roles:
         self._host.close_clients("this broker becomes a master")
         await self._show_all()
         is_new = epoch != store.identity.epoch
-        record = RoleRecord(epoch, is_master=True, electable=sorted(electable))
+        acks_needed = self.settings.ha.acks_needed
+        record = RoleRecord(epoch, is_master=True, electable=sorted(electable), acks_needed=acks_needed)
 
         def change() -> None:
             try:
@@ -376,7 +425,7 @@ class Roles:
 
         await self._host.standstill(change)
         self._host.clamp_offsets()
-        self.role, self.epoch, self.trouble = HaRole.MASTER, epoch, ""
+        self.role, self.epoch, self.trouble, self.is_regained = HaRole.MASTER, epoch, "", False
         self.replication.lead(epoch, electable)
         self._end_drain()
         self._host.register(0)

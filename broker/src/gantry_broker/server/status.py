@@ -12,7 +12,6 @@ will be refused, does not touch the page of the first.
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import logging
 import uuid
 from collections.abc import Callable
@@ -21,8 +20,8 @@ from typing import Final, NamedTuple, Protocol, final
 
 from gantry_broker.server.status_thread import LastError, OpenPage, PageThread
 from gantry_status import PUBLISH_INTERVAL_MS, Medium, PageWriter, Phase, Role, SlaveStatus, Status, new_origin, now
+from gantry_wire.version import VERSION
 
-DISTRIBUTION: Final = "gantry-mq"
 FINISH_TIMEOUT_S: Final = 1.0
 
 
@@ -87,14 +86,6 @@ class ServerFacts(NamedTuple):
     """In seconds since 1970; the first one to end."""
 
 
-def version() -> str:
-    """The broker's version."""
-    try:
-        return importlib.metadata.version(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
 @final
 class StatusPublisher:
     """The loop's half. The thread that recovers calls ``opened`` and ``recovering``, the event loop everything else."""
@@ -109,7 +100,7 @@ class StatusPublisher:
         self._recovery: tuple[int, int] | None = None
         self._min_physical: int | None = None
         self._task: asyncio.Task[None] | None = None
-        self._thread = None if open_page is None else PageThread(path, new_origin(broker_name, version()), open_page)
+        self._thread = None if open_page is None else PageThread(path, new_origin(broker_name, VERSION), open_page)
 
     def __repr__(self) -> str:
         return f"<StatusPublisher {self.phase.name}>"

@@ -92,6 +92,14 @@ class FakeMember:
         self.log.append((epoch, self.group.next_serial()))
         return await self.status()
 
+    async def regain(self, epoch: int) -> HaStatus:
+        self.ordered.append(f"regain {epoch}")
+        self._demand(epoch)
+        if (self.master_id, self.epoch) != (self.number, epoch):
+            raise OrderRefused(f"it was not the master of epoch {epoch}")
+        self.role, self.promised = HaRole.MASTER, epoch
+        return await self.status()
+
     async def follow(self, epoch: int, master: str) -> HaStatus:
         self.ordered.append(f"follow {epoch} {master}")
         self._demand(epoch)

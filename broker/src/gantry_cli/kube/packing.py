@@ -16,7 +16,6 @@ left out is named with the right that lacks, and the rest is there.
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 import tarfile
 import time
@@ -40,10 +39,10 @@ from gantry_cli.kube.scrub import scrubbed, scrubbed_text
 from gantry_cli.output import yaml_text
 from gantry_cli.progress import count_progress
 from gantry_cli.text import bytes_text
+from gantry_wire.version import VERSION
 
 LOG_BYTES_MAX: Final = 2 << 20
 OPERATOR_NAMESPACE: Final = "gantry-system"
-DISTRIBUTION: Final = "gantry-mq"
 
 Entry = tuple[str, bytes]
 
@@ -184,7 +183,7 @@ class Packing:
 
     def _versions(self) -> bytes:
         facts = {
-            "gantry": importlib.metadata.version(DISTRIBUTION),
+            "gantry": VERSION,
             "api_server": self._try("the API server's version", self._cluster.version, None),
             "context": self._cluster.context,
             "namespace": self._cluster.namespace,

@@ -15,8 +15,7 @@ from gantry_cli.kube.inside import ROLE, Answer
 from gantry_cli.kube.naming import BROKER_CONTAINER, place_of
 from gantry_spec.heard import Besides, report_of
 from gantry_spec.lease_annotations import BadRecord, record_of
-from gantry_spec.manifest import ManifestError
-from gantry_spec.manifest.annotations import Wanted, standing, wanted
+from gantry_spec.manifest.annotations import Wanted, asked
 from gantry_spec.manifest.group import BrokerGroup
 from gantry_spec.observed import Member, Observed, ObservedLease, ObservedShard, Process, Report
 
@@ -53,11 +52,7 @@ def observed(group: BrokerGroup, found: Found) -> Observed:
 
 def asked_of(document: Object) -> Wanted:
     """What people ask of the group, as the operator reads it: a fence stands also beside what is misspelled."""
-    annotations = annotations_of(document)
-    try:
-        return wanted(annotations)
-    except ManifestError:
-        return standing(annotations)
+    return asked(annotations_of(document))[0]
 
 
 def _shard(group: BrokerGroup, found: Found, number: int, seen_ms: int, asked: Wanted) -> ObservedShard:

@@ -12,7 +12,7 @@ there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from gantry_operator.api import (
@@ -37,9 +37,9 @@ from gantry_operator.api import (
 )
 from gantry_operator.cache import Cache, GroupKey
 from gantry_operator.clock import Clock
-from gantry_operator.errors import ApiError, Refused
+from gantry_operator.errors import ApiError, Refused, Terminating
 from gantry_operator.objects.base import hash_of
-from gantry_operator.objects.names import ASLEEP_ANNOTATION, COMPONENT_LABEL, GROUP_LABEL, SHARD_LABEL
+from gantry_operator.objects.names import ASLEEP_ANNOTATION, COMPONENT_LABEL, GROUP_LABEL, HOME_LABEL, SHARD_LABEL
 from gantry_operator.observing.group_objects import replicas_meant
 from gantry_spec.manifest.quantities import parse_size
 
@@ -68,20 +68,24 @@ class Applier:
         self._clock: Final = clock
         self._applied: Final[dict[Place, str]] = {}
         self._all_ms: int | None = None
+        self._marked: tuple[Sequence[Object], list[tuple[Place, str, Object]]] | None = None
+        """What was rendered last, with what it comes to."""
+
         self._tried_ms: Final[dict[Place, int]] = {}
 
     def __repr__(self) -> str:
         return f"<Applier {'/'.join(self._key)} problems={sorted(self.problems)}>"
 
     async def apply(self, rendered: Sequence[Object]) -> None:
-        """Whatever of it has to be. Never raises for what the API server says: that is in ``problems``."""
+        """Whatever of it has to be. What the API server says is in ``problems``; only ``Terminating`` is raised."""
         now_ms = self._clock.now_ms()
         is_due = self._all_ms is None or now_ms - self._all_ms >= AGAIN_MS
         if is_due:
             self._applied.clear()
             self._all_ms = now_ms
-        for document in rendered:
-            place, mark = place_of(document), hash_of(document)
+        if self._marked is None or self._marked[0] is not rendered:
+            self._marked = rendered, [(place_of(document), hash_of(document), document) for document in rendered]
+        for place, mark, document in self._marked[1]:
             is_missing = place.kind in WATCHED and self._cache.get(place) is None
             if self._applied.get(place) == mark and not is_missing:
                 continue
@@ -90,7 +94,7 @@ class Applier:
             self._tried_ms[place] = now_ms
             if await self._one(place, document):
                 self._applied[place] = mark
-        self._forget({place_of(document) for document in rendered})
+        self._forget({place for place, _, _ in self._marked[1]})
 
     def _forget(self, places: set[Place]) -> None:
         for place in self._applied.keys() - places:
@@ -106,6 +110,8 @@ class Applier:
             if place.kind is STATEFUL_SETS and known is not None:
                 return await self._around_its_pods(place, document, known)
             return self._failed(place, error)
+        except Terminating:
+            raise
         except ApiError as error:
             return self._failed(place, error)
         self.problems.pop(str(place), None)
@@ -118,17 +124,51 @@ class Applier:
             await self._api.delete(place, uid=uid_of(known), is_orphaning=True)
             self._cache.take("DELETED", known)
             self._cache.put(await self._api.apply(document))
+        except Terminating:
+            raise
         except ApiError as error:
             return self._failed(place, error)
         self.problems.pop(str(place), None)
         return True
 
     def _failed(self, place: Place, error: ApiError) -> bool:
+        level = logging.DEBUG if self.problems.get(str(place)) == str(error) else logging.WARNING
         self.problems[str(place)] = str(error)
-        log.warning("not applied", extra={"place": str(place), "reason": str(error)})
+        log.log(level, "not applied", extra={"place": str(place), "reason": str(error)})
         return False
 
     # -- claims and leftovers ------------------------------------------------------------------------------------------
+
+    async def adopt(self) -> None:
+        """Give claims that people have made, to bring a group back, the labels that its StatefulSet's own ones have.
+
+        A StatefulSet takes a claim by its name and leaves it as it is, and without its labels nobody here would see it.
+        """
+        for pod in self._cache.of_group(PODS, self._key):
+            home = self._cache.get(Place(STATEFUL_SETS, self._key[0], labels_of(pod).get(HOME_LABEL, "")))
+            for template in () if home is None else home["spec"].get("volumeClaimTemplates") or ():
+                name = f"{template['metadata']['name']}-{pod['metadata']['name']}"
+                place = Place(CLAIMS, self._key[0], name)
+                known = self._cache.get(place)
+                is_seen = known is not None and GROUP_LABEL in labels_of(known)
+                if (pod.get("spec") or {}).get("nodeName") and not is_seen and self._may_try(place):
+                    await self._label(place, labels_of(template))
+
+    async def _label(self, place: Place, labels: Mapping[str, str]) -> None:
+        """A claim that may be there."""
+        try:
+            claim = await self._api.get(place)
+            self._cache.put(await self._api.patch(place, {"metadata": {"labels": dict(labels)}}, uid=uid_of(claim)))
+        except ApiError as error:
+            log.warning("a claim is not labelled", extra={"place": str(place), "reason": str(error)})
+
+    def _may_try(self, place: Place) -> bool:
+        """Whether it was not tried just now; it is, from here on."""
+        now_ms = self._clock.now_ms()
+        if now_ms - self._tried_ms.get(place, -10 * RETRY_MS) < 10 * RETRY_MS:
+            return False
+        self._tried_ms[place] = now_ms
+        return True
 
     async def grow(self, size_bytes: int) -> None:
         """Have every claim of a broker ask for so much at least."""
@@ -137,9 +177,8 @@ class Applier:
             place = place_of(claim)
             if labels_of(claim).get(COMPONENT_LABEL) != "broker" or parse_size(asked) >= size_bytes:
                 continue
-            if self._clock.now_ms() - self._tried_ms.get(place, -10 * RETRY_MS) < 10 * RETRY_MS:
+            if not self._may_try(place):
                 continue
-            self._tried_ms[place] = self._clock.now_ms()
             change = {"spec": {"resources": {"requests": {"storage": str(size_bytes)}}}}
             try:
                 self._cache.put(await self._api.patch(place, change, uid=uid_of(claim)))

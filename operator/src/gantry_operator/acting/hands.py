@@ -16,7 +16,7 @@ from gantry_operator.acting.leases import Leases
 from gantry_operator.acting.pods import Pods
 from gantry_operator.acting.wishes import cleared, replaced, take_off
 from gantry_operator.api import GROUPS, Kubernetes, Place, annotations_of
-from gantry_operator.errors import Conflict, OperatorError, SidecarRefused, SidecarSilent
+from gantry_operator.errors import Conflict, OperatorError, SidecarRefused, SidecarSilent, Terminating
 from gantry_operator.observing.group_objects import GroupObjects
 from gantry_operator.sidecars import Sidecars
 from gantry_spec import actions as act
@@ -98,15 +98,16 @@ class Hands:
 
     async def _one(self, errand: Errand, action: act.Action, group: BrokerGroup, token: str) -> bool:
         """Whether it is done."""
-        refusal = ""
+        refusal, is_leaving = "", False
         try:
             await self._doing(action, group, token)
         except OperatorError as error:
+            is_leaving = isinstance(error, Terminating)
             refusal = f"{type(error).__name__}: {error}"
         is_old = bool(refusal) and self._refusals.get(errand) == refusal
         self._refusals[errand] = refusal
         level = logging.WARNING if refusal else logging.INFO
-        level = logging.DEBUG if is_old or isinstance(action, act.Start) else level
+        level = logging.DEBUG if is_old or is_leaving or isinstance(action, act.Start) else level
         facts = {"group": "/".join(self._objects.key), "action": line_of(action), "refusal": refusal}
         log.log(level, "not done" if refusal else "done", extra=facts)
         self._told(action, refusal)

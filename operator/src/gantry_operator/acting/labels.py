@@ -1,10 +1,11 @@
-"""The label of a pod's role: whom the role Service and the disruption budgets select. Planned pure, written by uid.
+"""The label of a pod's role: whom the disruption budgets select, and by whom the shard's Service is led.
 
     the Lease names somebody else        the old master's label goes first
     the one it names is the master       only then it gets the label
     a slave that follows                 is labelled a slave
 
-A master that is merely silent keeps its label: nobody else has its role. A pod without a role has no label.
+A master that is merely silent keeps its label: nobody else has its role. A pod without a role has no label. Changes
+are planned pure, and written by uid.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gantry_operator.api import Kubernetes, Object, labels_of, place_of, uid_of
 from gantry_operator.cache import Cache
 from gantry_operator.errors import ApiError
 from gantry_operator.objects.names import MASTER_ROLE, ROLE_LABEL, SLAVE_ROLE
+from gantry_operator.observing.group_objects import GroupObjects
 from gantry_spec.observed import ObservedShard, Role
 
 log = logging.getLogger(__name__)
@@ -57,12 +59,25 @@ def relabels(shard: ObservedShard, now: Mapping[int, str]) -> tuple[list[Relabel
     return taken, given
 
 
-async def relabel(api: Kubernetes, cache: Cache, shard: ObservedShard, pods: Mapping[int, Object]) -> None:
-    """Do it. What could not be taken away leaves the new master without its label until the next time."""
+async def relabel(api: Kubernetes, cache: Cache, shard: ObservedShard, pods: Mapping[int, Object]) -> bool:
+    """Do it; whether anything was, and all that there was. What could not be taken away leaves the new master without
+    its label until the next time.
+    """
     now = {number: labels_of(pod).get(ROLE_LABEL, "") for number, pod in pods.items()}
     taken, given = relabels(shard, now)
     is_taken = await _write(api, cache, taken, pods)
-    await _write(api, cache, [one for one in given if is_taken or one.role != MASTER_ROLE], pods)
+    is_given = await _write(api, cache, [one for one in given if is_taken or one.role != MASTER_ROLE], pods)
+    return bool(taken or given) and is_taken and is_given
+
+
+async def relabel_all(api: Kubernetes, objects: GroupObjects, shards: Iterable[ObservedShard]) -> bool:
+    """The same for every shard, and for the pods that are there."""
+    is_changed = False
+    for shard in shards:
+        pods = {one.number: objects.pod(shard.number, one.number) for one in shard.members}
+        there = {number: pod for number, pod in pods.items() if pod is not None}
+        is_changed = await relabel(api, objects.cache, shard, there) or is_changed
+    return is_changed
 
 
 async def _write(api: Kubernetes, cache: Cache, changes: Iterable[Relabel], pods: Mapping[int, Object]) -> bool:

@@ -4,6 +4,7 @@ Server-side apply takes fields away, and never objects: without this, what an ed
 door that was shut would stand open.
 
     looked for   when the group is rendered with other objects than before, when this process begins, and now and then
+    not          for a group that nobody has edited or said anything of: it never had other objects
     deleted      Services, budgets and policies of this very group, and the StatefulSet of its name servers
     kept         what belongs to a shard that is not rendered: that is swept when it is empty (``applying``)
                  the Service of a pod that is still there
@@ -67,6 +68,12 @@ class Leftovers:
 
     def __repr__(self) -> str:
         return f"<Leftovers {'/'.join(self._key)}>"
+
+    def begin(self, rendered: Sequence[Object], group: Object) -> None:
+        """For a group that is new, nothing needs to be looked for."""
+        is_new = group["metadata"].get("generation") == 1 and not group.get("status")
+        if is_new and self._looked_ms is None:
+            self._looked_ms, self._cleared = self._clock.now_ms(), frozenset(place_of(one) for one in rendered)
 
     async def clear(self, rendered: Sequence[Object], owner: str) -> None:
         """Delete what is the group's, by the uid of the group, and is not rendered. Never raises for the API server."""

@@ -53,9 +53,7 @@ class Pods:
             replicas = replicas_of(document)
             if document is None or not replicas:
                 continue
-            policy = document["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
-            if policy.get("whenScaled") != "Retain":
-                raise Conflict(document["metadata"]["name"], "its volumes would go with its pods")
+            self._refuse_without_volumes(document)
             change = {
                 "metadata": {"annotations": {names.ASLEEP_ANNOTATION: str(replicas)}},
                 "spec": {"replicas": 0},
@@ -64,6 +62,12 @@ class Pods:
                 place_of(document), change, uid=uid_of(document), revision=revision_of(document)
             )
             self._objects.cache.put(answer)
+
+    def _refuse_without_volumes(self, document: Object) -> None:
+        """What a StatefulSet deletes with its pods is lost by a sleep."""
+        policy = document["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
+        if policy.get("whenScaled") != "Retain":
+            raise Conflict(document["metadata"]["name"], "its volumes would go with its pods")
 
     def _refuse_second(self, action: act.Restart) -> None:
         """A pod takes its time to go, and its slave acknowledges meanwhile: then the next one must not go, too."""

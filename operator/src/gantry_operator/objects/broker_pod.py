@@ -100,7 +100,7 @@ def _sidecar(group: BrokerGroup, facts: Facts, shard: int) -> Object:
         *("--read-token-file", f"{configuration.SIDECAR_SECRET}/read-tokens"),
         *("--max-lag", str(int(group.spec.replication.max_lag))),
         *("--wanted", f"{configuration.CONFIGURATION}/wanted"),
-        *("--lease", f"{group.metadata.namespace}/{names.shard_name(group.metadata.name, shard)}"),
+        *("--lease", f"{group.metadata.namespace}/{names.shard_name(group.metadata.name, shard)}", "--regain"),
     ]
     if access.acl_secret:
         arguments += ["--broker-credentials", f"{configuration.ACCOUNTS}/credentials"]

@@ -32,6 +32,9 @@ class ShardFacts(Part, frozen=True):
     slaves_in_sync: int | None = None
     """How many slaves could acknowledge now; None if nobody knows."""
 
+    master_pod: str = ""
+    """The pod of the master, or of the last one until there is another; empty before there was any."""
+
     pods: tuple[int, int] = (0, 0)
     """How many pods the master's and the slaves' StatefulSets make now, which rendering leaves so in hibernation."""
 

@@ -9,7 +9,11 @@
                       servers are asked at a port of their own there, and answer with brokers' outer addresses
 
 All publish addresses that are not ready. Readiness is for people and rolls; RocketMQ's clients see name servers, and a
-master that takes no sends must still be reachable to say so. What selects is the role's label alone.
+master that takes no sends must still be reachable to say so.
+
+The one that follows the role names a pod, and so it moves by one change. By the role's label there would be two, the
+old master's and the new one's, and between them a Service without anybody: nodes then drop what comes for it, and take
+the second change a while after the first. Before there was a master its label selects, and so nobody.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ def shard_services(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]
     found = [
         _headless(group, names.master_set(name, shard), shard),
         _headless(group, names.slave_set(name, shard), shard),
-        _service(group, names.shard_name(name, shard), shard, role_selector(group, shard), CLIENT_PORTS),
+        _service(group, names.shard_name(name, shard), shard, role_selector(group, facts, shard), CLIENT_PORTS),
     ]
     for member in configuration.member_numbers(group, facts, shard):
         pod = names.member_pod(name, shard, member)
@@ -48,7 +52,7 @@ def shard_services(group: BrokerGroup, facts: Facts, shard: int) -> list[Object]
             found.append(_outside(group, pod, shard, chosen, OUTER_BROKER_PORT))
     if group.spec.access.external.type is not ExternalType.NONE:
         service = names.shard_name(name, shard)
-        found.append(_outside(group, service, shard, role_selector(group, shard), OUTER_BROKER_PORT))
+        found.append(_outside(group, service, shard, role_selector(group, facts, shard), OUTER_BROKER_PORT))
     return found
 
 
@@ -65,9 +69,11 @@ def name_server_services(group: BrokerGroup) -> list[Object]:
     return found
 
 
-def role_selector(group: BrokerGroup, shard: int) -> dict[str, str]:
-    """Whoever is the master now."""
-    return selector(group, names.BROKER, shard) | {names.ROLE_LABEL: names.MASTER_ROLE}
+def role_selector(group: BrokerGroup, facts: Facts, shard: int) -> dict[str, str]:
+    """Whoever is the master now, or was it last."""
+    pod = facts.shard(shard).master_pod
+    master = {names.POD_NAME_LABEL: pod} if pod else {names.ROLE_LABEL: names.MASTER_ROLE}
+    return selector(group, names.BROKER, shard) | master
 
 
 def _headless(group: BrokerGroup, name: str, shard: int) -> Object:

@@ -10,6 +10,7 @@ from gantry_operator.api import (
     LEASES,
     NODES,
     PODS,
+    SERVICES,
     STATEFUL_SETS,
     Object,
     Place,
@@ -84,6 +85,22 @@ class GroupObjects:
     def pod_place(self, shard: int, member: int) -> Place:
         """Where it is."""
         return Place(PODS, self.key[0], names.member_pod(self.key[1], shard, member))
+
+    def master_pod(self, shard: int) -> str:
+        """The name of the one that is labelled as the master; if none is, of the one that clients are led to still."""
+        for place in self.places(shard):
+            pod = self.pod(shard, place.member)
+            if pod is not None and labels_of(pod).get(names.ROLE_LABEL) == names.MASTER_ROLE:
+                return str(pod["metadata"]["name"])
+        service = self.cache.get(Place(SERVICES, self.key[0], names.shard_name(self.key[1], shard)))
+        chosen = {} if service is None else (service.get("spec") or {}).get("selector") or {}
+        return str(chosen.get(names.POD_NAME_LABEL, ""))
+
+    def held_up(self) -> list[Object]:
+        """Brokers' pods that have a machine, and in which no broker has ever begun."""
+        found = self.cache.of_group(PODS, self.key)
+        brokers = (pod for pod in found if labels_of(pod).get(names.COMPONENT_LABEL) == names.BROKER)
+        return [pod for pod in brokers if (pod.get("spec") or {}).get("nodeName") and not pods.has_begun(pod)]
 
     def claim(self, shard: int, member: int) -> Object | None:
         """Of a member's volume."""

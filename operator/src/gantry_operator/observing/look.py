@@ -181,7 +181,7 @@ class Looker:
         acks = None if pod is None else pods.acks_needed(pod)
         return Member(
             number=number,
-            process=life.process,
+            process=known.believed(life.process),
             process_asked_ms=known.confirmed_ms,
             stopped_by_ms=known.stopped_by_ms,
             boot_id=boot_id,

@@ -44,6 +44,14 @@ class MemberMemory:
         else:
             self.stopped_by_ms = None
 
+    def believed(self, process: Process) -> Process:
+        """What kubelet has said of it, unless its broker has answered since that was first heard: kubelet is late."""
+        stopped_ms, report = self.stopped_by_ms, self.report
+        if process is not Process.STOPPED or stopped_ms is None or report is None:
+            return process
+        is_late = report.boot_id == self.boot_id and report.asked_ms > stopped_ms
+        return Process.UNKNOWN if is_late else process
+
     def has_disk(self, disk: Disk, disk_id: str, now_ms: int) -> None:
         """Its volume is so now."""
         if disk is not Disk.LOST or disk_id != self.disk_id:

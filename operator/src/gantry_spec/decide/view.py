@@ -122,13 +122,16 @@ class View:
         """When the master of a reign acknowledged nothing more at the latest; None if it still might.
 
         It acknowledges nothing once it has promised a newer epoch, nor after the end of the process that was the
-        master, nor when both its keys have run out: the Lease, and a grant of one slave.
+        master, nor when both its keys have run out: the Lease, and a grant of one slave. One that has everything may
+        have been the master again in its next process (``regaining``): then its start says nothing.
         """
         member, word, bounds = self.members.get(reign.master), self.last_word(reign), []
-        if any(ballot.number == reign.master for ballot in ballots):
+        own = next((ballot for ballot in ballots if ballot.number == reign.master), None)
+        if own is not None:
             bounds.append(self.now_ms)
             then = "" if word is None else word.boot_id
             is_another = member is not None and then and member.boot_id and member.boot_id != then
+            is_another = is_another and own.is_whole is not True
             if member is not None and is_another and member.started_by_ms is not None:
                 bounds.append(member.started_by_ms)
         is_stopped = member is not None and member.process in (Process.STOPPED, Process.ABSENT)

@@ -108,6 +108,14 @@ def standing(annotations: Mapping[str, str]) -> Wanted:
     )
 
 
+def asked(annotations: Mapping[str, str]) -> tuple[Wanted, str]:
+    """What is asked for; with a complaint where that cannot all be understood, and then only what stands holds."""
+    try:
+        return wanted(annotations), ""
+    except ManifestError as error:
+        return standing(annotations), str(error)
+
+
 def without(text: str, order: str) -> str:
     """An annotation of several orders once one is taken off it."""
     return ",".join(entry for entry in _entries(text) if entry != order)

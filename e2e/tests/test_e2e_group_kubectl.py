@@ -10,21 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gantry_cluster.api import Object
 from gantry_cluster.capabilities import Capability
-from gantry_cluster.cluster import Cluster
 from gantry_cluster.groups import Group
-from gantry_cluster.pods import Namespace
+from gantry_cluster.spaces import Spaces
+from gantry_cluster.specs import SMALL
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
 
-SPEC: Object = {
-    "slaves": 1,
-    "storage": {"size": "1Gi"},
-    "writeBuffer": {"segmentSize": "8Mi"},
-    "resources": {"limits": {"memory": "512Mi"}},
-    "topics": [{"name": "orders", "queues": 4}],
-}
 PLUGIN = Path(sys.executable).with_name("kubectl-gantry")
 COMMAND_SECONDS_MAX = 180.0
 
@@ -45,14 +37,12 @@ def document_of(group: Group, *words: str) -> dict[str, Any]:
     return found
 
 
-def test_a_person_looks_orders_and_packs(operated: Cluster, tmp_path: Path) -> None:
+def test_a_person_looks_orders_and_packs(spaces: Spaces, tmp_path: Path) -> None:
     """Every sidecar answers inside of its pod, the role goes where it is ordered, a fence stands until it is lifted."""
-    group = Group(Namespace(operated, "person").make(), "orders")
-    group.apply(SPEC)
-    group.wait_healthy()
+    group = spaces.group("person", SMALL)
 
     look = document_of(group, "status")
-    assert [(one["role"], one["fault"]) for one in look["members"]] == [("MASTER", None), ("SLAVE", None)]
+    assert [(one["role"], one["fault"]) for one in look["members"]] == [("master", None), ("slave", None)]
     assert look["left_out"] == [] and [one["is_fresh"] for one in look["ledgers"]] == [True]
     explained = document_of(group, "explain")
     assert (explained["source"], explained["outlook"][0]["winner"]) == ("sidecars", 2)

@@ -1,0 +1,20 @@
+"""A connection that nobody loses: whoever is cancelled while it is made closes it, and nobody else could."""
+
+from __future__ import annotations
+
+import asyncio
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connected(host: str, port: int) -> Streams:
+    """Both ends of our end."""
+    connecting = asyncio.ensure_future(asyncio.open_connection(host, port))
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        made = await asyncio.gather(connecting, return_exceptions=True)
+        for one in made:
+            if not isinstance(one, BaseException):
+                one[1].transport.abort()
+        raise

@@ -1,0 +1,268 @@
+"""A master whose process has ended is it again in the same epoch, if nothing was promised, taken or lost since."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantry_broker.app import Broker
+from gantry_broker.ha.role_record import RoleRecord
+from gantry_broker.ha.sealed_file import write_sealed
+from gantry_broker.ha.wholeness import WholeRecord
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.server.regaining import Remembered, why_not_regained
+from gantry_broker.settings import broker_settings
+from gantry_broker.testing.local import dialogue, local_conf, wait_until
+from gantry_status.orders import HaRole, OrderRefused
+
+EPOCH: Final = 3_000
+RIGHT: Final = Remembered(
+    role=HaRole.UNASSIGNED,
+    record=RoleRecord(EPOCH, is_master=True, electable=[2], acks_needed=1),
+    log_epoch=EPOCH,
+    promised_epoch=EPOCH,
+    is_whole=True,
+    acks_needed=1,
+)
+
+
+def remembered(**changes: Any) -> Remembered:
+    record = {name: changes.pop(name) for name in ("is_over", "is_master", "epoch") if name in changes}
+    fields = {name: getattr(RIGHT.record, name) for name in RIGHT.record.__struct_fields__}
+    return RIGHT._replace(record=RoleRecord(**(fields | record)), **changes)
+
+
+def test_a_master_that_was_killed_may_be_it_again() -> None:
+    """Nothing promised, nothing taken, nothing lost, the same acks: it is where it was."""
+    assert why_not_regained(RIGHT) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"role": HaRole.SLAVE}, "SLAVE"),
+        ({"epoch": 0}, "no role before"),
+        ({"is_over": True}, "taken"),
+        ({"promised_epoch": EPOCH + 1}, "promised since"),
+        ({"log_epoch": EPOCH - 1}, "ends in epoch"),
+        ({"is_whole": False}, "lack"),
+        ({"is_whole": None}, "lack"),
+        ({"acks_needed": 0}, "waited for 1 slaves"),
+        ({"acks_needed": 2}, "waited for 1 slaves"),
+    ],
+    ids=["role", "new", "taken", "promised", "unfinished", "lost", "unknown", "fewer-acks", "more-acks"],
+)
+def test_whoever_is_not_where_it_was_may_not(changes: dict[str, Any], why: str) -> None:
+    """Each of these alone is enough, and is said."""
+    assert why in why_not_regained(remembered(**changes))
+
+
+def test_a_record_of_an_older_version_gives_nothing_back() -> None:
+    """It does not say how many acks were needed then: an election may count on more than would be waited for."""
+    old = RoleRecord(EPOCH, is_master=True, electable=[2])
+
+    assert why_not_regained(RIGHT._replace(record=old, acks_needed=0)) != ""
+
+
+def test_a_slave_needs_no_whole_log_to_follow_again() -> None:
+    """What it lacks it gets; it acknowledges what it has."""
+    assert why_not_regained(remembered(is_master=False, is_whole=False, log_epoch=EPOCH - 1)) == ""
+    assert why_not_regained(remembered(is_master=False, is_over=True)) != ""
+
+
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3), st.sampled_from((True, False, None)), st.booleans())
+def test_nobody_comes_back_below_what_it_has_promised(
+    epoch: int, log_epoch: int, promised: int, is_whole: bool | None, is_over: bool
+) -> None:
+    """Whatever else is the case."""
+    known = remembered(epoch=epoch, log_epoch=log_epoch, promised_epoch=promised, is_whole=is_whole, is_over=is_over)
+
+    if not why_not_regained(known):
+        assert promised <= epoch == log_epoch and is_whole is True and not is_over
+
+
+# -- brokers -----------------------------------------------------------------------------------------------------------
+
+
+class Pair:
+    """A master, 1, and its slave, 2, whose roles are given by orders. Each can be killed and started again."""
+
+    def __init__(self, root: Path, role: str) -> None:
+        self.confs = {
+            number: local_conf(root / str(number), roleAtStart="UNASSIGNED", brokerRole=role, brokerId=str(number))
+            for number in (1, 2)
+        }
+        self.brokers: dict[int, Broker] = {}
+
+    async def start(self, number: int, **conf: str) -> Broker:
+        broker = Broker(broker_settings(self.confs[number] | conf), disk=RealDisk(), clock=SystemClock())
+        await broker.start()
+        self.brokers[number] = broker
+        return broker
+
+    async def begin(self) -> Broker:
+        master, slave = await self.start(1), await self.start(2)
+        await master.roles.promote(EPOCH, [2], False)
+        await slave.roles.follow(EPOCH, master.settings.ha_address)
+        await wait_until(lambda: len(master.replication.acks) == 1)
+        return master
+
+    async def killed(self, number: int, **conf: str) -> Broker:
+        """As after kill -9: its end leaves the mark of an unclean one. It is the same run of the machine."""
+        await self.brokers[number].close()
+        (Path(self.confs[number]["storePathRootDir"]) / "abort").touch()
+        return await self.start(number, **conf)
+
+
+@asynccontextmanager
+async def pair(root: Path, role: str = "SYNC_MASTER") -> AsyncIterator[Pair]:
+    one = Pair(root, role)
+    try:
+        yield one
+    finally:
+        for broker in one.brokers.values():
+            await broker.close()
+
+
+async def code_of_a_send(broker: Broker) -> int:
+    async with dialogue(broker) as peer:
+        return (await peer.send(b"x")).code
+
+
+@pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"], ids=["sync", "async"])
+async def test_a_killed_master_goes_on_in_its_epoch_with_all_that_it_had(tmp_path: Path, role: str) -> None:
+    """No epoch begins, the slave follows without any order, and what was acknowledged before is there."""
+    async with pair(tmp_path, role) as group:
+        master = await group.begin()
+        await wait_until(lambda: master.replication.may_acknowledge())
+        assert await code_of_a_send(master) == 0
+        end = master.store.wrote
+
+        again = await group.killed(1)
+        assert (await again.roles.status()).may_regain
+        assert (await again.roles.status()).role is HaRole.UNASSIGNED
+        word = await again.roles.regain(EPOCH)
+
+        assert (word.role, word.epoch, word.last_epoch, word.wrote) == (HaRole.MASTER, EPOCH, EPOCH, end)
+        assert word.is_regained and word.electable == [2]
+        await wait_until(lambda: len(again.replication.acks) == 1 and again.replication.may_acknowledge())
+        assert await code_of_a_send(again) == 0
+        assert (await again.roles.regain(EPOCH)).role is HaRole.MASTER, "an order may come twice"
+
+
+async def test_no_slave_no_acknowledgement_after_it_either(tmp_path: Path) -> None:
+    """A role that came back acknowledges by the same rules: a slave that has promised a newer epoch acks nothing."""
+    async with pair(tmp_path) as group:
+        await group.begin()
+        await group.brokers[2].roles.promise(EPOCH + 1_000, "another")
+
+        again = await group.killed(1)
+        await again.roles.regain(EPOCH)
+
+        assert await code_of_a_send(again) != 0
+
+
+@pytest.mark.parametrize("taken", ["fence", "withdraw", "promise"])
+async def test_what_was_taken_stays_so_when_the_process_ends(tmp_path: Path, taken: str) -> None:
+    """Fenced in its own epoch, withdrawn, or promised away: a start gives nothing of that back."""
+    async with pair(tmp_path) as group:
+        master = await group.begin()
+        match taken:
+            case "fence":
+                await master.roles.fence(EPOCH)
+            case "withdraw":
+                await master.roles.drain(10_000, withdraw=True)
+            case _:
+                await master.roles.promise(EPOCH + 1_000, "another")
+
+        again = await group.killed(1)
+
+        assert not (await again.roles.status()).may_regain
+        with pytest.raises(OrderRefused):
+            await again.roles.regain(EPOCH)
+        assert again.roles.role is HaRole.UNASSIGNED
+
+
+@pytest.mark.parametrize("taken", ["fence", "withdraw", "empty"])
+async def test_what_cannot_be_written_down_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    """A refused order has changed nothing: on a full disk the master goes on, and so its next process may, too."""
+    async with pair(tmp_path) as group:
+        master = await group.begin()
+        full = OSError(errno.ENOSPC, "no room")
+
+        def write(record: RoleRecord) -> None:
+            raise full
+
+        monkeypatch.setattr(master.roles.records, "write", write)
+        with pytest.raises(OrderRefused, match="no room"):
+            await (
+                master.roles.fence(EPOCH)
+                if taken == "fence"
+                else master.roles.drain(10_000, withdraw=taken == "withdraw", goes_on=taken == "empty")
+            )
+
+        assert master.roles.role is HaRole.MASTER and not master.roles.is_withdrawn
+        assert await code_of_a_send(master) == 0
+
+
+async def test_a_withdrawal_that_has_ended_is_forgotten(tmp_path: Path) -> None:
+    """A promotion in the same epoch opens it again, and so for its next process, too."""
+    async with pair(tmp_path) as group:
+        master = await group.begin()
+        await master.roles.drain(10_000, withdraw=True)
+        await master.roles.promote(EPOCH, [2], False)
+
+        again = await group.killed(1)
+
+        assert (await again.roles.regain(EPOCH)).role is HaRole.MASTER
+
+
+@pytest.mark.parametrize("is_chosen", [True, False], ids=["chosen", "not-chosen"])
+async def test_whoever_is_chosen_has_all_that_counts(tmp_path: Path, is_chosen: bool) -> None:
+    """It may lack something, and somebody makes it the master: from then on it is whole, and its role may come back."""
+    async with pair(tmp_path) as group:
+        await group.begin()
+        await group.brokers[1].close()
+        before = WholeRecord(is_whole=False, machine="another run", is_crash_safe=True)
+        write_sealed(RealDisk(), str(tmp_path / "1/whole.json"), before)
+        doubtful = await group.killed(1)
+        assert doubtful.roles.wholeness.is_whole is False
+
+        if is_chosen:
+            word = await doubtful.roles.promote(EPOCH + 1_000, [2], False)
+            assert word.is_whole is True
+
+        again = await group.killed(1)
+        assert again.roles.wholeness.is_whole is is_chosen
+        assert (await again.roles.status()).may_regain is is_chosen
+
+
+async def test_other_rules_of_acknowledging_are_another_reign(tmp_path: Path) -> None:
+    """Started again as an asynchronous master it would acknowledge what an election does not look for."""
+    async with pair(tmp_path) as group:
+        await group.begin()
+
+        again = await group.killed(1, brokerRole="ASYNC_MASTER")
+
+        with pytest.raises(OrderRefused, match="waited for 1 slaves"):
+            await again.roles.regain(EPOCH)
+
+
+async def test_a_slave_and_another_epoch_are_refused(tmp_path: Path) -> None:
+    """Only the master of the very epoch comes back to it."""
+    async with pair(tmp_path) as group:
+        await group.begin()
+        slave, master = await group.killed(2), await group.killed(1)
+
+        for broker, epoch in ((slave, EPOCH), (master, EPOCH + 1), (master, EPOCH - 1)):
+            with pytest.raises(OrderRefused, match="was not the master"):
+                await broker.roles.regain(epoch)

@@ -1,0 +1,133 @@
+"""Sidecars asked from outside of a cluster: what the operator asks comes to the pod that has the address now.
+
+`kubectl` is a small program here that says what kubectl says, and carries bytes as it does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiohttp import web
+from gantry_cluster.cluster import Cluster
+from gantry_cluster.forwards import ForwardedSidecars
+from gantry_cluster.pods import Namespace
+
+from gantry_operator.errors import SidecarSilent
+from gantry_operator.sidecars import Peer
+from gantry_spec import actions as act
+
+KUBECTL = """\
+#!{python}
+import asyncio, pathlib, sys
+
+pod = next(word for word in sys.argv if word.startswith("pod/"))
+ports = pathlib.Path(__file__).parent / pod.replace("/", "-")
+if not ports.exists():
+    sys.exit("error: unable to forward port because pod is not running")
+
+async def carry(reader, writer):
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
+
+async def met(reader, writer):
+    try:
+        other = await asyncio.open_connection("127.0.0.1", int(ports.read_text()))
+    except OSError:
+        sys.exit("error: lost connection to pod")
+    print("Handling connection for", sys.argv[-1][1:], flush=True)
+    await asyncio.gather(carry(reader, other[1]), carry(other[0], writer), return_exceptions=True)
+
+async def main():
+    server = await asyncio.start_server(met, "127.0.0.1", 0)
+    print(f"Forwarding from 127.0.0.1:{{server.sockets[0].getsockname()[1]}} -> {{sys.argv[-1][1:]}}", flush=True)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+ADDRESS = "10.244.1.7"
+PEER = Peer(ADDRESS, 8080, "a-token-of-the-group")
+
+
+class Scene:
+    """A namespace whose pods are web servers of this test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pods: list[dict[str, Any]] = []
+        self.heard: list[tuple[str, str, str]] = []
+        """Pod, path and who asks."""
+
+        kubectl = folder / "kubectl"
+        kubectl.write_text(KUBECTL.format(python=sys.executable))
+        kubectl.chmod(0o755)
+        api = SimpleNamespace(items=lambda path: self.pods)
+        known = SimpleNamespace(api=api, programs={"kubectl": kubectl}, folder=SimpleNamespace(kubeconfig=folder / "k"))
+        self.space = Namespace(cast(Cluster, known), "runner")
+
+    @asynccontextmanager
+    async def pod(self, name: str, phase: str = "Running") -> AsyncIterator[None]:
+        """One at the address, while this is entered."""
+
+        async def answer(request: web.Request) -> web.Response:
+            self.heard.append((name, request.path, request.headers["Authorization"]))
+            return web.json_response({"role": "MASTER", "epoch": 1, "pod": name})
+
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        (self.folder / f"pod-{name}").write_text(str(runner.addresses[0][1]))
+        self.pods.append({"metadata": {"name": name}, "status": {"phase": phase, "podIP": ADDRESS}})
+        try:
+            yield
+        finally:
+            self.pods = [pod for pod in self.pods if pod["metadata"]["name"] != name]
+            await runner.cleanup()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+async def test_what_is_asked_comes_to_the_pod_with_the_address(scene: Scene) -> None:
+    """Looks and orders, with the group's token; a pod that has ended there is not meant."""
+    scene.pods.append({"metadata": {"name": "ended"}, "status": {"phase": "Succeeded", "podIP": ADDRESS}})
+    async with scene.pod("orders-0-master-0"), ForwardedSidecars(scene.space) as sidecars:
+        said = await sidecars.status(PEER)
+        await sidecars.order(PEER, act.Promise(shard=0, member=1, epoch=2))
+
+    assert said["pod"] == "orders-0-master-0"
+    assert [path for _, path, _ in scene.heard] == ["/v1/role/now", "/v1/role/promise"]
+    assert {token for _, _, token in scene.heard} == {f"Bearer {PEER.token}"}
+
+
+async def test_the_next_pod_with_the_address_is_found(scene: Scene) -> None:
+    """The way to one that is gone is given up with the first question that nobody answers."""
+    async with ForwardedSidecars(scene.space) as sidecars:
+        async with scene.pod("first"):
+            assert (await sidecars.status(PEER))["pod"] == "first"
+        with pytest.raises(SidecarSilent):
+            await sidecars.status(PEER)
+        async with scene.pod("second"):
+            assert (await sidecars.status(PEER))["pod"] == "second"
+        (scene.folder / "pod-first").unlink()
+
+
+async def test_where_no_pod_is_nobody_answers(scene: Scene) -> None:
+    """An address that is nobody's, and a pod to which kubectl finds no way, are silent, and no way is left open."""
+    async with ForwardedSidecars(scene.space) as sidecars:
+        with pytest.raises(SidecarSilent, match=r"10\.244\.1\.7 is the address of \[\]"):
+            await sidecars.status(PEER)
+        scene.pods.append({"metadata": {"name": "unborn"}, "status": {"phase": "Running", "podIP": ADDRESS}})
+        with pytest.raises(SidecarSilent, match="pod is not running"):
+            await sidecars.status(PEER)
+        assert sidecars._forwards == {}

@@ -1,0 +1,115 @@
+"""Two operators, of which one acts: either may go, and both may become others, while clients of groups go on."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from gantry_cluster.api import Object
+from gantry_cluster.capabilities import Capability
+from gantry_cluster.cluster import Cluster
+from gantry_cluster.commands import wait_until
+from gantry_cluster.errors import ApiRefused
+from gantry_cluster.faults import kill_container
+from gantry_cluster.group_faults import NOTICED_SECONDS_MAX, OPERATOR_CONTAINER, leader
+from gantry_cluster.group_life import runs
+from gantry_cluster.groups import CHART, OPERATOR, SYSTEM, Group
+from gantry_cluster.image_names import parse_name
+from gantry_cluster.pods import Namespace
+from gantry_cluster.spaces import Spaces
+from gantry_cluster.specs import SMALL
+from gantry_cluster.trial import under_load
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster_can(Capability.RUN_GROUPS)]
+
+REPLICAS = 2
+NEXT = "next"
+UPGRADE_SECONDS_MAX = 5.0
+"""Of clients, while both operators become others, twice, and a role is moved by each."""
+GIVEN_BACK_SECONDS_MAX = 15.0
+"""From the deletion of the operator that acts, until the other one has moved a role."""
+KILLED_SECONDS_MAX = 60.0
+"""Of clients, where a master's pod goes together with the operator that acts, whose Lease has to run out first."""
+
+
+def operators(cluster: Cluster) -> list[Object]:
+    """Their pods, but those on their way out."""
+    label = f"app.kubernetes.io%2Fname%3D{OPERATOR}"
+    found = cluster.api.items(f"/api/v1/namespaces/{SYSTEM}/pods?labelSelector={label}")
+    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+
+def acting(cluster: Cluster) -> str:
+    """The pod of the operator that acts now, if there is one that says so."""
+    try:
+        return leader(cluster)
+    except (ApiRefused, KeyError):
+        return ""
+
+
+def wait_acting(cluster: Cluster, image: str) -> None:
+    """Until only operators of this image are there, and one of them acts."""
+
+    def is_so() -> bool:
+        pods = {pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"] for pod in operators(cluster)}
+        return len(pods) == REPLICAS and set(pods.values()) == {image} and acting(cluster) in pods
+
+    wait_until(f"operators of {image}", is_so, NOTICED_SECONDS_MAX)
+
+
+def promote(group: Group, name: str) -> float:
+    """Have the role move, which nobody but an operator that acts does; how long that took."""
+    [before], started = group.masters(), time.monotonic()
+    group.annotate("gantry.dev/promote", f"0@{name}")
+    wait_until("another master", lambda: group.masters() not in ([before], ["-"], [""]), NOTICED_SECONDS_MAX)
+    return time.monotonic() - started
+
+
+@pytest.mark.cluster_can(Capability.GIVE_IMAGES)
+def test_operators_are_upgraded_and_taken_back_while_clients_go_on(spaces: Spaces, operated: Cluster) -> None:
+    """`helm upgrade` to another tag, and `helm rollback`: no pod of a group is touched, and each does its work."""
+    [old] = {pod["spec"]["containers"][0]["image"] for pod in operators(operated)}
+    new = f"{parse_name(old)[0]}:{NEXT}"
+    operated.name_image(old, new)
+    group = spaces.group("upgraded", SMALL)
+    before = runs(group)
+    words = ("--namespace", SYSTEM, "--wait", "--timeout", "110s")
+
+    def upgrade() -> None:
+        try:
+            operated.helm("upgrade", OPERATOR, CHART, "--reuse-values", "--set-string", f"image.tag={NEXT}", *words)
+            wait_acting(operated, new)
+            print(f"a role moved by the new operator in {promote(group, 'upgraded'):.1f} s")
+            group.wait_healthy()
+        finally:
+            operated.helm("rollback", OPERATOR, *words)
+        wait_acting(operated, old)
+        print(f"a role moved by the old operator in {promote(group, 'back'):.1f} s")
+
+    under_load(group, "operators upgraded", upgrade).demand(UPGRADE_SECONDS_MAX)
+    assert runs(group) == before, "no pod was made anew, and no container started again"
+
+
+@pytest.mark.cluster_can(Capability.ENTER_CONTAINERS)
+def test_either_operator_may_go(spaces: Spaces, operated: Cluster) -> None:
+    """The one that acts is deleted, and gives its Lease back; then one is killed, and its Lease runs out."""
+    group = spaces.group("either", SMALL)
+    system = Namespace(operated, SYSTEM)
+
+    def lose_both() -> None:
+        first, started = leader(operated), time.monotonic()
+        operated.kubectl("delete", "pod", first, f"--namespace={SYSTEM}", "--wait=false")
+        promote(group, "other")
+        took = time.monotonic() - started
+        print(f"RESULT another operator has moved a role {took:.1f} s after the deletion of the one that acted")
+        assert took <= GIVEN_BACK_SECONDS_MAX
+        group.wait_healthy()
+        [master], second = group.masters(), leader(operated)
+        assert second != first
+        kill_container(system, second, OPERATOR_CONTAINER)
+        group.replace_pod(master)  # stopped in order, it has its role again from its sidecar, whoever decides
+        group.wait_healthy()
+        print(f"a role moved in {promote(group, 'last'):.1f} s; {second} acted, and {acting(operated)} does now")
+
+    under_load(group, "either operator gone", lose_both).demand(KILLED_SECONDS_MAX)
+    wait_until("both operators", lambda: len(operators(operated)) == REPLICAS, NOTICED_SECONDS_MAX)

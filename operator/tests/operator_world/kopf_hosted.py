@@ -1,0 +1,165 @@
+"""The whole operator inside of `kopf run`, in a thread of the test: Kopf's own runner begins it and stops it.
+
+    Kopf begins     the operator wins its Lease, lists everything, and only then are there handlers to watch for
+    Kopf watches    and tells the operator's groups
+    Kopf ends       the operator ends in order, with its Lease given back
+
+It is the operator that a pod runs, with its options, its Lease and its rights; only who has Kopf watch is turned
+around, and losing the Lease ends the operator instead of the process, which is the test's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, Final, final
+
+import kopf
+from kopf.testing import KopfRunner
+
+from gantry_operator.connection import connection_of
+from gantry_operator.groups import Groups
+from gantry_operator.handlers import fill, settings_of
+from gantry_operator.kubernetes_api import configuration
+from gantry_operator.logs import JsonFormatter
+from gantry_operator.process import Around, Operator
+from gantry_operator.settings import OperatorSettings
+from gantry_operator.sidecars import HttpSidecars, Sidecars
+
+END_S_MAX: Final = 30.0
+BEGIN_S_MAX: Final = 60.0
+
+
+@final
+class Hosted:
+    """One operator, and the registry by which Kopf begins and ends it. Owned by the loop of Kopf's thread."""
+
+    def __init__(
+        self,
+        settings: OperatorSettings,
+        sidecars: Callable[[], AbstractAsyncContextManager[Sidecars]] = HttpSidecars,
+    ) -> None:
+        self.registry: Final = kopf.OperatorRegistry()
+        self.operator: Final = Operator(settings, Around(watch=self._watch, sidecars=sidecars, on_lost=self._lost))
+        self.is_lost = False
+        self._settings: Final = settings
+        self._began: Final = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        kopf.on.startup(registry=self.registry, id="begin")(self._begin)
+        kopf.on.cleanup(registry=self.registry, id="end")(self._end)
+
+    async def _begin(self, **_: Any) -> None:
+        """Until it leads and knows everything; then Kopf looks what is to be watched."""
+        running = self._running = asyncio.create_task(self.operator.run(), name="gantry-operator")
+        began = asyncio.create_task(self._began.wait())
+        try:
+            await asyncio.wait([running, began], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.operator.stop()
+            raise
+        finally:
+            began.cancel()
+        if running.done():
+            raise kopf.PermanentError("the operator has ended before it began") from running.exception()
+
+    async def _watch(self, groups: Groups, stopped: asyncio.Event) -> None:
+        settings = self._settings
+        fill(self.registry, groups, lambda: connection_of(configuration(settings.kubeconfig, settings.context)))
+        self._began.set()
+        await stopped.wait()
+
+    async def _end(self, **_: Any) -> None:
+        """What it raised is what Kopf ends with."""
+        self.operator.stop()
+        if self._running is not None:
+            await self._running
+
+    def _lost(self) -> None:
+        self.is_lost = True
+        self.operator.stop()
+
+
+@final
+class Run:
+    """One `kopf run`; what Kopf and the operator have said and done."""
+
+    def __init__(self, hosted: Hosted, runner: KopfRunner) -> None:
+        self.hosted: Final = hosted
+        self.runner: Final = runner
+        self.lines: Final[list[dict[str, Any]]] = []
+        """What the operator has logged."""
+
+    def said(self, message: str) -> list[dict[str, Any]]:
+        """Its lines of one message."""
+        return [line for line in self.lines if line["message"] == message]
+
+    def wait_said(self, message: str, seconds: float = BEGIN_S_MAX) -> None:
+        """Until it has."""
+        deadline = time.monotonic() + seconds
+        while not self.said(message):
+            assert not self.runner.future.done(), self.runner.output[-3000:]
+            assert time.monotonic() < deadline, (message, self.lines[-20:])
+            time.sleep(0.02)
+
+    def demand_order(self) -> None:
+        """It has ended as it should: by itself, with its Lease given back, and without a bug from beginning to end."""
+        assert self.runner.exit_code == 0, self.runner.output[-3000:]
+        assert self.runner.future.result().exception is None
+        assert not self.hosted.is_lost
+        assert "Traceback" not in self.runner.output, self.runner.output[-6000:]
+        bad = [line for line in self.lines if line["level"] in ("error", "critical")]
+        assert bad == []
+        assert self.said("the leader's Lease is given back")
+
+
+@final
+class _Lines(logging.Handler):
+    """Keeps what is logged, as it stands in the log of a pod."""
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self._lines: Final = lines
+        self.setFormatter(JsonFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(json.loads(self.format(record)))
+
+
+@contextmanager
+def kopf_runs(
+    settings: OperatorSettings,
+    sidecars: Callable[[], AbstractAsyncContextManager[Sidecars]] = HttpSidecars,
+) -> Iterator[Run]:
+    """`kopf run` while this is entered, with the operator leading. What is printed meanwhile is in Kopf's output."""
+    hosted = Hosted(settings, sidecars)
+    spaces = [word for name in settings.namespaces for word in ("--namespace", name)] or ["--all-namespaces"]
+    words = ["run", "--standalone", *spaces]
+    runner = KopfRunner(words, registry=hosted.registry, settings=settings_of(), timeout=END_S_MAX)
+    run = Run(hosted, runner)
+    handler = _Lines(run.lines)
+    ours = logging.getLogger("gantry_operator")
+    with _logging_as_it_was():
+        ours.addHandler(handler)
+        try:
+            with runner:
+                run.wait_said("this operator leads")
+                yield run
+        finally:
+            ours.removeHandler(handler)
+
+
+@contextmanager
+def _logging_as_it_was() -> Iterator[None]:
+    """Kopf's command configures the logging of the whole process."""
+    root, loop = logging.getLogger(), logging.getLogger("asyncio")
+    before = root.handlers[:], root.level, loop.handlers[:], loop.propagate
+    try:
+        yield
+    finally:
+        root.handlers[:], loop.handlers[:] = before[0], before[2]
+        root.setLevel(before[1])
+        loop.propagate = before[3]

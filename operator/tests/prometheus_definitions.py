@@ -1,0 +1,32 @@
+"""The definitions of Prometheus' operator, as its project publishes them, fetched when a test wants them.
+
+A Go module is how they come by a pinned version and a checksum: `go.mod` names it, `go.sum` says what it must be, and
+Go keeps it. None of their text is here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+PINS: Final = Path(__file__).resolve().parent / "prometheus"
+MODULE: Final = "github.com/prometheus-operator/prometheus-operator"
+KINDS: Final = ("podmonitors", "prometheusrules")
+FETCH_S_MAX: Final = 300.0
+
+
+def definitions() -> list[dict[str, Any]]:
+    """Of the kinds that we make. Raises CalledProcessError where there is no network and Go has not kept them."""
+    version = re.search(rf"{re.escape(MODULE)} (v\S+)", (PINS / "go.mod").read_text())
+    assert version is not None, "go.mod pins it"
+    words = ("go", "-C", str(PINS), "mod", "download", "-json", f"{MODULE}@{version[1]}")
+    environment = os.environ | {"GOFLAGS": "-mod=readonly"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=FETCH_S_MAX)
+    folder = Path(json.loads(done.stdout)["Dir"]) / "example" / "prometheus-operator-crd"
+    return [yaml.safe_load((folder / f"monitoring.coreos.com_{kind}.yaml").read_text()) for kind in KINDS]

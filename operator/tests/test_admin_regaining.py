@@ -1,0 +1,328 @@
+"""A master and a slave as processes, a sidecar each, and an API server that says nothing: kill -9, and it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from admin_scene import BrokerChild, SidecarChild, broker_beside, sidecar_beside, wait_for
+from fake_api_server import NAME, TOKEN, FakeApiServer, api_server, record_with
+
+from gantry_admin.__main__ import parsed, settings_of
+from gantry_admin.errors import Problem, SettingsError
+from gantry_admin.lease_keeper import KeptLease, LeaseUnavailable
+from gantry_admin.link import Check
+from gantry_admin.peer_roles import PeerRoles
+from gantry_admin.peers import Peers
+from gantry_admin.regaining import RoleRegaining
+from gantry_admin.settings import PeerSettings
+from gantry_broker.testing.local import Dialogue
+from gantry_broker.testing.ports import free_ports
+from gantry_remoting import RemotingError
+from gantry_spec.observed import Report, Role
+from gantry_status.order_client import order_once
+from gantry_status.orders import (
+    AnyOrder,
+    AskPromise,
+    AskStatus,
+    Fence,
+    Follow,
+    HaRole,
+    HaStatus,
+    Promised,
+    Promote,
+    Regain,
+)
+
+EPOCH: Final = 3_000
+MASTER: Final = 1
+SLAVE: Final = 2
+
+
+class Shard:
+    """Two brokers without roles of their own, and who stands beside them. Brokers can be killed and started again."""
+
+    def __init__(self, folder: Path, server: FakeApiServer, role: str, stack: ExitStack) -> None:
+        self._stack: Final = stack
+        ports = free_ports(8)
+        self._confs = {
+            number: {
+                "roleAtStart": "UNASSIGNED", "brokerRole": role, "brokerId": str(number),
+                "listenPort": str(ports[number]), "fastListenPort": str(ports[number + 2]),
+                "haListenPort": str(ports[number + 4]),
+            }
+            for number in (MASTER, SLAVE)
+        }  # fmt: skip
+        self._stores = {number: folder / str(number) for number in (MASTER, SLAVE)}
+        self.brokers: dict[int, BrokerChild] = {}
+        for number in (MASTER, SLAVE):
+            self.start(number)
+        self.order(MASTER, Promote(epoch=EPOCH, electable=[SLAVE]))
+        self.order(SLAVE, Follow(epoch=EPOCH, master=self.brokers[MASTER].replication))
+        token = folder / "token"
+        token.write_text(TOKEN)
+        lease = ["--lease", NAME, "--lease-server", server.url, "--lease-token-file", str(token), "--regain"]
+        addresses = {MASTER: f"127.0.0.1:{ports[0]}", SLAVE: f"127.0.0.1:{ports[7]}"}
+        self.sidecars: dict[int, SidecarChild] = {}
+        for number, other in ((MASTER, SLAVE), (SLAVE, MASTER)):
+            about = ["--open-reads", "--log-listen", "127.0.0.1:0", "--peer", f"http://{addresses[other]}", *lease]
+            self.sidecars[number] = stack.enter_context(
+                sidecar_beside(self._stores[number], *about, listen=addresses[number])
+            )
+
+    def start(self, number: int) -> None:
+        self.brokers[number] = self._stack.enter_context(broker_beside(self._stores[number], **self._confs[number]))
+
+    def kill(self, *numbers: int) -> None:
+        for number in numbers:
+            self.brokers[number].child.send(signal.SIGKILL)
+            self.brokers[number].child.process.wait(30)
+
+    def order(self, number: int, order: AnyOrder) -> None:
+        order_once(str(self.brokers[number].control), order)
+
+    def word(self, number: int) -> HaStatus:
+        answer = order_once(str(self.brokers[number].control), AskStatus())
+        assert isinstance(answer, HaStatus), "a status is answered with a status"
+        return answer
+
+    def reason(self, number: int) -> str:
+        return str(self.sidecars[number].get("/v1/status").json()["regaining"])
+
+    def acknowledges(self) -> bool:
+        """Whether a send to the master is answered 0."""
+
+        async def send() -> int:
+            dialogue = await Dialogue.open(self.brokers[MASTER].address)
+            try:
+                return (await dialogue.send(b"x")).code
+            finally:
+                await dialogue.close()
+
+        try:
+            return asyncio.run(send()) == 0
+        except (OSError, RemotingError):
+            return False
+
+
+@contextmanager
+def shard(folder: Path, role: str = "SYNC_MASTER", *, is_silent: bool = True) -> Iterator[tuple[Shard, FakeApiServer]]:
+    with api_server() as server, ExitStack() as stack:
+        server.is_silent = is_silent
+        one = Shard(folder, server, role, stack)
+        wait_for(one.acknowledges, "sends are acknowledged")
+        yield one, server
+
+
+@pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"], ids=["sync", "async"])
+def test_a_master_that_is_killed_goes_on_though_nobody_decides(tmp_path: Path, role: str) -> None:
+    """kill -9 of its process, no Lease to be had: it is the master of the same epoch, and acknowledges again."""
+    with shard(tmp_path, role) as (group, _):
+        end = group.word(MASTER).wrote
+
+        group.kill(MASTER)
+        group.start(MASTER)
+
+        wait_for(group.acknowledges, "sends are acknowledged again")
+        word = group.word(MASTER)
+        assert (word.role, word.epoch, word.last_epoch, word.is_regained) == (HaRole.MASTER, EPOCH, EPOCH, True)
+        assert word.wrote > end
+        assert group.word(SLAVE).epoch == EPOCH
+
+
+def test_both_killed_go_on_as_what_they_were(tmp_path: Path) -> None:
+    """The slave that has no role either is in the epoch all the same; then it follows again."""
+    with shard(tmp_path) as (group, _):
+        group.kill(MASTER, SLAVE)
+        group.start(SLAVE)
+        group.start(MASTER)
+
+        wait_for(group.acknowledges, "sends are acknowledged again")
+        assert (group.word(MASTER).epoch, group.word(SLAVE).role) == (EPOCH, HaRole.SLAVE)
+
+
+def test_a_slave_that_has_promised_a_newer_epoch_keeps_its_master_down(tmp_path: Path) -> None:
+    """The twin: somebody may be promoting it just now."""
+    with shard(tmp_path) as (group, _):
+        group.kill(MASTER)
+        group.order(SLAVE, AskPromise(epoch=EPOCH + 1_000, to="another"))
+        group.start(MASTER)
+
+        wait_for(lambda: "know a newer epoch" in group.reason(MASTER), "its sidecar says why")
+        assert group.word(MASTER).role is HaRole.UNASSIGNED
+        assert not group.acknowledges()
+
+
+def test_without_its_slave_and_without_the_lease_it_waits(tmp_path: Path) -> None:
+    """Nobody is left who could object; when the slave is there again, it goes on."""
+    with shard(tmp_path) as (group, _):
+        group.kill(MASTER, SLAVE)
+        group.start(MASTER)
+
+        wait_for(lambda: "must answer" in group.reason(MASTER), "its sidecar says why")
+        assert group.word(MASTER).role is HaRole.UNASSIGNED
+        group.start(SLAVE)
+        wait_for(group.acknowledges, "sends are acknowledged again")
+
+
+def test_one_that_was_fenced_stays_so(tmp_path: Path) -> None:
+    """What somebody has taken, no start gives back; and nothing is asked for it."""
+    with shard(tmp_path) as (group, _):
+        group.order(MASTER, Fence(epoch=EPOCH))
+        group.kill(MASTER)
+        group.start(MASTER)
+        wait_for(lambda: said(group)["role"] == "unassigned", "its sidecar has heard of it")
+
+        assert not group.word(MASTER).may_regain
+        assert group.reason(MASTER) == "None"
+
+
+def said(group: Shard) -> dict[str, object]:
+    found: dict[str, object] = group.sidecars[MASTER].get("/v1/status").json()["said"]
+    return found
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["named", "another"])
+def test_where_the_lease_can_be_read_it_says_who_is_the_master(tmp_path: Path, is_named: bool) -> None:
+    """It is enough, and nothing is without it."""
+    with shard(tmp_path, is_silent=False) as (group, server):
+        word = group.word(MASTER)
+        named = record_with(EPOCH, MASTER if is_named else SLAVE, word.identity, electable=SLAVE, acks_needed=1)
+        server.put(named)
+        group.kill(MASTER)
+        group.start(MASTER)
+
+        if is_named:
+            wait_for(group.acknowledges, "sends are acknowledged again")
+            assert group.word(MASTER).epoch == EPOCH
+        else:
+            wait_for(lambda: "the Lease names member 2" in group.reason(MASTER), "its sidecar says why")
+            assert group.word(MASTER).role is HaRole.UNASSIGNED
+
+
+# -- one of them alone -------------------------------------------------------------------------------------------------
+
+OWN: Final = HaStatus(
+    role=HaRole.UNASSIGNED, epoch=EPOCH, promised_epoch=EPOCH, broker_id=MASTER, identity="store-1",
+    cluster="shop", broker_name="orders-0", wrote=5_000, last_epoch=EPOCH, electable=[SLAVE], acks_needed=1,
+    master_id=MASTER, may_regain=True,
+)  # fmt: skip
+PEER: Final = Report(
+    asked_ms=0, answered_ms=0, role=Role.SLAVE, epoch=EPOCH, promised_epoch=EPOCH, last_epoch=EPOCH, wrote=5_000,
+    identity="store-2", master_id=MASTER,
+)  # fmt: skip
+
+
+class Keeper:
+    """Has this Lease, or none."""
+
+    def __init__(self, kept: KeptLease | None) -> None:
+        self.kept = kept
+        self.reads = 0
+
+    async def read(self, *, timeout_s: float) -> KeptLease:
+        self.reads += 1
+        if self.kept is None:
+            raise LeaseUnavailable("it is away")
+        return self.kept
+
+    async def renew(self, kept: KeptLease, holder: str, *, timeout_s: float) -> KeptLease:
+        raise AssertionError("nothing is renewed here")
+
+
+class Beside:
+    """A sidecar's part, with a broker that says what it is told to."""
+
+    def __init__(self, kept: KeptLease | None, *, patience_s: float = 0.0, word: HaStatus = OWN) -> None:
+        self.word: HaStatus = word
+        self.then: HaStatus | None = None
+        """What it says when the order comes, if that is something else."""
+        self.ordered: list[AnyOrder] = []
+        self.keeper = Keeper(kept)
+        self.part = RoleRegaining(self.keeper, self, lambda: self.word, self.order, patience_s=patience_s)
+
+    async def now(self, own: HaStatus) -> dict[int, Report]:
+        return {SLAVE: PEER}
+
+    async def order(self, order: AnyOrder, *, timeout_s: float, check: Check | None = None) -> HaStatus | Promised:
+        if check is not None:
+            check(self.then or self.word)
+        if not isinstance(order, AskStatus):
+            self.ordered.append(order)
+        return self.word
+
+
+def lease() -> KeptLease:
+    return KeptLease(record=record_with(EPOCH, MASTER, "store-1", electable=SLAVE, acks_needed=1), revision="1")
+
+
+async def test_whoever_decides_comes_first_where_the_lease_can_be_read() -> None:
+    """With patience nothing is ordered yet; without the Lease there is nobody to wait for."""
+    patient, alone = Beside(lease(), patience_s=60.0), Beside(None, patience_s=60.0)
+
+    await patient.part.step()
+    await alone.part.step()
+
+    assert patient.ordered == [] and patient.part.reason == "whoever decides comes first"
+    assert alone.ordered == [Regain(epoch=EPOCH)]
+
+
+async def test_nobody_is_asked_for_a_broker_that_has_a_role_or_may_not_have_its_own() -> None:
+    """Then this part of a sidecar costs nothing."""
+    for word in (HaStatus(role=HaRole.MASTER, may_regain=True), HaStatus(role=HaRole.UNASSIGNED)):
+        beside = Beside(None, word=word)
+        await beside.part.step()
+        assert beside.ordered == [] and beside.keeper.reads == 0
+
+
+async def test_an_order_is_for_the_process_that_was_judged() -> None:
+    """One that has promised something since gets none, and the twin that does not look would give it."""
+    beside = Beside(None)
+    beside.then = HaStatus(role=HaRole.UNASSIGNED, epoch=EPOCH, promised_epoch=EPOCH + 1_000, identity="store-1")
+
+    await beside.part.step()
+
+    assert beside.ordered == [] and "not where it was" in beside.part.reason
+    beside.then = None
+    await beside.part.step()
+    assert beside.ordered == [Regain(epoch=EPOCH)]
+
+
+async def test_who_does_not_answer_as_a_broker_of_the_shard_has_said_nothing() -> None:
+    """Nobody listens there; that is no word."""
+    [port] = free_ports(1)
+    peers = Peers(PeerSettings(urls=(f"http://127.0.0.1:{port}",)), lambda: "")
+
+    assert await PeerRoles(peers).now(OWN) == {}
+
+
+def test_it_is_an_option_of_the_lease() -> None:
+    """By default no role comes back by itself, so a supervisor's sidecars give none; and alone it is refused."""
+    about = ["--page", "p", "--control", "c", "--store", "s"]
+    options, _ = parsed([*about, "--lease", NAME])
+    found = settings_of(options).lease
+    assert found is not None and not found.regains
+    options, _ = parsed([*about, "--lease", NAME, "--regain"])
+    found = settings_of(options).lease
+    assert found is not None and found.regains
+    options, _ = parsed([*about, "--regain"])
+    with pytest.raises(SettingsError, match="--regain needs --lease"):
+        settings_of(options)
+
+
+def test_a_problem_is_said(tmp_path: Path) -> None:
+    """A broker that refuses is no reason to stop looking."""
+    beside = Beside(None)
+
+    async def refuse(order: AnyOrder, *, timeout_s: float, check: Check | None = None) -> HaStatus | Promised:
+        raise Problem(409, "no")
+
+    part = RoleRegaining(beside.keeper, beside, lambda: OWN, refuse, patience_s=0)
+    asyncio.run(part.step())
+
+    assert part.reason == "the broker did not take it: no"

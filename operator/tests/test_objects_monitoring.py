@@ -1,0 +1,105 @@
+"""What is made for Prometheus' operator, judged by that operator's own definitions at a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from api_server import ApiServer, api_server
+from charts_scene import MONITORING, OPERATOR, ROOT, documents
+from objects_scene import EVERYTHING, group, rendered
+from operator_world.kopf_hosted import kopf_runs
+from prometheus_definitions import definitions
+from test_crd_api_server import path_of
+from test_operator_rights import SYSTEM, wait_for
+
+from gantry_operator.objects.base import Object
+from gantry_operator.settings import OperatorSettings
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_go, pytest.mark.needs_api_server]
+
+KINDS = ("PodMonitor", "PrometheusRule")
+MADE = "/apis/monitoring.coreos.com/v1/namespaces/shop"
+GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """With their definitions and ours, the rights of our operator, and a namespace."""
+    with api_server(tmp_path_factory.mktemp("api")) as made:
+        found = [*definitions(), yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())]
+        found += [one for one in yaml.safe_load_all((ROOT / "manifests/operator.yaml").read_text()) if one]
+        found.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+        for document in found:
+            status, answer = made.apply(path_of(document), document)
+            assert status in (200, 201), answer
+        for path in (f"{MADE}/podmonitors", f"{MADE}/prometheusrules", GROUPS):
+            wait_for(path, lambda path=path: made.ask("GET", path)[0] == 200)  # type: ignore[misc]
+        yield made
+
+
+def judged(server: ApiServer, document: Object) -> tuple[int, Any]:
+    """A field that the definition has not got is refused here, and not merely dropped."""
+    path = f"{path_of(document)}?fieldManager=test&force=true&dryRun=All&fieldValidation=Strict"
+    return server.ask("PATCH", path, document, "application/apply-patch+yaml")
+
+
+def of_groups(spec: dict[str, Any]) -> list[Object]:
+    return [one for one in rendered(group(**spec)) if one["kind"] in KINDS]
+
+
+@pytest.mark.parametrize("spec", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_their_definitions_take_what_a_group_has(server: ApiServer, spec: dict[str, Any]) -> None:
+    """Each field is one of theirs, and says what it may."""
+    made = of_groups(spec)
+
+    assert [one["kind"] for one in made] == list(KINDS)
+    for document in made:
+        status, answer = judged(server, document)
+        assert status in (200, 201), answer
+
+
+@pytest.mark.needs_helm
+def test_their_definitions_take_what_the_operators_chart_has(server: ApiServer) -> None:
+    """The same for its own monitor and alerts."""
+    made = [one for one in documents(OPERATOR, *MONITORING) if one["kind"] in KINDS]
+
+    assert [one["kind"] for one in made] == list(KINDS)
+    for document in made:
+        status, answer = judged(server, document)
+        assert status in (200, 201), answer
+
+
+def test_their_definitions_refuse_what_is_not_theirs(server: ApiServer) -> None:
+    """The twin: a field that is misspelled, a duration that is none, and a rule without an expression."""
+    monitor, rules = of_groups({})
+    monitor["spec"]["podMetricsEndpoint"] = monitor["spec"].pop("podMetricsEndpoints")
+    status, answer = judged(server, monitor)
+    assert status >= 400 and "podMetricsEndpoint" in answer["message"], answer
+
+    monitor, _ = of_groups({})
+    monitor["spec"]["podMetricsEndpoints"][0]["interval"] = "soon"
+    assert judged(server, monitor)[0] == 422
+
+    del rules["spec"]["groups"][0]["rules"][0]["expr"]
+    assert judged(server, rules)[0] == 422
+
+
+def test_the_operator_makes_them_where_the_cluster_knows_them(server: ApiServer, tmp_path: Path) -> None:
+    """With the rights of its chart, and owned by the group."""
+    kubeconfig = server.kubeconfig(tmp_path, SYSTEM, "gantry-operator")
+    settings = OperatorSettings(
+        image="gantry:test", namespaces=("shop",), namespace=SYSTEM, kubeconfig=str(kubeconfig), listen="127.0.0.1:0"
+    )
+    head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "orders"}}
+    with kopf_runs(settings) as run:
+        assert server.ask("POST", GROUPS, head | {"spec": {}})[0] == 201
+        for plural in ("podmonitors", "prometheusrules"):
+            wait_for(plural, lambda plural=plural: server.ask("GET", f"{MADE}/{plural}/orders")[0] == 200)  # type: ignore[misc]
+            owners = server.ask("GET", f"{MADE}/{plural}/orders")[1]["metadata"]["ownerReferences"]
+            assert [one["kind"] for one in owners] == ["BrokerGroup"]
+    run.demand_order()
+    assert not run.said("not applied"), run.said("not applied")

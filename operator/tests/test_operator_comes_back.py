@@ -1,0 +1,138 @@
+"""A group that has the name of one before it: what is left of the first one is neither believed nor in the way."""
+
+from __future__ import annotations
+
+import pytest
+from operator_world.cluster import NAMESPACE
+from operator_world.play import SYNC, Play, operator_of
+from test_operator_acting import Bench, group
+
+from gantry_operator.acting.group_secret import GroupSecret
+from gantry_operator.api import CLAIMS, PODS, SECRETS, Object, labels_of, uid_of
+from gantry_operator.objects import secret
+
+TOKEN = "t" * 64
+
+
+async def test_a_loop_ends_with_the_group_that_it_was_begun_for() -> None:
+    """Deleted and applied again between two looks: what is remembered of the first is not said of the second."""
+    play = await Play(SYNC).begun()
+    first = uid_of(play.cluster.group)
+    play.cluster.delete()
+    play.cluster.recreate(SYNC)
+    before = len(play.cluster.api.calls)
+
+    assert uid_of(play.cluster.group) != first
+    assert await play.loop.step() is None
+    assert play.cluster.api.calls[before:] == []
+
+    play.loop = operator_of(play.cluster)
+    await play.until(play.is_well, "another loop looks after it")
+
+
+# -- the Secret --------------------------------------------------------------------------------------------------------
+
+
+class Deleted:
+    """A group that was deleted and applied again: the first one's Secret is there when the second one's is created."""
+
+    def __init__(self, *, is_begun: bool) -> None:
+        self.bench = bench = Bench()
+        self.keeper = GroupSecret(bench.objects, bench.api, bench.clock)
+        self.old = bench.api.put(secret(group(), "o" * 64))
+        begun = {"containerStatuses": [{"name": "broker", "containerID": "containerd://1", "state": {"running": {}}}]}
+        status = begun if is_begun else {"phase": "Pending"}
+        bench.put(PODS, "g-0-master-0", spec={"nodeName": "n"}, status=status)
+
+    async def pass_by(self, seconds: int, *, is_denied: bool = False) -> None:
+        """A look a second."""
+        for _ in range(seconds):
+            self.bench.clock.ms += 1_000
+            await self.keeper.keep(group(), TOKEN, is_denied=is_denied)
+
+    def end(self) -> None:
+        """Kubernetes has come to it."""
+        [place] = [one for one in self.bench.api.objects if one.kind == SECRETS]
+        self.bench.api.remove(place)
+
+    @property
+    def there(self) -> list[Object]:
+        return self.bench.api.of_kind(SECRETS)
+
+
+async def test_a_pod_that_does_not_begin_gets_the_secret_that_it_waits_for() -> None:
+    """Within seconds of when the old one went, and asked for no oftener than is needed."""
+    scene = Deleted(is_begun=False)
+    await scene.pass_by(1)
+    assert scene.there == [scene.old]
+    scene.end()
+
+    await scene.pass_by(10)
+
+    [made] = scene.there
+    assert made["data"] == secret(group(), TOKEN)["data"]
+    assert len(scene.bench.api.calls) == 2, "one found the old one, one has made it"
+
+
+async def test_where_all_brokers_have_begun_nobody_asks_for_it() -> None:
+    """The twin: at rest a minute goes by without a call; a sidecar that does not know the token is reason enough."""
+    scene = Deleted(is_begun=True)
+    await scene.pass_by(1)
+    scene.end()
+
+    await scene.pass_by(60)
+    assert scene.there == []
+
+    await scene.pass_by(10, is_denied=True)
+    assert len(scene.there) == 1
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+async def brought_back(play: Play) -> None:
+    """A group whose claims people have made of its volumes: their names are right, and they have no labels."""
+    await play.begun()
+    play.cluster.delete()
+    for claim in play.cluster.api.of_kind(CLAIMS):
+        play.cluster.api.put(claim | {"metadata": claim["metadata"] | {"labels": {}}})
+    play.cluster.recreate(SYNC)
+    play.loop = operator_of(play.cluster)
+    await play.until(play.is_well, "it is back")
+
+
+async def test_claims_that_people_have_made_are_seen_like_all_others() -> None:
+    """They get the labels that a StatefulSet would have given them, and so they are watched, and grow."""
+    play = Play(SYNC)
+    labels = {"gantry.dev/group": "g", "gantry.dev/shard": "0", "app.kubernetes.io/component": "broker"}
+
+    await brought_back(play)
+
+    claims = play.cluster.api.of_kind(CLAIMS)
+    assert all(labels.items() <= labels_of(claim).items() for claim in claims)
+    assert {labels_of(claim)["gantry.dev/home"] for claim in claims} == {"g-0-master", "g-0-slave"}
+    play.cluster.edit(storage={"size": "40Gi"})
+    await play.until(lambda: sizes(play) == {str(40 << 30)}, "they grow")
+
+
+async def test_a_claim_that_nobody_labels_is_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: without it the volume stays as small as it was, and nobody says so."""
+
+    async def nothing(_: object) -> None:
+        return
+
+    monkeypatch.setattr("gantry_operator.acting.applying.Applier.adopt", nothing)
+    play = Play(SYNC)
+    await brought_back(play)
+
+    play.cluster.edit(storage={"size": "40Gi"})
+    for _ in range(20):
+        await play.turn()
+
+    assert sizes(play) != {str(40 << 30)}
+    assert play.cluster.api.found(CLAIMS, NAMESPACE, "data-g-0-master-0") is not None
+
+
+def sizes(play: Play) -> set[str]:
+    """What all claims ask for."""
+    return {str(one["spec"]["resources"]["requests"]["storage"]) for one in play.cluster.api.of_kind(CLAIMS)}

@@ -1,0 +1,223 @@
+"""The operator as `kopf run` has it, by Kopf's own runner, at a real API server: a group's life, and two operators'.
+
+Pods are stood in for, as in the operator's benchmark; the rights are those of the chart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import ApiServer
+from gantry_bench.operator_cluster import GROUPS, LEASES, SETS, StandInCluster
+from gantry_bench.operator_run import group_spec
+from gantry_bench.operator_sidecars import StandInSidecars
+from operator_world.kopf_hosted import Run, kopf_runs
+from test_operator_rights import SYSTEM, holder, server, wait_for
+
+from gantry_operator.settings import OperatorSettings
+from gantry_spec.lease_annotations import record_of
+
+pytestmark = pytest.mark.needs_api_server
+
+__all__ = ["server"]
+MERGE = "application/merge-patch+json"
+EVENTS = "/api/v1/namespaces/shop/events"
+ORDERS = f"{GROUPS}/orders"
+RESERVED = "fileReservedTime=12"
+SOME_LOOKS_S = 1.5
+CLOSED_S = 0.25
+"""For the loop to close what is closed: connections over TLS say goodbye."""
+TOO_LITTLE = {"resources": {"limits": {"memory": "64Mi"}}}
+
+
+def settings_in(server: ApiServer, folder: Path, space: str = "shop") -> OperatorSettings:
+    """As the chart says them, for one namespace."""
+    kubeconfig = server.kubeconfig(folder, SYSTEM, "gantry-operator")
+    return OperatorSettings(
+        image="gantry:test", namespaces=(space,), namespace=SYSTEM, kubeconfig=str(kubeconfig), listen="127.0.0.1:0"
+    )
+
+
+@contextmanager
+def nodes(server: ApiServer) -> Iterator[None]:
+    """What runs there is stood in for, in a thread of its own: whoever waits here makes no sidecar late."""
+
+    async def run() -> None:
+        async with StandInSidecars(group_spec()) as sidecars, StandInCluster(server.url, sidecars) as cluster:
+            standing_in = asyncio.create_task(cluster.run())
+            ended = asyncio.create_task(end.wait())
+            began.set()
+            await asyncio.wait([standing_in, ended], return_when=asyncio.FIRST_COMPLETED)
+            assert not standing_in.done(), standing_in.exception()
+            standing_in.cancel()
+            await asyncio.gather(standing_in, return_exceptions=True)
+        await asyncio.sleep(CLOSED_S)
+
+    end, began, loop = asyncio.Event(), threading.Event(), asyncio.new_event_loop()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(loop.run_until_complete, run())
+        try:
+            assert began.wait(30), "they stand in"
+            yield
+        finally:
+            loop.call_soon_threadsafe(end.set)
+            running.result()
+            loop.close()
+
+
+def create(server: ApiServer, name: str, spec: dict[str, Any], path: str = GROUPS) -> None:
+    """As a person does it."""
+    head = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": name}}
+    assert server.ask("POST", path, head | {"spec": spec})[0] == 201
+
+
+def items(server: ApiServer, path: str) -> dict[str, Any]:
+    return {one["metadata"]["name"]: one for one in server.ask("GET", path)[1]["items"]}
+
+
+def reasons(server: ApiServer, group: str) -> set[str]:
+    """Of the events of a group."""
+    events = items(server, EVENTS).values()
+    return {one["reason"] for one in events if one["involvedObject"]["name"] == group}
+
+
+def conditions(server: ApiServer, group: str) -> dict[str, str]:
+    """Of the newest spec; nothing while that was not looked at."""
+    found = server.ask("GET", f"{GROUPS}/{group}")[1]
+    status = found.get("status") or {}
+    is_current = status.get("observedGeneration") == found["metadata"]["generation"]
+    return {one["type"]: one["status"] for one in status.get("conditions", []) if is_current}
+
+
+def kept_settings(server: ApiServer) -> str:
+    """Of the brokers of the shard."""
+    return str(items(server, "/api/v1/namespaces/shop/configmaps")["orders-0"]["data"])
+
+
+def is_well(server: ApiServer, slaves: int) -> bool:
+    """As the status says; and each of so many slaves may be elected by now, which has begun an epoch of its own."""
+    said, lease = conditions(server, "orders"), items(server, LEASES).get("orders-0")
+    record = None if lease is None else record_of(lease["metadata"]["annotations"])
+    if record is None or record.newest is None or len(record.newest.electable) != slaves:
+        return False
+    is_mastered = server.ask("GET", ORDERS)[1]["status"]["master"] == "orders-0-master-0"
+    return is_mastered and (said.get("Ready"), said.get("Progressing")) == ("True", "False")
+
+
+def change(server: ApiServer, **fields: Any) -> None:
+    """Edit the group."""
+    status, answer = server.ask("PATCH", ORDERS, fields, MERGE)
+    assert status == 200, answer
+
+
+def is_told(server: ApiServer, group: str, reason: str) -> Callable[[], bool]:
+    return lambda: reason in reasons(server, group)
+
+
+def test_kopfs_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path) -> None:
+    """Made, edited, refused with events; the next run goes on where the first has ended, and both end in order."""
+    settings = settings_in(server, tmp_path)
+    with nodes(server):
+        with kopf_runs(settings) as first:
+            create(server, "orders", {})
+            create(server, "little", TOO_LITTLE)
+            wait_for("the group is well", lambda: is_well(server, 1))
+            assert {"MasterNamed", "MasterPromoted"} <= reasons(server, "orders")
+            wait_for("somebody hears why it is not made", is_told(server, "little", "NotApplied"))
+            assert conditions(server, "little")["Applied"] == "False"
+            assert not any(name.startswith("little") for name in items(server, SETS))
+            change(server, metadata={"annotations": {"gantry.dev/fence": "x"}})
+            wait_for("an order that nobody understands is told", is_told(server, "orders", "BadOrder"))
+            change(server, metadata={"annotations": {"gantry.dev/fence": None}}, spec={"slaves": 2})
+            wait_for("the edit has its effect", lambda: is_well(server, 2))
+        first.demand_order()
+        assert holder(server) == ""
+        before = server.ask("GET", ORDERS)[1]["status"]
+        change(server, spec={"storage": {"reservedTime": "12h"}})
+
+        with kopf_runs(settings) as second:
+            wait_for("what was edited meanwhile has its effect", lambda: RESERVED in kept_settings(server))
+            wait_for("the group is well", lambda: is_well(server, 2))
+            after = server.ask("GET", ORDERS)[1]["status"]
+            assert (after["master"], after["epoch"]) == (before["master"], before["epoch"])
+            assert server.ask("DELETE", ORDERS)[0] == 200
+            second.wait_said("a group is looked after no more")
+        second.demand_order()
+    assert server.ask("GET", ORDERS)[0] == 404, "no finalizer has held it back"
+
+
+def test_a_run_with_a_bug_is_no_good_one(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: a look that raises ends nothing, and whoever judges the run finds it in its output."""
+
+    def decide(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("gantry_operator.group_loop.decide", decide)
+    create(server, "spoilt", {})
+    with kopf_runs(settings_in(server, tmp_path)) as run:
+        run.wait_said("a look has a bug")
+    assert server.ask("DELETE", f"{GROUPS}/spoilt")[0] == 200
+
+    assert run.runner.exit_code == 0
+    with pytest.raises(AssertionError, match="Traceback"):
+        run.demand_order()
+
+
+# -- the end of a namespace --------------------------------------------------------------------------------------------
+
+
+def leaving(server: ApiServer, folder: Path, space: str) -> Run:
+    """A group is made; then its namespace is deleted, and somebody takes its things away one after the other."""
+    core, apps = f"/api/v1/namespaces/{space}", f"/apis/apps/v1/namespaces/{space}"
+    groups = f"/apis/gantry.dev/v1alpha1/namespaces/{space}/brokergroups"
+    assert server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": space}})[0] == 201
+    with kopf_runs(settings_in(server, folder, space)) as run:
+        create(server, "orders", {}, groups)
+        wait_for("it is made", lambda: len(items(server, f"{apps}/statefulsets")) == 3)
+        wait_for("it has a status", lambda: "status" in server.ask("GET", f"{groups}/orders")[1])
+        assert server.ask("DELETE", core)[0] in (200, 202)
+        for path in (f"{core}/services", f"{apps}/statefulsets", f"{core}/services"):
+            for name in items(server, path):
+                server.ask("DELETE", f"{path}/{name}")
+            wait_for("the operator looks", after(SOME_LOOKS_S))
+            assert items(server, path) == {}, "nothing is made any more"
+        assert server.ask("DELETE", f"{groups}/orders")[0] == 200
+        run.wait_said("a group is looked after no more")
+    return run
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """So much later it is so."""
+    deadline = time.monotonic() + seconds
+    return lambda: time.monotonic() >= deadline
+
+
+def of_refusals(run: Run) -> list[str]:
+    """What was said of a namespace that goes; each line has its reason."""
+    return [line["message"] for line in run.lines if "being terminated" in str(line)]
+
+
+def test_a_namespace_that_goes_is_told_once(server: ApiServer, tmp_path: Path) -> None:
+    """Whatever goes with it is not missed; the group ends like any other, and the run is a good one."""
+    run = leaving(server, tmp_path, "going")
+
+    assert of_refusals(run) == ["the namespace of a group is going: nothing is done for it any more"]
+    run.demand_order()
+
+
+@pytest.mark.slow
+def test_who_does_not_see_it_goes_on_asking(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: taken for a lack of rights it is a refusal for every object."""
+    monkeypatch.setattr("gantry_operator.kubernetes_api.TERMINATING", "NobodySaysThis")
+
+    run = leaving(server, tmp_path, "unseen")
+
+    assert of_refusals(run).count("not applied") > 3
