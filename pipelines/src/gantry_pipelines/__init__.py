@@ -1,0 +1,1 @@
+"""Jobs on Spark: archive, audit, analytics."""

@@ -1,0 +1,1 @@
+"""RocketMQ topics as a Spark data source: `spark.read.format("rocketmq")`."""

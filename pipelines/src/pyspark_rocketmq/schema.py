@@ -1,0 +1,57 @@
+"""The columns of a message, as Spark and Arrow call them.
+
+`TYPES` is Spark's DDL, and `ARROW` has to be what Spark makes of it: a batch whose types differ is refused by Spark, and
+nullability counts as a difference only where a column is declared NOT NULL, which none of these is.
+"""
+
+import pyarrow as pa
+
+TYPES: dict[str, str] = {
+    "topic": "string",
+    "broker": "string",
+    "queue": "int",
+    "offset": "bigint",
+    "tags": "string",
+    "keys": "string",
+    "messageId": "string",
+    "bornTime": "timestamp",
+    "storeTime": "timestamp",
+    "bornHost": "string",
+    "storeHost": "string",
+    "flag": "int",
+    "sysFlag": "int",
+    "reconsumeTimes": "int",
+    "physicalOffset": "bigint",
+    "size": "int",
+    "bodySize": "int",
+    "properties": "map<string,string>",
+    "body": "binary",
+}
+"""In the order of the rows. `size` is that of the stored record, `bodySize` that of the body as stored, `body` is unpacked;
+`keys` as the sender wrote them (words, separated by spaces); `messageId` is the sender's (UNIQ_KEY), else the broker's."""
+
+COLUMNS: tuple[str, ...] = tuple(TYPES)
+
+HEADER_COLUMNS: tuple[str, ...] = tuple(
+    name for name in COLUMNS if name not in ("properties", "body", "tags", "keys", "messageId")
+)
+"""What is known without looking into body and properties; reading only these is several times faster."""
+
+_ARROW_OF: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "binary": pa.binary(),
+}
+
+
+def ddl(columns: tuple[str, ...] = COLUMNS) -> str:
+    """The columns as Spark's DDL."""
+    return ", ".join(f"`{name}` {TYPES[name]}" for name in columns)
+
+
+def arrow_schema(columns: tuple[str, ...] = COLUMNS) -> pa.Schema:
+    """The columns as Arrow has them."""
+    return pa.schema([pa.field(name, _ARROW_OF[TYPES[name]]) for name in columns])
