@@ -32,9 +32,9 @@ TYPES: dict[str, str] = {
 
 COLUMNS: tuple[str, ...] = tuple(TYPES)
 
-HEADER_COLUMNS: tuple[str, ...] = tuple(
-    name for name in COLUMNS if name not in ("properties", "body", "tags", "keys", "messageId")
-)
+_NOT_HEADER = frozenset({"properties", "body", "tags", "keys", "messageId"})
+
+HEADER_COLUMNS: tuple[str, ...] = tuple(name for name in COLUMNS if name not in _NOT_HEADER)
 """What is known without looking into body and properties; reading only these is several times faster."""
 
 _ARROW_OF: dict[str, pa.DataType] = {

@@ -41,8 +41,8 @@ class Publisher:
         path = self._supervisor.state.decision_file
         data = msgspec.json.encode(self.look(), enc_hook=int)
         try:
+            self._publish_group()  # first: who has read that a member is gone finds no record of it
             write_whole(path, data, mode=0o644, is_durable=False)
-            self._publish_group()
             self._failure = ""
         except OSError as error:
             if str(error) != self._failure:
