@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from crash.processes import HOST, broker, name_server
 
-from gantry_broker.testing.ports import free_port
+from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_cli.main import cli
 from gantry_client import (
     Admin,
@@ -274,7 +274,7 @@ def test_progress_is_a_reader_of_its_own(cluster: FakeCluster) -> None:
 async def test_given_up_messages_come_back_through_a_real_broker(tmp_path: Path) -> None:
     """A consumer gives messages up, mends its mistake, and gets each of them once after the command."""
     port = free_port()
-    servers = [name_server(tmp_path, port), broker(tmp_path, free_port(), port, {"brokerName": "broker-a"})]
+    servers = [name_server(tmp_path, port), broker(tmp_path, free_broker_port(), port, {"brokerName": "broker-a"})]
     address = f"{HOST}:{port}"
     given_up: list[str] = []
     consumed: list[ReceivedMessage] = []

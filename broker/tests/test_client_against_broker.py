@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from crash.processes import HOST, ServerProcess, broker, name_server
 
-from gantry_broker.testing.ports import free_port
+from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_client import (
     Admin,
     ClientError,
@@ -57,7 +57,7 @@ class Servers:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         if name not in self.brokers:
-            self.brokers[name] = broker(folder, free_port(), self.port, SMALL | {"brokerName": name} | settings)
+            self.brokers[name] = broker(folder, free_broker_port(), self.port, SMALL | {"brokerName": name} | settings)
         await self.brokers[name].start()
         async with Admin(self.address) as admin:
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from crash.processes import HOST, broker, name_server
 
-from gantry_broker.testing.ports import free_port
+from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_client import (
     Admin,
     BrokerRefused,
@@ -239,7 +239,7 @@ async def test_request_and_reply_through_a_real_broker(tmp_path: Path, mode: str
     """Two processes in between change nothing; the reply topic keeps what was replied."""
     port = free_port()
     servers = [name_server(tmp_path, port)]
-    servers.append(broker(tmp_path, free_port(), port, {"flushDiskType": mode, "brokerName": "broker-a"}))
+    servers.append(broker(tmp_path, free_broker_port(), port, {"flushDiskType": mode, "brokerName": "broker-a"}))
     try:
         for server in servers:
             await server.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from crash.processes import HOST, ServerProcess, broker, name_server
 
-from gantry_broker.testing.ports import free_port
+from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_client import (
     Admin,
     BrokerRefused,
@@ -38,7 +38,7 @@ class Servers:
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self.name_server = name_server(folder, self.port)
-        self.broker: ServerProcess = broker(folder, free_port(), self.port, SMALL | SOON)
+        self.broker: ServerProcess = broker(folder, free_broker_port(), self.port, SMALL | SOON)
         self.address = f"{HOST}:{self.port}"
 
 

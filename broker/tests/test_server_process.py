@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gantry_broker.testing.local import SMALL_STORE
-from gantry_broker.testing.ports import free_ports
+from gantry_broker.testing.ports import free_broker_port
 
 SOURCE = str(Path(__file__).resolve().parents[1] / "src")
 READY = "broker listening on "
@@ -24,11 +24,11 @@ def command(*arguments: str) -> list[str]:
 
 
 def options(path: Path, **conf: str) -> list[str]:
-    main, fast = free_ports(2)
+    main = free_broker_port()
     pairs = {
         "bindAddress": "127.0.0.1",
         "listenPort": str(main),
-        "fastListenPort": str(fast),
+        "fastListenPort": str(main - 2),
         "storePathRootDir": str(path),
         **SMALL_STORE,
         **conf,
@@ -38,7 +38,7 @@ def options(path: Path, **conf: str) -> list[str]:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": SOURCE}
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=180, env=environment)
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
         text=True,
         env=os.environ | {"PYTHONPATH": SOURCE},
     )
-    watchdog = threading.Timer(60, process.kill)
+    watchdog = threading.Timer(180, process.kill)
     watchdog.start()
     try:
         assert process.stdout is not None
@@ -62,18 +62,18 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
         watchdog.cancel()
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """After the ready line it takes connections; a signal ends it with code 0, without traceback or abort marker."""
     with running(*options(tmp_path)) as (process, port):
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
         assert (tmp_path / "abort").exists()
 
         process.send_signal(number)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
 
     assert process.returncode == 0
     assert "Traceback" not in errors
@@ -165,7 +165,7 @@ def test_assertions_guard_the_store(tmp_path: Path) -> None:
     """Python's -O would switch off the checks that a store relies on; it is refused with code 2."""
     environment = os.environ | {"PYTHONPATH": SOURCE, "PYTHONOPTIMIZE": "1"}
 
-    done = subprocess.run(command(*options(tmp_path)), capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command(*options(tmp_path)), capture_output=True, text=True, timeout=180, env=environment)
 
     assert done.returncode == 2
     assert "-O" in done.stderr

@@ -23,7 +23,7 @@ from gantry_broker.server.status_thread import OpenPage, PageUnusable
 from gantry_broker.settings import broker_settings
 from gantry_broker.store import record_taker, recovery
 from gantry_broker.testing.local import dialogue, local_conf, running_broker, wait_until
-from gantry_broker.testing.ports import free_port, free_ports
+from gantry_broker.testing.ports import free_broker_port, free_port, free_ports
 from gantry_status import (
     Medium,
     Origin,
@@ -352,7 +352,7 @@ async def test_without_a_page_nothing_is_published(tmp_path: Path) -> None:
 @pytest.fixture
 async def process(tmp_path: Path) -> AsyncIterator[ServerProcess]:
     """A broker of its own process that serves."""
-    one = broker(tmp_path, free_port(), free_port(), SMALL)
+    one = broker(tmp_path, free_broker_port(), free_port(), SMALL)
     await one.start()
     yield one
     await one.kill()

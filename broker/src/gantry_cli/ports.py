@@ -11,7 +11,10 @@ from gantry_cli.errors import CliError
 FAST_PORT_BELOW: Final = 2
 """Clients and slaves expect a broker's fast port two below its port."""
 TRIES_MAX: Final = 200
-EPHEMERAL: Final = range(20_000, 60_000)
+REPLICATION_PORT_ABOVE: Final = 1
+"""Slaves follow there, unless a setting says otherwise; a broker listens on it without any, too."""
+ANY: Final = range(20_000, 31_000)
+"""Where any port is looked for: below those that the kernel gives to connections, while the servers start, say."""
 
 
 def require_free(host: str, port: int, what: str, option: str) -> None:
@@ -32,17 +35,17 @@ def require_free(host: str, port: int, what: str, option: str) -> None:
 
 def free_port(host: str) -> int:
     """Any free port."""
-    return free_broker_port(host, needs_fast_port=False)
+    return free_broker_port(host, is_alone=True)
 
 
-def free_broker_port(host: str, *, needs_fast_port: bool = True) -> int:
-    """A free port, with the one for fast requests free as well."""
+def free_broker_port(host: str, *, is_alone: bool = False) -> int:
+    """A free port, with those for fast requests and for slaves free as well."""
     for _ in range(TRIES_MAX):
-        port = random.choice(EPHEMERAL)
+        port = random.choice(ANY)
         with contextlib.suppress(OSError):
             _try(host, port)
-            if needs_fast_port:
-                _try(host, port - FAST_PORT_BELOW)
+            for offset in () if is_alone else (-FAST_PORT_BELOW, REPLICATION_PORT_ABOVE):
+                _try(host, port + offset)
             return port
     raise CliError(f"found no free port on {host}", "name one with --broker-port")
 

@@ -19,7 +19,7 @@ from crash.verdict import Verdict
 
 from gantry_broker.store import points
 from gantry_broker.testing.crashing_broker import CRASHING, CrashAt
-from gantry_broker.testing.ports import free_port
+from gantry_broker.testing.ports import free_broker_port, free_port
 
 LOAD_S_MAX: Final = 3.0
 """How long a broker may take to come to the point where it is to end under load."""
@@ -37,7 +37,7 @@ class Lives:
         self._settings = settings
         self._verdict = verdict
         self._without = without
-        self._name_server_port, self._port = free_port(), free_port()
+        self._name_server_port, self._port = free_port(), free_broker_port()
         self.address: Final = f"{HOST}:{self._port}"
         self._name_server = name_server(directory, self._name_server_port)
         self._broker = self._make_broker()

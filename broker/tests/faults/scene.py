@@ -30,7 +30,7 @@ from crash.producer import Producer
 from crash.readback import create_topics, pull_everything
 
 from gantry_broker.store.checkpoint import decode_checkpoint
-from gantry_broker.testing.ports import free_port
+from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_remoting import Channel, RemotingError
 from gantry_wire.message import StoredMessage
 
@@ -73,7 +73,7 @@ class Scene:
         self.store: Final = store or directory / "store"
         self.history: Final = History(random.Random(f"{seed}/run").randbytes(8))
         self._producers = [Producer(number, seed, self.history) for number in range(producers)]
-        self.port: Final = free_port()
+        self.port: Final = free_broker_port()
         self.address: Final = f"{HOST}:{self.port}"
         self._conf = SMALL_FILES | PATIENT | {"storePathRootDir": str(self.store)} | dict(settings or {})
         self.broker: ServerProcess = broker(directory, self.port, free_port(), self._conf)

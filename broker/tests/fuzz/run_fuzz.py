@@ -25,7 +25,7 @@ from fuzz.probe import BrokerProbe, NameServerProbe
 from fuzz.report import report
 from fuzz.tally import Tally
 
-from gantry_broker.testing.ports import free_port
+from gantry_broker.testing.ports import free_broker_port, free_port
 from gantry_wire import RequestCode
 
 MIB: Final = 1 << 20
@@ -65,7 +65,8 @@ class FuzzRun:
     def __init__(self, options: Options, directory: Path) -> None:
         self._options = options
         self._directory = directory
-        name_server_port, port, fast_port = free_port(), free_port(), free_port()
+        name_server_port, port = free_port(), free_broker_port()
+        fast_port = port - 2
         self._broker_address = f"{HOST}:{port}"
         self._name_server = name_server(directory, name_server_port)
         settings = {**SETTINGS, "fastListenPort": str(fast_port)}

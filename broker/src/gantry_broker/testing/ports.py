@@ -22,7 +22,7 @@ TRIES_MAX: Final = 1000
 _RANDOM: Final = random.SystemRandom()
 """Tests that run at the same time, and those that were given a seed, must not choose alike."""
 
-CHOSEN_MAX: Final = 128
+CHOSEN_MAX: Final = 256
 _CHOSEN: Final[deque[int]] = deque()
 """The descriptors of the names of the last ones: until the end of this process, or until others are so many."""
 

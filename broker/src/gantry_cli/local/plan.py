@@ -20,6 +20,7 @@ from gantry_cli.local.member import Settings
 from gantry_cli.local.names import member_name
 from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord
+from gantry_cli.ports import ANY
 from gantry_cli.text import join_address
 from gantry_spec.manifest import BrokerGroup, Spec, read_group
 from gantry_spec.manifest.parts import Medium
@@ -34,8 +35,6 @@ spec:
   failover: {after: 3s}
 """
 WELL_KNOWN: Final = {NAME_SERVER: 9876, BROKER: 10911, SIDECAR: 8080}
-ANY: Final = range(20_000, 31_000)
-"""Where any port is looked for: below those that the kernel gives to connections."""
 SIDECAR_HOST: Final = "127.0.0.1"
 """Whatever brokers listen on: sidecars show much to whoever is on this machine, and nothing to others."""
 
