@@ -185,7 +185,7 @@ def test_a_program_started_apart_writes_a_log_and_has_its_own_session(tmp_path: 
     journal = Journal(tmp_path)
     journal.process(process)
 
-    wait_until("its words", lambda: (tmp_path / "log").read_text() == "True\n", 20)
+    wait_until("its words", lambda: (tmp_path / "log").read_text() == "True\n", 120)
     assert child_of(pid) is None
     assert journal.undo() == []
     os.waitpid(pid, 0)

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
+from gantry_cluster import forwards
 from gantry_cluster.cluster import Cluster
 from gantry_cluster.forwards import ForwardedSidecars
 from gantry_cluster.pods import Namespace
@@ -94,7 +95,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setattr(forwards, "LOOK_SECONDS", 60.0)  # the machine may be busy
     return Scene(tmp_path)
 
 

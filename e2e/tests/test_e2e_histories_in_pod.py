@@ -74,7 +74,7 @@ class Talk:
 
     async def hear(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             answer: dict[str, Any] = json.loads(await self._process.stdout.readline())
         return answer
 

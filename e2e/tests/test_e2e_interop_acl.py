@@ -33,7 +33,7 @@ def test_the_report_sees_what_is_wrong() -> None:
 def test_java_clients_do_what_they_may(client: str, tmp_path: Path) -> None:
     """As a named account; impostors, trespassers and weak signatures get an exception, and nothing is stored."""
     java.build()
-    order = drivers.Order("", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "acl", scenario_seconds_max=90.0)
+    order = drivers.Order("", COUNT, RETRY_COUNT, 7, peers.SHORT_DELAY_LEVELS, "acl", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:
         found = acl.play(nursery, [client], order, tmp_path, scenarios=SCENARIOS)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.needs_java
 
 COUNT = 500
 SCENARIOS = ("sync", "ordered", "litepull")
-SCENARIO_SECONDS_MAX = 30.0
+SCENARIO_SECONDS_MAX = 180.0
 
 
 @pytest.fixture(scope="module")

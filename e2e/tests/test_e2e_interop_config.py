@@ -49,7 +49,7 @@ def test_the_report_sees_what_is_wrong() -> None:
 def test_java_changes_settings_that_outlive_a_restart(client: str, tmp_path: Path) -> None:
     """An allowed key holds at once and after a restart; a forbidden one is refused by name; the audit has it all."""
     java.build()
-    order = drivers.Order("", 0, 0, 7, peers.SHORT_DELAY_LEVELS, "config-slice", scenario_seconds_max=60.0)
+    order = drivers.Order("", 0, 0, 7, peers.SHORT_DELAY_LEVELS, "config-slice", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:
         found = live_config.play(nursery, [client], order, tmp_path)

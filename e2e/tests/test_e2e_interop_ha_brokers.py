@@ -20,7 +20,7 @@ pytestmark = pytest.mark.needs_java
 
 TOPIC = "interop_ha"
 GROUP = "interop_ha_group"
-PATIENT_S = 120.0
+PATIENT_S = 240.0
 
 
 async def fill(address: str, first: int, count: int) -> set[SendStatus]:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs_java
 
 TOPIC = "interop_ha"
 GROUP = "interop_ha_group"
-PATIENT_S = 90.0
+PATIENT_S = 240.0
 
 
 async def fill(producer: Producer, count: int, first: int = 0) -> set[SendStatus]:

@@ -14,7 +14,7 @@ from gantry_broker.testing.local import wait_until
 
 pytestmark = pytest.mark.needs_java
 
-PATIENT_S = 90.0
+PATIENT_S = 240.0
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_a_driver_that_dies_breaks_the_scenario_it_was_in(tmp_path: Path, monkey
     monkeypatch.setattr(
         java.Program, "command", lambda self, home, arguments: [sys.executable, "-c", script, *arguments]
     )
-    order = drivers.Order("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=20)
+    order = drivers.Order("127.0.0.1:1", 1, 1, 1, "1s", "run", scenario_seconds_max=120)
 
     with processes.Nursery(tmp_path) as nursery:
         verdicts = drivers.play(nursery, "5.3.3", ("sync", "async", "batch"), order, tmp_path)
@@ -116,16 +116,16 @@ def test_the_proxy_shows_every_frame_and_changes_none() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, proxy.Proxy(observe) as between:
         port = server.getsockname()[1]
         between.serve("echo", (record.PROXY_HOST, port), ("127.0.0.1", port))
-        with socket.create_connection((record.PROXY_HOST, port), 5) as client:
-            client.settimeout(5)
+        with socket.create_connection((record.PROXY_HOST, port), 60) as client:
+            client.settimeout(60)
             client.sendall(raw)
             behind, _ = server.accept()
             with behind:
-                behind.settimeout(5)
+                behind.settimeout(60)
                 arrived = behind.recv(len(raw), socket.MSG_WAITALL)
                 behind.sendall(arrived)
                 returned = client.recv(len(raw), socket.MSG_WAITALL)
-        assert answered.wait(5)
+        assert answered.wait(60)
 
     assert arrived == raw == returned
     assert seen == [(True, raw), (False, raw)]

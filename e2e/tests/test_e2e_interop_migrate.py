@@ -28,7 +28,7 @@ from gantry_status.orders import AskStatus, Drain, HaRole, HaStatus, OrderError
 pytestmark = pytest.mark.needs_java
 
 TOPIC = "interop_migrate"
-PATIENT_S = 60.0
+PATIENT_S = 240.0
 DELAY_LEVEL = 18
 """Of peers' short levels, eighteen seconds: due after the switch."""
 

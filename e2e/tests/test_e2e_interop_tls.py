@@ -39,7 +39,7 @@ def test_java_clients_speak_tls(client: str, tmp_path: Path, monkeypatch: pytest
     """
     monkeypatch.setattr(tls, "REPLACE_SECONDS", 1.0)
     java.build()
-    order = drivers.Order("", COUNT, 0, 7, peers.SHORT_DELAY_LEVELS, "tls-slice", scenario_seconds_max=60.0)
+    order = drivers.Order("", COUNT, 0, 7, peers.SHORT_DELAY_LEVELS, "tls-slice", scenario_seconds_max=240.0)
 
     with Nursery(tmp_path / "logs") as nursery:
         found = tls.play(nursery, [client], order, tmp_path, scenarios=SCENARIOS)

@@ -31,7 +31,7 @@ from gantry_cluster.machine import Machine
 from gantry_cluster.places import Folder, cache_folder
 from gantry_cluster.programs import Programs
 
-ANSWER_SECONDS_MAX: Final = 30.0
+ANSWER_SECONDS_MAX: Final = 120.0
 REACH_SECONDS_MAX: Final = 3.0
 KUBELET_PORT: Final = 10250
 SOCKET_BYTES_MAX: Final = 107

@@ -27,7 +27,7 @@ from gantry_spec import actions as act
 
 LOOK_SECONDS: Final = 3.0
 """For an answer. Through so many hands it comes later than in a cluster."""
-BEGIN_SECONDS_MAX: Final = 10.0
+BEGIN_SECONDS_MAX: Final = 60.0
 POLL_SECONDS: Final = 0.02
 HOST: Final = "127.0.0.1"
 SAID: Final = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+) ->")

@@ -23,8 +23,8 @@ from gantry_interop import probe
 from gantry_interop.errors import InteropError
 from gantry_interop.processes import Child, Nursery, wait_until
 
-READY_SECONDS_MAX = 60.0
-COMMAND_SECONDS_MAX = 120.0
+READY_SECONDS_MAX = 240.0
+COMMAND_SECONDS_MAX = 240.0
 LOG_FILE_BYTES = 16 << 20
 AUTO_CREATE_TOPIC = "TBW102"
 

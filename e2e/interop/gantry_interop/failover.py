@@ -33,11 +33,11 @@ QUEUES = 4
 LAG_SECONDS = 1.5
 """Shorter than a grant, so that an asynchronous master goes on acknowledging."""
 
-READY_SECONDS_MAX = 120.0
-RECOVERY_SECONDS_MAX = 120.0
+READY_SECONDS_MAX = 240.0
+RECOVERY_SECONDS_MAX = 240.0
 """Clients ask name servers every 30 s by default."""
 
-CONSUMED_SECONDS_MAX = 120.0
+CONSUMED_SECONDS_MAX = 240.0
 
 
 @final

@@ -27,7 +27,7 @@ RUN = "f"
 QUEUES = 4
 POLL_MS = 1_000
 LEVELS = " ".join(f"{seconds}s" for seconds in DELAY_SECONDS)
-READY_SECONDS_MAX = 120.0
+READY_SECONDS_MAX = 240.0
 QUIET_SECONDS_MAX = 150.0
 """A queue lock rests for a minute after a crash, and clients notice a new route or member within seconds."""
 

@@ -22,9 +22,9 @@ SHORT_DELAY_LEVELS = "1s 1s 1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 11s 12s 13s 14s 15s 1
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
-READY_SECONDS_MAX = 60.0
+READY_SECONDS_MAX = 240.0
 PORTS = 5
-ORDERLY_SECONDS_MAX = 60.0
+ORDERLY_SECONDS_MAX = 240.0
 """A Java broker waits for its dispatcher before it ends."""
 AUTO_CREATE_TOPIC = "TBW102"
 

@@ -19,7 +19,7 @@ from types import TracebackType
 
 from gantry_interop.errors import DeadlineExceeded, InteropError
 
-STOP_SECONDS_MAX = 15.0
+STOP_SECONDS_MAX = 60.0
 LEAVING_SECONDS_MAX = 1.0
 """How long those that are left have to end when nobody needs them any more."""
 

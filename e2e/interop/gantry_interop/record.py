@@ -30,7 +30,7 @@ from gantry_interop.proxy import Link, Proxy
 GOLDEN = ROOT / "broker" / "tests" / "golden"
 FRAME_BYTES_MAX = 64 * 1024
 TOUR_SECONDS_MAX = 240.0
-SLAVE_SECONDS_MAX = 150.0
+SLAVE_SECONDS_MAX = 240.0
 """A slave copies settings for the first time a minute after its start."""
 PROXY_HOST = "127.0.0.2"
 SLAVE_CODES = {21, 43, 45, 201, 402}

@@ -21,7 +21,7 @@ GET_MAX_OFFSET, GET_MIN_OFFSET = 30, 31
 SUCCESS = 0
 SUBSCRIPTION_INSIDE = 4
 GROUP = "interop_snapshot"
-STATISTICS_SECONDS_MAX = 10.0
+STATISTICS_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _log_end(broker: str) -> int:
     answers: list[WireFrame] = []
 
     def answered() -> bool:
-        answers.append(probe.ask(broker, GET_BROKER_RUNTIME, {}, 10))
+        answers.append(probe.ask(broker, GET_BROKER_RUNTIME, {}, 60))
         return answers[-1].code == SUCCESS
 
     wait_until("the broker's statistics", answered, STATISTICS_SECONDS_MAX)
@@ -69,7 +69,7 @@ def _log_end(broker: str) -> int:
 
 
 def _ask(address: str, code: int, fields: dict[str, object], accepted: tuple[int, ...] = (SUCCESS,)) -> WireFrame:
-    answer = probe.ask(address, code, {name: str(value) for name, value in fields.items()}, 10)
+    answer = probe.ask(address, code, {name: str(value) for name, value in fields.items()}, 60)
     if answer.code not in accepted:
         raise InteropError(f"request {code} {fields} was answered {answer.code}: {answer.remark}")
     return answer

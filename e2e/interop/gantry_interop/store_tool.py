@@ -17,7 +17,7 @@ from gantry_interop import java
 from gantry_interop.errors import InteropError
 from gantry_interop.processes import Nursery
 
-TOOL_SECONDS_MAX = 180.0
+TOOL_SECONDS_MAX = 240.0
 PROGRAM = java.Program(java.REFERENCE, "dev.gantry.interop.StoreTool", heap_mib=1024, options=java.OPENED_MODULES)
 
 

@@ -188,7 +188,7 @@ class _Left:
 
     def stop(self) -> None:
         """Ctrl-C for everything that it started, and SIGKILL for what does not mind."""
-        for number, patience_s in ((signal.SIGINT, 60.0), (signal.SIGKILL, 10.0)):
+        for number, patience_s in ((signal.SIGINT, 180.0), (signal.SIGKILL, 60.0)):
             try:
                 os.killpg(self.process.pid, number)
             except ProcessLookupError:
@@ -198,7 +198,7 @@ class _Left:
                 break
             except subprocess.TimeoutExpired:
                 continue
-        self._reader.join(10.0)
+        self._reader.join(60.0)
         assert self.process.stdout is not None, "piped"
         self.process.stdout.close()
 
