@@ -47,7 +47,7 @@ ACCOUNT: Final = f"system:serviceaccount:{SYSTEM}:gantry-operator"
 SPEC: Final[dict[str, Any]] = {}
 """Of every group: the defaults."""
 
-START_S: Final = 60.0
+START_S: Final = 180.0
 LOG_SHOWN: Final = 3000
 
 

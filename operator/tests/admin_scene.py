@@ -19,6 +19,7 @@ from typing import Final, final
 import httpx
 
 from gantry_broker.testing.local import Dialogue, local_conf
+from gantry_operator.sidecars import HttpSidecars
 from gantry_remoting import RemotingError
 from gantry_status.order_client import order_once
 from gantry_status.orders import AskStatus, HaStatus
@@ -29,12 +30,13 @@ TOKEN: Final = "the-token-that-may-change-0123456789"
 READ_TOKEN: Final = "the-token-that-may-look-0123456789"
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For requests in plain text: each would read all authorities of the machine for itself, which takes longer than it."""
-READY_S: Final = 120.0
+READY_S: Final = 180.0
 """A machine that is busy with other things starts a process slowly."""
+ANSWER_S: Final = 60.0
 
 
-def wait_for(predicate: Callable[[], bool], what: str, deadline_s: float = 60.0) -> None:
-    """Wait for something that comes by itself."""
+def wait_for(predicate: Callable[[], bool], what: str, deadline_s: float = 180.0) -> None:
+    """Wait for something that comes by itself; on a machine that is busy with other things it comes late."""
     end = time.monotonic() + deadline_s
     while not predicate():
         if time.monotonic() > end:
@@ -86,7 +88,7 @@ class Child:
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
         for thread in self._threads:
             thread.join(10)
         assert self.process.stdout is not None and self.process.stderr is not None, "piped"
@@ -154,12 +156,12 @@ class SidecarChild:
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         base = f"http://{self.fast}" if fast else self.url
-        return httpx.get(base + path, headers=headers, timeout=30.0, verify=NO_TLS)
+        return httpx.get(base + path, headers=headers, timeout=ANSWER_S, verify=NO_TLS)
 
     def post(self, path: str, document: object, *, token: str | None = None) -> httpx.Response:
         """One order."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx.post(self.url + path, json=document, headers=headers, timeout=30.0, verify=NO_TLS)
+        return httpx.post(self.url + path, json=document, headers=headers, timeout=ANSWER_S, verify=NO_TLS)
 
     def wait_ready(self) -> None:
         wait_for(lambda: self.get("/readyz").status_code == 200, "the broker is ready")
@@ -224,6 +226,11 @@ class Load:
             asyncio.run(send())
         except (OSError, AssertionError, RemotingError, TimeoutError) as error:
             self.fault = f"{type(error).__name__}: {error}"
+
+
+def patient_sidecars() -> HttpSidecars:
+    """An operator's way to sidecars, with more time than an operator has: a busy machine is no silent sidecar."""
+    return HttpSidecars(look_timeout_s=12.0, order_timeout_s=60.0)
 
 
 def token_files(folder: Path) -> list[str]:

@@ -23,7 +23,7 @@ TOKEN = "a-token-of-an-administrator"
 PERSON = "jane"
 PERSON_TOKEN = "a-token-of-a-person"
 """Of somebody who may only what a test lets her."""
-START_S = 90.0
+START_S = 300.0
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 GROUPS = "/apis/gantry.dev/v1alpha1/namespaces/shop/brokergroups"
 
@@ -47,7 +47,7 @@ class ApiServer:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, context=self._tls, timeout=30) as answer:
+            with urllib.request.urlopen(request, context=self._tls, timeout=90) as answer:
                 return answer.status, _value(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, _value(error.read())
@@ -92,7 +92,7 @@ def groups_server(folder: Path) -> Iterator[ApiServer]:
             document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
             assert made.apply(f"/api/v1/namespaces/{name}", document)[0] == 201
         while made.ask("GET", GROUPS)[0] != 200:
-            pass
+            time.sleep(0.05)
         yield made
 
 

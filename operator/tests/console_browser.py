@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 SIZES: Final = {"wide": (1280, 900), "narrow": (390, 844)}
-PATIENCE_MS: Final = 30_000
+PATIENCE_MS: Final = 120_000
 """A machine that is busy with other things shows a page slowly."""
 
 Scheme = Literal["dark", "light"]

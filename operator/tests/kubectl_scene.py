@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,8 @@ Object = dict[str, Any]
 
 DEFINITION: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/brokergroups.gantry.dev"
 NODE: Final = "machine-1"
+WORK_S: Final = 300.0
+"""Whoever does something meanwhile waits for a command that starts, and a busy machine starts it slowly."""
 SECRET: Final = "a-token-that-nobody-may-see-0123456789"
 EPOCH: Final = 3_000
 WROTE: Final = 9_000
@@ -68,7 +71,7 @@ class Scene:
         for name in ("shop", "bank", "gantry-system"):
             self.must("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         while self.server.ask("GET", groups_path())[0] != 200:
-            pass
+            time.sleep(0.05)
         self.must("POST", "/api/v1/nodes", {"metadata": {"name": NODE}})
         self.merge(f"/api/v1/nodes/{NODE}/status", {"status": node_of(self.kubelet, NODE)})
         operator: Object = {"app.kubernetes.io/name": "gantry-operator"}
@@ -216,7 +219,7 @@ class Scene:
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         yield
-        thread.join(60)
+        thread.join(WORK_S)
         assert not thread.is_alive() and not failures, failures
 
     def let(self, rules: list[Object]) -> None:

@@ -50,11 +50,11 @@ class Kubelet:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._ready.wait(30), "it listens"
+        assert self._ready.wait(120), "it listens"
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
+        self._thread.join(120)
         self._loop.close()
 
     async def _serve(self) -> None:

@@ -233,7 +233,9 @@ async def test_a_renewal_that_was_not_answered_is_not_told(tmp_path: Path, silen
     with api_server() as server:
         server.put(record_with(3_000, 1, "store-1", duration_ms=1_500))
         scene = Scene(server, tmp_path)
-        await scene.renewal.step()
+        while not scene.given:  # a machine that stands still for half a second has renewed nothing
+            await scene.renewal.step()
+        writes = len(server.writes)
         setattr(server, silence, True)
         longest = 0.0
 
@@ -254,7 +256,7 @@ async def test_a_renewal_that_was_not_answered_is_not_told(tmp_path: Path, silen
     assert "not answered within 0.5 s" in scene.renewal.shown.reason
     assert took >= 0.5 and longest < took, "somebody else had the loop in between"
     assert wait_s <= 0.2, "it is tried again while there is time"
-    assert (len(server.writes) == 2) == (silence == "applies_and_is_silent")
+    assert (len(server.writes) == writes + 1) == (silence == "applies_and_is_silent")
 
 
 async def test_a_new_reign_of_the_same_master_is_renewed_for_at_once(tmp_path: Path) -> None:

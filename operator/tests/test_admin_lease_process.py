@@ -22,8 +22,9 @@ from gantry_status.orders import AskStatus, HaStatus, Promote
 
 EPOCH = 3_000
 DURATION_MS = 1_500
-MARGIN_S = 30.0
-"""For a machine that is busy. What must never happen is compared with the duration itself."""
+MARGIN_S = 180.0
+"""For a machine that is busy. What must never happen is compared with the duration itself, and a key may run out on it
+between two looks: so a send that is to be acknowledged is tried again."""
 
 
 def word_of(broker: BrokerChild) -> HaStatus:
@@ -78,8 +79,7 @@ def test_a_master_acknowledges_as_long_as_its_sidecar_renews_the_lease(tmp_path:
         assert code_of_a_send(broker) != 0
         put_record(server, broker)
         with sidecar_beside(tmp_path / "store", "--open-reads", *lease_options(server, tmp_path)) as sidecar:
-            wait_for(lambda: has_key(broker), "the sidecar has renewed it")
-            assert code_of_a_send(broker) == 0
+            wait_for(lambda: code_of_a_send(broker) == 0, "the sidecar has renewed it")
             metrics = sidecar.get("/metrics").text
             assert 'gantry_lease_renewals_total{outcome="done"}' in metrics
 
@@ -89,9 +89,8 @@ def test_a_master_acknowledges_as_long_as_its_sidecar_renews_the_lease(tmp_path:
             wait_for(lambda: "not answered" in str(reason_of(sidecar)), "the sidecar says why")
 
             server.is_silent = False
-            wait_for(lambda: has_key(broker), "it is renewed again")
-            wait_for(lambda: code_of_a_send(broker) == 0, "and sends are acknowledged")
-            assert reason_of(sidecar) is None
+            wait_for(lambda: code_of_a_send(broker) == 0, "it is renewed again, and sends are acknowledged")
+            wait_for(lambda: reason_of(sidecar) is None, "nothing is in the way")
             shown = [sidecar.get(path).text for path in ("/v1/status", "/metrics", "/v1/group")]
             assert TOKEN not in f"{shown} {sidecar.child.log} {bundle_of(sidecar)}"
 
@@ -130,9 +129,8 @@ def test_a_sidecar_that_is_killed_ends_nothing_at_once_and_another_goes_on(tmp_p
         with sidecar_beside(tmp_path / "store", *options) as sidecar:
             wait_for(lambda: has_key(broker), "the sidecar has renewed it")
             sidecar.child.send(signal.SIGKILL)
-            sidecar.child.process.wait(30)
+            sidecar.child.process.wait(60)
             wait_for(lambda: not has_key(broker), "nobody renews it", MARGIN_S)
 
         with sidecar_beside(tmp_path / "store", *options):
-            wait_for(lambda: has_key(broker), "another sidecar renews it")
-            assert code_of_a_send(broker) == 0
+            wait_for(lambda: code_of_a_send(broker) == 0, "another sidecar renews it")

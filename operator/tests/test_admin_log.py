@@ -10,6 +10,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -166,9 +167,13 @@ def test_one_reader_too_many_is_told_to_come_again(tmp_path: Path, fast: bool) -
         with sidecar_beside(tmp_path / "store", "--open-reads", *limits) as sidecar:
             wait_for(lambda: sidecar.get("/v1/log").json()["end"] > 1_000_000, "it is published")
             base = f"http://{sidecar.fast}" if fast else sidecar.url
-            with httpx.stream("GET", f"{base}/v1/log/bytes", headers={"Range": "bytes=0-999999"}, timeout=60) as slow:
-                assert slow.status_code == 206
-                refused = sidecar.get("/v1/log/bytes", fast=fast, Range="bytes=0-9")
+            whole = {"Range": "bytes=0-999999"}
+            for _ in range(5):  # it takes five seconds to read, and on a busy machine the next question may come later
+                with httpx.stream("GET", f"{base}/v1/log/bytes", headers=whole, timeout=60) as slow:
+                    assert slow.status_code == 206
+                    refused = sidecar.get("/v1/log/bytes", fast=fast, Range="bytes=0-9")
+                if refused.status_code == 429:
+                    break
             wait_for(
                 lambda: sidecar.get("/v1/log/bytes", fast=fast, Range="bytes=0-9").status_code == 206, "a place is free"
             )
@@ -279,7 +284,7 @@ def test_a_reader_that_takes_nothing_holds_nobody_up(pair: tuple[BrokerChild, Si
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(90)
     finally:
         for connection in lazy:
             connection.close()
@@ -293,11 +298,15 @@ def test_the_descriptors_of_many_ranges_are_given_back(pair: tuple[BrokerChild, 
     folder = Path(f"/proc/{sidecar.child.process.pid}/fd")
 
     def open_files() -> int:
-        return sum("commitlog" in os.readlink(path) for path in folder.iterdir() if path.is_symlink())
+        found = 0
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):  # closed at this moment
+                found += "commitlog" in os.readlink(path)
+        return found
 
     for fast in (False, True):
         for _ in range(10):
             sidecar.get("/v1/log/bytes", token=READ_TOKEN, fast=fast, Range="bytes=0-9")
             sidecar.get("/v1/log/bytes", token=READ_TOKEN, fast=fast, Range="bytes=77777777-")
 
-    wait_for(lambda: open_files() == 0, "every file is closed", 10)
+    wait_for(lambda: open_files() == 0, "every file is closed")

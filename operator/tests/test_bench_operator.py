@@ -36,7 +36,7 @@ from spec_world.judge import Wrong
 from gantry_operator.kubernetes_api import THREADS
 from gantry_operator.objects.names import SIDECAR_PORT, PodPlace
 
-SMALL = OperatorScale(groups=3, settle_s=0.0, rest_s=1.0, ready_s_max=120.0)
+SMALL = OperatorScale(groups=3, settle_s=0.0, rest_s=1.0, ready_s_max=300.0)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 INFINITY = float("inf")
 

@@ -11,17 +11,18 @@ from console_browser import browser, page_at
 from console_scene import Group, console_group
 from playwright.sync_api import Browser, Page, expect
 
-from gantry_client import Message
+from gantry_client import Message, ProducerSettings
 from gantry_client.sync import Producer
 
 pytestmark = pytest.mark.needs_browser
+PATIENT = ProducerSettings(send_timeout_ms=60_000)
 
 
 @pytest.fixture
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """One that may be broken."""
     with console_group(tmp_path_factory.mktemp("console-failover")) as started:
-        with Producer(started.name_server, "before") as producer:
+        with Producer(started.name_server, "before", settings=PATIENT) as producer:
             for number in range(20):
                 producer.send(Message("orders", b"%d" % number))
         yield started

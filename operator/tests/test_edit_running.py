@@ -27,7 +27,7 @@ HERE = frozenset({Source.CONFIG, Source.STATUS, Source.TABLES, Source.ARGUMENTS,
 NEEDS_PAGES = {"writeBuffer.medium: huge pages"}
 """Where the volume is not one that any machine has."""
 
-LIVE_S = 60.0
+LIVE_S = 180.0
 """Within that a running broker has looked at its files; some seconds is the promise, on a machine with nothing else."""
 
 MEMORY = Path("/dev/shm")

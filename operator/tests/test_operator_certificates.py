@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 import trustme
-from admin_scene import READY_S, TOKEN, broker_beside, sidecar_beside, token_files
+from admin_scene import READY_S, TOKEN, broker_beside, patient_sidecars, sidecar_beside, token_files
 from aiohttp import web
 
 from gantry_broker.testing.certificates import Party
@@ -72,7 +72,7 @@ async def relayed(sidecar: TlsSidecar, nonce: str) -> str:
 async def test_the_token_goes_over_tls_to_whoever_knows_it(tmp_path: Path) -> None:
     """Whatever names stand in the certificate, and whoever signed it; a replaced one is asked for its proof again."""
     sidecar = TlsSidecar(Party(tmp_path / "one", trustme.CA()))
-    async with HttpSidecars() as sidecars:
+    async with patient_sidecars() as sidecars:
         async with sidecar.listening() as peer:
             assert (await sidecars.status(peer))["role"] == "MASTER"
             await sidecars.order(peer, act.Fence(shard=0, member=1, epoch=5))
@@ -88,7 +88,7 @@ async def in_between(folder: Path) -> list[str]:
     authority = trustme.CA()
     real, thief = TlsSidecar(Party(folder / "real", authority)), TlsSidecar(Party(folder / "thief", authority))
     thief.proof_of = partial(relayed, real)
-    async with real.listening(), thief.listening() as peer, HttpSidecars() as sidecars:
+    async with real.listening(), thief.listening() as peer, patient_sidecars() as sidecars:
         with suppress(SidecarDenied):
             await sidecars.status(peer)
     return thief.shown
@@ -109,7 +109,7 @@ async def test_without_the_proof_somebody_in_between_gets_it(tmp_path: Path, mon
 async def test_who_does_not_know_the_token_is_not_told_it(tmp_path: Path) -> None:
     """Another group's sidecar at an address that was ours."""
     other = TlsSidecar(Party(tmp_path, trustme.CA()), token="another-token-of-another-group-00")
-    async with other.listening() as peer, HttpSidecars() as sidecars:
+    async with other.listening() as peer, patient_sidecars() as sidecars:
         with pytest.raises(SidecarDenied, match="does not prove"):
             await sidecars.status(peer)
     assert other.shown == []
@@ -132,7 +132,7 @@ async def test_a_real_sidecar_is_ordered_over_tls(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with broker_beside(store), sidecar_beside(store, *tls, *token_files(tmp_path)) as sidecar:
         host, _, port = sidecar.address.rpartition(":")
-        async with HttpSidecars() as sidecars:
+        async with patient_sidecars() as sidecars:
             said = await answered(sidecars, Peer(host, int(port), TOKEN, is_tls=True))
             with pytest.raises(SidecarDenied):
                 await sidecars.status(Peer(host, int(port), "x" * 40, is_tls=True))

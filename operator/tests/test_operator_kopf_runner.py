@@ -35,6 +35,7 @@ RESERVED = "fileReservedTime=12"
 SOME_LOOKS_S = 1.5
 CLOSED_S = 0.25
 """For the loop to close what is closed: connections over TLS say goodbye."""
+GOING = "the namespace of a group is going: nothing is done for it any more"
 TOO_LITTLE = {"resources": {"limits": {"memory": "64Mi"}}}
 
 
@@ -65,7 +66,7 @@ def nodes(server: ApiServer) -> Iterator[None]:
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(loop.run_until_complete, run())
         try:
-            assert began.wait(30), "they stand in"
+            assert began.wait(180), "they stand in"
             yield
         finally:
             loop.call_soon_threadsafe(end.set)
@@ -130,7 +131,7 @@ def test_kopfs_runner_runs_the_whole_operator(server: ApiServer, tmp_path: Path)
             create(server, "orders", {})
             create(server, "little", TOO_LITTLE)
             wait_for("the group is well", lambda: is_well(server, 1))
-            assert {"MasterNamed", "MasterPromoted"} <= reasons(server, "orders")
+            wait_for("it is told", lambda: {"MasterNamed", "MasterPromoted"} <= reasons(server, "orders"))
             wait_for("somebody hears why it is not made", is_told(server, "little", "NotApplied"))
             assert conditions(server, "little")["Applied"] == "False"
             assert not any(name.startswith("little") for name in items(server, SETS))
@@ -174,8 +175,11 @@ def test_a_run_with_a_bug_is_no_good_one(server: ApiServer, tmp_path: Path, monk
 # -- the end of a namespace --------------------------------------------------------------------------------------------
 
 
-def leaving(server: ApiServer, folder: Path, space: str) -> Run:
-    """A group is made; then its namespace is deleted, and somebody takes its things away one after the other."""
+def leaving(server: ApiServer, folder: Path, space: str, told: str) -> Run:
+    """A group is made; then its namespace is deleted, and somebody takes its things away one after the other.
+
+    It goes when the operator has said ``told`` of that.
+    """
     core, apps = f"/api/v1/namespaces/{space}", f"/apis/apps/v1/namespaces/{space}"
     groups = f"/apis/gantry.dev/v1alpha1/namespaces/{space}/brokergroups"
     assert server.ask("POST", "/api/v1/namespaces", {"metadata": {"name": space}})[0] == 201
@@ -189,6 +193,7 @@ def leaving(server: ApiServer, folder: Path, space: str) -> Run:
                 server.ask("DELETE", f"{path}/{name}")
             wait_for("the operator looks", after(SOME_LOOKS_S))
             assert items(server, path) == {}, "nothing is made any more"
+        run.wait_said(told)
         assert server.ask("DELETE", f"{groups}/orders")[0] == 200
         run.wait_said("a group is looked after no more")
     return run
@@ -207,9 +212,9 @@ def of_refusals(run: Run) -> list[str]:
 
 def test_a_namespace_that_goes_is_told_once(server: ApiServer, tmp_path: Path) -> None:
     """Whatever goes with it is not missed; the group ends like any other, and the run is a good one."""
-    run = leaving(server, tmp_path, "going")
+    run = leaving(server, tmp_path, "going", GOING)
 
-    assert of_refusals(run) == ["the namespace of a group is going: nothing is done for it any more"]
+    assert of_refusals(run) == [GOING]
     run.demand_order()
 
 
@@ -218,6 +223,6 @@ def test_who_does_not_see_it_goes_on_asking(server: ApiServer, tmp_path: Path, m
     """The twin: taken for a lack of rights it is a refusal for every object."""
     monkeypatch.setattr("gantry_operator.kubernetes_api.TERMINATING", "NobodySaysThis")
 
-    run = leaving(server, tmp_path, "unseen")
+    run = leaving(server, tmp_path, "unseen", "not applied")
 
     assert of_refusals(run).count("not applied") > 3

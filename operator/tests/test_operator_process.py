@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import kopf
 import pytest
-from admin_scene import TOKEN, BrokerChild, SidecarChild, broker_beside, sidecar_beside, token_files
+from admin_scene import TOKEN, BrokerChild, SidecarChild, broker_beside, patient_sidecars, sidecar_beside, token_files
 from aiohttp import web
 from click.testing import CliRunner
 from operator_world.cluster import ModelClock
@@ -100,7 +100,7 @@ async def test_the_process_needs_no_name_of_its_user(monkeypatch: pytest.MonkeyP
     groups = Groups(parts_of(FakeKubernetes()), ("a",))
 
     operator.stop()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await operator.watch(groups)
 
 
@@ -254,7 +254,7 @@ def peer_of(sidecar: SidecarChild, token: str = TOKEN) -> Peer:
 async def test_a_real_sidecar_says_what_a_decision_needs(pair: tuple[BrokerChild, SidecarChild]) -> None:
     """Its answer is a report, whole and of this moment."""
     broker, sidecar = pair
-    async with HttpSidecars() as sidecars:
+    async with patient_sidecars() as sidecars:
         said = await sidecars.status(peer_of(sidecar))
     report = report_of(said, asked_ms=1, answered_ms=2)
 
@@ -266,7 +266,7 @@ async def test_a_real_sidecar_obeys_and_refuses(pair: tuple[BrokerChild, Sidecar
     """Each order in the sidecar's words; a promotion for a longer log is refused; a wrong token is denied."""
     _, sidecar = pair
     peer = peer_of(sidecar)
-    async with HttpSidecars() as sidecars:
+    async with patient_sidecars() as sidecars:
         said = await sidecars.status(peer)
         epoch, end = int(said["epoch"]), int(said["wrote"])
         await sidecars.order(peer, act.Drain(shard=0, member=1, timeout_ms=5_000))

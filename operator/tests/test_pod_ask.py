@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
-from admin_scene import READ_TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files
+from admin_scene import READ_TOKEN, SidecarChild, broker_beside, sidecar_beside, token_files, wait_for
 
 from gantry_broker.testing.certificates import Party
 from gantry_cli.pod.asking import asked
@@ -28,13 +28,16 @@ def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SidecarC
     ):
         broker.send(3)
         made.wait_ready()
+        wait_for(
+            lambda: made.get("/v1/status", token=READ_TOKEN).json()["wrote"] == broker.end, "all of it is published"
+        )
         yield made, folder / "tokens/read-tokens"
 
 
 def ask(url: str, tokens: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     """As kubelet would run it."""
     command = [sys.executable, "-m", "gantry_cli", "pod", "ask", "--url", url, "--token-file", str(tokens), *words]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, timeout=180, check=False)
 
 
 def test_every_question_is_answered_in_one_object(sidecar: tuple[SidecarChild, Path]) -> None:

@@ -145,7 +145,7 @@ class Container:
     def wait_said(self, *texts: str) -> None:
         """Until it has said all of them."""
         assert self.process.stdout is not None
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while not all(text in self.said for text in texts):
@@ -157,7 +157,7 @@ class Container:
     def end(self) -> int:
         """In order; its exit code."""
         self.process.terminate()
-        rest, _ = self.process.communicate(timeout=60)
+        rest, _ = self.process.communicate(timeout=180)
         self.said += rest.decode()
         return self.process.returncode
 

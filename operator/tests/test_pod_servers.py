@@ -50,7 +50,7 @@ def containers() -> Iterator[Containers]:
 
 def wait_for(condition: Callable[[], bool]) -> None:
     """Until it is so, or the test has failed."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not condition():
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.05)
@@ -59,7 +59,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def is_open(port: int) -> bool:
     """Whether somebody listens."""
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
     except OSError:
         return False
     return True
@@ -68,7 +68,7 @@ def is_open(port: int) -> bool:
 def answers(port: int) -> bool:
     """Whether a sidecar lives there."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=60) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
@@ -116,7 +116,7 @@ def test_a_sidecar_follows_the_groups_members_without_a_new_pod(containers: Cont
     wait_for(lambda: peers_of(process) == [first, second])
     wait_for(lambda: answers(port))
     process.terminate()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=180)
 
     assert process.returncode == 0, said
     assert "the sidecar has ended, and starts with what is new" in said
@@ -136,7 +136,7 @@ def test_a_name_server_comes_back_and_ends_cleanly(containers: Containers, tmp_p
     wait_for(lambda: children_of(process) not in ([], [child]) and is_open(port))
     assert is_open(alive)
     process.terminate()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=180)
 
     assert process.returncode == 0, said
     assert "the name server was killed by SIGKILL; it starts again at once" in said

@@ -64,5 +64,5 @@ class LocalNameServer:
     def _end(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(60)
+            self._process.wait(120)
             self._process = None

@@ -45,8 +45,8 @@ ANYBODY.check_hostname, ANYBODY.verify_mode = False, ssl.CERT_NONE
 KEY: Final = bytes(32)
 EPOCH: Final = 1000
 NOBODY: Final[Mapping[str, str]] = {}
-ANSWER_S: Final = 30.0
-WAIT_S: Final = 120.0
+ANSWER_S: Final = 60.0
+WAIT_S: Final = 240.0
 
 
 @final
@@ -177,7 +177,7 @@ class LocalPod:
             process.terminate()
         for process in self._processes:
             try:
-                process.wait(60)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -211,9 +211,12 @@ class LocalPod:
         return found
 
     def arguments(self) -> dict[str, str]:
-        """What the sidecar runs with: the last value of each option, and how many peers."""
+        """What the sidecar runs with: the last value of each option, and how many peers; nothing between two."""
         children = Path(f"/proc/{self._processes[0].pid}/task/{self._processes[0].pid}/children").read_text().split()
-        words = Path(f"/proc/{children[0]}/cmdline").read_text().split("\0") if children else []
+        words: list[str] = []
+        if children:
+            with suppress(OSError):  # it was started again at this moment
+                words = Path(f"/proc/{children[0]}/cmdline").read_text().split("\0")
         found = {word: after for word, after in pairwise(words) if word.startswith("--")}
         return found | {"--peer": str(words.count("--peer"))}
 
@@ -275,4 +278,6 @@ class LocalPod:
         return ClientSettings(
             credentials=Credentials(ADMIN.access_key, ADMIN.secret_key) if access.get("aclSecret") else None,
             tls=ClientTlsSettings(authority_file=str(authority)) if access.get("tlsSecret") else None,
+            connect_timeout_ms=int(ANSWER_S * 1000),
+            request_timeout_ms=int(ANSWER_S * 1000),
         )

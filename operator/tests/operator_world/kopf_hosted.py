@@ -30,8 +30,8 @@ from gantry_operator.process import Around, Operator
 from gantry_operator.settings import OperatorSettings
 from gantry_operator.sidecars import HttpSidecars, Sidecars
 
-END_S_MAX: Final = 30.0
-BEGIN_S_MAX: Final = 60.0
+END_S_MAX: Final = 180.0
+BEGIN_S_MAX: Final = 180.0
 
 
 @final

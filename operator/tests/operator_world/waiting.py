@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(predicate: Callable[[], bool], what: str = "it", seconds: float = 30.0) -> None:
+async def until(predicate: Callable[[], bool], what: str = "it", seconds: float = 120.0) -> None:
     """Until it is so; a failure says what did not happen."""
     try:
         async with asyncio.timeout(seconds):
