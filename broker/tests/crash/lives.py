@@ -21,7 +21,7 @@ from gantry_broker.store import points
 from gantry_broker.testing.crashing_broker import CRASHING, CrashAt
 from gantry_broker.testing.ports import free_broker_port, free_port
 
-LOAD_S_MAX: Final = 3.0
+LOAD_S_MAX: Final = 10.0
 """How long a broker may take to come to the point where it is to end under load."""
 POINT_INTERVAL_MS: Final = 100
 RECOVERY_BEGINS, RECOVERY_ENDED, OPENED = " starting ", "store recovered", "the store is open"

@@ -24,7 +24,7 @@ NR_HUGEPAGES: Final = Path("/proc/sys/vm/nr_hugepages")
 MEMORY_FACTS: Final = Path("/proc/meminfo")
 FILE_SYSTEMS: Final = Path("/proc/filesystems")
 SHARED_MEMORY: Final = Path("/dev/shm")
-COMMAND_TIMEOUT_S: Final = 60
+COMMAND_TIMEOUT_S: Final = 180
 SEGMENT_BYTES: Final = 1024 * 1024
 BUFFERS: Final = 3
 

@@ -15,8 +15,8 @@ from typing import Final, final
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "src"
 HOST: Final = "127.0.0.1"
-READY_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 60.0
+READY_TIMEOUT_S: Final = 180.0
+STOP_TIMEOUT_S: Final = 180.0
 LOG_POLL_S: Final = 0.001
 BROKER: Final = ("-m", "gantry_broker")
 

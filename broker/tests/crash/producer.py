@@ -21,7 +21,7 @@ from gantry_wire.message import parse_offset_message_id
 TOPICS: Final = ("CrashA", "CrashB", "CrashC")
 QUEUES: Final = 3
 WINDOW: Final = 16
-REPLY_TIMEOUT_MS: Final = 20_000
+REPLY_TIMEOUT_MS: Final = 60_000
 UNKNOWN_CODES: Final = (
     ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from gantry_wire.commands.admin import CreateTopic
 from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PullMessage, PullResult, QueryMessage
 from gantry_wire.message import StoredMessage, decode_records
 
-TIMEOUT_MS: Final = 30_000
+TIMEOUT_MS: Final = 120_000
 TIME_MAX_MS: Final = 9_000_000_000_000
 
 

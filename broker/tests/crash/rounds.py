@@ -14,6 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
@@ -35,6 +36,10 @@ from gantry_remoting import Channel, RemotingError
 from gantry_wire.message import StoredMessage
 
 KEYS_ASKED_PER_ROUND: Final = 50
+REPLIES_MIN: Final = 50
+"""So many sends are acknowledged in every round."""
+BEGIN_S_MAX: Final = 60.0
+POLL_S: Final = 0.005
 REPLAYED: Final = re.compile(r"store recovered.* replayed_records=(\d+)")
 SETTINGS: Final = {
     "mappedFileSizeCommitLog": str(SEGMENT_BYTES),
@@ -151,11 +156,20 @@ class CrashRun:
         clients = [producer.run(self._lives.address) for producer in self._producers]
         if chosen.has_witness:
             clients.append(witness.run(self._lives.address))
+        before = self._history.replies
         work = asyncio.gather(*clients)
+        await self._begun(before + REPLIES_MIN)
         how = await self._lives.end_under_load(chosen)
         await work
         self._history.flush()
         return how
+
+    async def _begun(self, replies: int) -> None:
+        """The time of a kill counts from here: on a busy machine it would be over before there is anything to lose."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BEGIN_S_MAX):
+                while self._history.replies < replies:  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_S)
 
     def _keep_buffers(self) -> None:
         """What the buffers hold after the kill, for whoever looks at a failed run."""

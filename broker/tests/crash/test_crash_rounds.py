@@ -42,13 +42,13 @@ def test_acknowledged_messages_survive_kills_in_the_buffer(tmp_path: Path, volum
     assert verdict.faults == [], f"replay: {chapter.replay}"
     assert (verdict.rounds, verdict.lost) == (2, 0)
     assert verdict.hits == {points.AFTER_APPEND: 1, points.MID_REPLAY: 1}
-    assert verdict.acked > 100 and verdict.stored >= verdict.acked
+    assert verdict.acked >= 100 and verdict.stored >= verdict.acked
 
 
 @needs_tmpfs
 def test_a_broker_without_the_replay_is_found(tmp_path: Path, volume: str) -> None:
     """The twin: with the guard off, acknowledged messages are lost, and the run says so."""
-    chapter = Chapter(cell=WITH_BUFFER, seed=4, rounds=4, volume=volume, sabotage=Sabotage.NO_REPLAY)
+    chapter = Chapter(cell=WITH_BUFFER, seed=4, rounds=10, volume=volume, sabotage=Sabotage.NO_REPLAY)
 
     verdict = crash(tmp_path, chapter, print)
 
@@ -57,7 +57,7 @@ def test_a_broker_without_the_replay_is_found(tmp_path: Path, volume: str) -> No
 
 def test_a_broker_that_shows_what_it_may_lose_is_found(tmp_path: Path) -> None:
     """The twin: with the guard off, a consumer has seen messages that are gone after the kill."""
-    chapter = Chapter(cell="async-anonymous", seed=28, rounds=4, sabotage=Sabotage.NO_HOLD)
+    chapter = Chapter(cell="async-anonymous", seed=28, rounds=10, sabotage=Sabotage.NO_HOLD)
 
     verdict = crash(tmp_path, chapter, print)
 

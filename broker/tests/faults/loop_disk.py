@@ -28,7 +28,7 @@ from typing import Final, final
 CLONE_NEWNS: Final = 0x00020000
 EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 NO_JOURNAL_FLUSH: Final = 2
-COMMAND_TIMEOUT_S: Final = 60
+COMMAND_TIMEOUT_S: Final = 180
 DISK_MIB: Final = 96
 BLOCK_BYTES: Final = 4096
 FILL_BYTES: Final = 1 << 20

@@ -17,7 +17,7 @@ from faults.loop_disk import LoopDisk
 from faults.modes import lose_buffers
 from faults.scene import Scene
 
-STOP_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 120.0
 POLL_S: Final = 0.001
 
 

@@ -35,7 +35,7 @@ from gantry_remoting import Channel, RemotingError
 from gantry_wire.message import StoredMessage
 
 UNDER: Final = Path(__file__).resolve().parent / "under.py"
-EVENT_TIMEOUT_S: Final = 60.0
+EVENT_TIMEOUT_S: Final = 180.0
 POLL_S: Final = 0.002
 SMALL_FILES: Final = {
     "mappedFileSizeCommitLog": str(1024 * 1024),

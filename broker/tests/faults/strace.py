@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, final
 
-ATTACH_TIMEOUT_S: Final = 30.0
-DETACH_TIMEOUT_S: Final = 30.0
+ATTACH_TIMEOUT_S: Final = 120.0
+DETACH_TIMEOUT_S: Final = 120.0
 _MARKS: Final = ("(INJECTED)", "(DELAYED)")
 
 

@@ -84,7 +84,7 @@ async def test_without_descriptors_new_connections_are_refused_and_old_ones_serv
             await scene.answered(50)
             await scene.until(lambda: "no descriptor for a recovery point" in scene.log, "refused recovery point")
             await others.aclose()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while not await is_served(scene.address):  # noqa: ASYNC110 - asking is the only way to see it
                     await asyncio.sleep(0.05)
             await scene.acked(50)

@@ -90,7 +90,7 @@ def test_the_twin_a_right_token_is_obeyed(tmp_path: Path) -> None:
     with broker_beside(tmp_path / "store"), sidecar_beside(tmp_path / "store", *token_files(tmp_path / "t")) as sidecar:
         wait_for(lambda: sidecar.get("/readyz").status_code == 200, "it is ready")
         assert sidecar.post("/v1/role/fence", BODY, token=TOKEN).status_code == 200
-        assert sidecar.get("/v1/role", token=READ_TOKEN).json()["promised_epoch"] == 9
+        wait_for(lambda: sidecar.get("/v1/role", token=READ_TOKEN).json()["promised_epoch"] == 9, "it is said")
 
 
 @pytest.mark.parametrize("option", ["--listen", "--log-listen"])
@@ -152,7 +152,7 @@ def test_a_huge_body_is_refused_while_it_comes_in(pair: tuple[BrokerChild, Sidec
     content: object = pieces() if is_chunked else b" " * (20 << 20)
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     try:
-        answer = httpx.post(f"{sidecar.url}/v1/role/fence", content=content, headers=headers, timeout=30)  # type: ignore[arg-type]
+        answer = httpx.post(f"{sidecar.url}/v1/role/fence", content=content, headers=headers, timeout=90)  # type: ignore[arg-type]
         assert answer.status_code == 413
     except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError):
         pass  # it was closed while we still sent
@@ -180,7 +180,7 @@ def test_no_path_leads_out_of_the_store(pair: tuple[BrokerChild, SidecarChild], 
     _, sidecar = pair
     host, _, port = sidecar.url.removeprefix("http://").rpartition(":")
     request = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=90) as connection:
         connection.sendall(request.encode())
         answer = b""
         while piece := connection.recv(65536):
@@ -234,16 +234,17 @@ def test_a_client_certificate_is_as_good_as_a_token_and_a_foreign_one_is_no_conn
     with broker_beside(tmp_path / "store") as broker, sidecar_beside(tmp_path / "store", *options) as sidecar:
         broker.send(3)
         main_url, fast_url = f"https://{sidecar.address}", f"https://{sidecar.fast}/v1/log/bytes"
-        with httpx.Client(verify=context(ours), timeout=30) as client:
+        with httpx.Client(verify=context(ours), timeout=90) as client:
             wait_for(lambda: client.get(f"{main_url}/readyz").status_code == 200, "it is ready")
             assert client.get(f"{main_url}/v1/status").status_code == 200
-            assert client.get(fast_url, headers={"Range": "bytes=0-99"}).status_code == 206
+            head = {"Range": "bytes=0-99"}
+            wait_for(lambda: client.get(fast_url, headers=head).status_code == 206, "what was sent is published")
             assert client.post(f"{main_url}/v1/role/flush").status_code == 200
-        with httpx.Client(verify=context(None), timeout=30) as client:
+        with httpx.Client(verify=context(None), timeout=90) as client:
             assert client.get(f"{main_url}/livez").status_code == 200
             assert client.get(f"{main_url}/v1/status").status_code == 401
-            assert client.get(fast_url, headers={"Range": "bytes=0-99"}).status_code == 401
-        with httpx.Client(verify=context(theirs), timeout=30) as client, pytest.raises(httpx.TransportError):
+            assert client.get(fast_url, headers=head).status_code == 401
+        with httpx.Client(verify=context(theirs), timeout=90) as client, pytest.raises(httpx.TransportError):
             client.get(f"{main_url}/livez")
 
     assert '"account":"certificate:somebody"' in sidecar.child.log

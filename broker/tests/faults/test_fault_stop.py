@@ -101,7 +101,7 @@ async def test_more_signals_change_nothing(tmp_path: Path) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
             stop.signal(number)
         await stop.logged("waited_s=1")
-        assert stop.page().status.phase is Phase.DRAINING
+        await scene.until(lambda: stop.page().status.phase is Phase.DRAINING, "the page, ten times a second, says so")
         assert stop.has_abort_marker()
         stop.recover()
 
@@ -133,7 +133,7 @@ async def test_sigkill_while_stopping_is_a_crash(tmp_path: Path) -> None:
 
 async def test_a_stop_that_takes_too_long_says_what_is_not_flushed(tmp_path: Path) -> None:
     """K3: when `shutdownTimeout` is over the process names the bytes, leaves the marker, and ends with code 1."""
-    stop = StopScene(tmp_path, shutdownTimeout="2500")
+    stop = StopScene(tmp_path, shutdownTimeout="4000")
     async with stop.scene as scene:
         await scene.start()
         await scene.send_once(100)

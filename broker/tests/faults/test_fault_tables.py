@@ -20,7 +20,7 @@ from gantry_wire.commands.offsets import QueryConsumerOffset, UpdateConsumerOffs
 
 GROUP = "FaultReaders"
 TABLES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
-REQUEST_TIMEOUT_MS = 20_000
+REQUEST_TIMEOUT_MS = 60_000
 
 HARMS: dict[str, Callable[[bytes], bytes]] = {
     "emptied": lambda data: b"",

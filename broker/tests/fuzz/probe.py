@@ -14,7 +14,7 @@ from gantry_wire.commands.send import SendMessageV2, SendResult
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import decode_record, parse_offset_message_id
 
-TIMEOUT_MS: Final = 30_000
+TIMEOUT_MS: Final = 120_000
 
 
 class Probe(Protocol):

@@ -17,8 +17,8 @@ from fuzz.tally import Tally
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.frame import FrameReader
 
-ANSWER_TIMEOUT_S: Final = 30.0
-CLOSE_TIMEOUT_S: Final = 10.0
+ANSWER_TIMEOUT_S: Final = 120.0
+CLOSE_TIMEOUT_S: Final = 60.0
 FRAME_BYTES_SHOWN: Final = 600
 ODD_SIZES: Final = (1, 2, 3, 4, 5, 7, 8, 9, 64, 1448, 4096)
 """Sizes of odd pieces: inside the length, inside the header length, at a TCP segment."""

@@ -23,7 +23,7 @@ from replication.group import POLL_S, Group, Member, reachable
 from gantry_spec.election import Candidate, elect
 from gantry_status.orders import AskPromise, Follow, HaRole, HaStatus, Lease, OrderError, Promised, Promote
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 180.0
 LEASE_MS: Final = 1_500
 
 

@@ -14,6 +14,7 @@ import pytest
 from crash.processes import ServerFailed
 from faults.power import halt
 from gantry_histories.events import Outcome
+from replication import supervisor
 from replication.group import POLL_S, Group, Member
 from replication.hardships import wait_unknown
 from replication.meddler import Meddler, Mischief
@@ -27,6 +28,7 @@ from gantry_status.orders import Follow, HaStatus
 SYNC = Plan(1, True, {"brokerRole": "SYNC_MASTER"}, ())
 ASYNC = Plan(1, False, {"brokerRole": "ASYNC_MASTER", "haGrant": "1000"}, ())
 LEASED = ASYNC._replace(has_lease=True)
+PATIENT = {"slaveTimeout": "60000"}
 LARGE = (20_000,)
 SOME_FILES = 4 << 20
 MUCH = 40 << 20
@@ -66,13 +68,18 @@ def answers_since(made: Scene, at: int) -> set[tuple[Outcome, int]]:
         pytest.param(LEASED, 3, id="two-slaves-async"),
     ],
 )
-async def test_a_slave_that_dies_is_caught_up_with(plan: Plan, members: int, tmp_path: Path) -> None:
+async def test_a_slave_that_dies_is_caught_up_with(
+    plan: Plan, members: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R1: without its only slave a synchronous master answers 11, with another one 0; an asynchronous one always 0."""
-    async with scene(plan, tmp_path, is_root=missing() is None, members=members) as made:
+    monkeypatch.setattr(supervisor, "LEASE_MS", 10_000)  # a machine that stands still for a moment takes no key
+    async with scene(
+        plan._replace(settings=plan.settings | PATIENT), tmp_path, is_root=missing() is None, members=members
+    ) as made:
         await made.drama.some()
         slave = made.group[2]
         await slave.kill()
-        await asyncio.sleep(0.5)
+        await wait_status(made, lambda status: slave.number not in {one.broker_id for one in status.slaves})
         at = time.monotonic_ns()
         if plan.is_sync and members == 2:
             await wait_unknown(made, 30)
