@@ -26,7 +26,7 @@ from gantry_cli.local.state import GroupRecord, GroupState
 from gantry_client import ClientError, ClientSettings, Message, Producer
 from gantry_spec.manifest import BrokerGroup, read_group
 
-TIMEOUT_S: Final = 90.0
+TIMEOUT_S: Final = 300.0
 FREE_PORTS: Final = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
 ROOMY: Final = (
     '{diskMaxUsedSpaceRatio: "95", diskSpaceCleanForciblyRatio: "99", diskSpaceWarningLevelRatio: "99",'

@@ -67,7 +67,7 @@ async def test_what_is_no_file_of_accounts_changes_nothing(tmp_path: Path, spoil
     path.unlink()
     spoil(path)
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await file.refresh()
 
     assert file.fault is not None and str(path) in file.fault

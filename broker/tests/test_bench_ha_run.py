@@ -68,7 +68,7 @@ def test_what_is_relayed_goes_through_the_second_server(tmp_path: Path) -> None:
 
     with processes.started(command, log=tmp_path / "relay.log", core=None) as server:
         port = int(processes.wait_for_line(server, what="relay"))
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             assert connection.recv(1) == b""
 
 
@@ -81,11 +81,11 @@ def proxied(tmp_path: Path) -> Iterator[tuple[socket.socket, socket.socket, ha_a
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         ha_acks.start_ack_proxy(tmp_path, listener.getsockname()[1]) as proxy,
-        socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as slave,
+        socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as slave,
     ):
-        listener.settimeout(10)
+        listener.settimeout(60)
         master, _ = listener.accept()
-        master.settimeout(10)
+        master.settimeout(60)
         with master:
             yield slave, master, proxy
 

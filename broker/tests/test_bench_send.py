@@ -201,7 +201,7 @@ def test_a_server_that_ends_at_once_is_shown_with_its_last_words(tmp_path: Path)
     command = [sys.executable, "-c", "import sys; sys.exit('flushDiskType: unknown value')"]
 
     with processes.started(command, log=tmp_path / "log", core=None) as server:
-        server.process.wait(30)
+        server.process.wait(120)
         with pytest.raises(errors.BenchmarkFailed, match="ended with code 1: flushDiskType: unknown value"):
             processes.wait_for_port(server, 1, what="broker")
 

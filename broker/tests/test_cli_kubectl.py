@@ -73,7 +73,7 @@ def completed(folder: Path, kubectl: str, *words: str) -> tuple[list[str], str]:
     environment = dict(os.environ) | {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": ":".join(SOURCES)}
     code = "from gantry_cli.kube.plugin import complete; complete()"
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code, *words], env=environment, capture_output=True, text=True, timeout=180, check=True
     )
     return done.stdout.splitlines(), done.stderr
 

@@ -91,11 +91,11 @@ class World:
         assert not (is_master and self.takes), "two masters"
         assert not is_master or self.status.wrote == self.end, "something is lost"
 
-    def migration(self) -> Migration:
+    def migration(self, timeout_s: float = 60.0) -> Migration:
         record = self.home.record() or Record(old_address="old", broker_name="b")
         return Migration(
             Old(self), Ours(self), Names(self), self.home, record,
-            tell=self.told.append, show=self.show, timeout_s=0.5,
+            tell=self.told.append, show=self.show, timeout_s=timeout_s,
         )  # fmt: skip
 
     def show(self, progress: Progress) -> None:
@@ -253,7 +253,7 @@ async def test_queues_are_built_before_writes_are_stopped(home: Home) -> None:
 async def test_a_pause_has_a_bound(home: Home) -> None:
     """Where our broker does not get the rest in time, the old one goes on as before."""
     world = World(home)
-    migration = world.migration()
+    migration = world.migration(timeout_s=0.5)
     await migration.catch_up()
     world.is_copying = False
 
@@ -267,7 +267,7 @@ async def test_a_pause_has_a_bound(home: Home) -> None:
 async def test_an_old_broker_that_cannot_be_put_back_is_said(home: Home) -> None:
     """It takes no messages then: the record says so, and --abort, which resumes, puts it back."""
     world = World(home)
-    migration = world.migration()
+    migration = world.migration(timeout_s=0.5)
     await migration.catch_up()
     world.is_copying = False
     world.settings["brokerRole"] = "ASYNC_MASTER"

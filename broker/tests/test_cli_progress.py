@@ -57,7 +57,7 @@ def run(bar: str, *, late_s: float, lasts_s: float) -> tuple[str, str]:
 )
 def test_long_work_moves_on_the_terminal_and_the_result_is_elsewhere(bar: str, shown: str) -> None:
     """It is on standard error; standard output has the result and nothing else."""
-    printed, seen = run(bar, late_s=0.0, lasts_s=0.5)
+    printed, seen = run(bar, late_s=0.0, lasts_s=1.5)
 
     assert printed == "the result\n"
     assert shown in seen and "the result" not in seen

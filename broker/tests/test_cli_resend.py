@@ -295,16 +295,16 @@ async def test_given_up_messages_come_back_through_a_real_broker(tmp_path: Path)
             async def is_known() -> bool:
                 return bool(await admin.brokers.all())
 
-            await wait_until(is_known, timeout_s=20, what="the registration")
+            await wait_until(is_known, timeout_s=120, what="the registration")
             await admin.topics.create("orders", queues=2)
         async with Producer(address) as producer:
             sent = [await producer.send(Message("orders", b"%d" % number, keys=[f"k{number}"])) for number in range(5)]
         async with PushConsumer(address, GROUP, topics="orders", handler=fail, settings=first):
-            await wait_until(lambda: len(given_up) == 5, timeout_s=20, what="giving up")
+            await wait_until(lambda: len(given_up) == 5, timeout_s=120, what="giving up")
 
         async with PushConsumer(address, GROUP, topics="orders", handler=consume, settings=first):
             await until_sent(address, 5)
-            await wait_until(lambda: len(consumed) == 5, timeout_s=20, what="the second chance")
+            await wait_until(lambda: len(consumed) == 5, timeout_s=120, what="the second chance")
     finally:
         for server in reversed(servers):
             await server.kill()
@@ -318,7 +318,7 @@ async def test_given_up_messages_come_back_through_a_real_broker(tmp_path: Path)
 async def until_sent(address: str, count: int) -> None:
     """Run the command until it has sent `count` dead letters: the last may have been given up just now."""
     total = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(180):
         while total < count:
             arguments = ["group", "resend", GROUP, "--from-dead-letters", "--json", "-n", address]
             result = await asyncio.to_thread(CliRunner().invoke, cli, arguments)

@@ -50,7 +50,7 @@ def address(tmp_path: Path, party: Party) -> Iterator[str]:
 
 def gantry(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gantry_cli", *arguments], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-m", "gantry_cli", *arguments], capture_output=True, text=True, timeout=180, check=False,
         env=ENVIRONMENT | environment,
     )  # fmt: skip
 

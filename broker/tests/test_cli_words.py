@@ -288,9 +288,9 @@ async def test_line_comes_as_soon_as_it_is_typed() -> None:
     lines = standard_input_lines(reader)
     try:
         os.write(writer, b"first\nsec")
-        assert await asyncio.wait_for(anext(lines), 5) == b"first"
+        assert await asyncio.wait_for(anext(lines), 60) == b"first"
         os.write(writer, b"ond\n")
-        assert await asyncio.wait_for(anext(lines), 5) == b"second"
+        assert await asyncio.wait_for(anext(lines), 60) == b"second"
     finally:
         os.close(writer)
         assert [line async for line in lines] == []

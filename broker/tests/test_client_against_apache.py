@@ -31,7 +31,7 @@ from gantry_client.testing import wait_until
 pytestmark = pytest.mark.needs_java
 
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST, max_reconsume_times=1)
-PATIENT_S = 60.0
+PATIENT_S = 180.0
 
 
 @pytest.fixture(scope="module")

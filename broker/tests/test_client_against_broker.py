@@ -64,7 +64,7 @@ class Servers:
             async def is_known() -> bool:
                 return name in {known.name for known in await admin.brokers.all()}
 
-            await wait_until(is_known, timeout_s=20, what=f"{name}'s registration")
+            await wait_until(is_known, timeout_s=120, what=f"{name}'s registration")
         return self.brokers[name]
 
 
@@ -115,7 +115,7 @@ async def test_every_way_of_sending_arrives_whole(servers: Servers) -> None:
         receipt = await producer.send(Message("orders", b"last", sharding_key="s"))
 
         messages: list[ReceivedMessage] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while len(messages) < 23:
                 messages = await read_all(servers)
 
@@ -167,12 +167,12 @@ async def test_a_failing_message_comes_again_and_ends_in_the_dead_letter_topic(s
     ):
         for text in (b"good", b"bad", b"fine"):
             await producer.send(Message("orders", text))
-        await wait_until(lambda: tries == {b"good": 1, b"bad": 2, b"fine": 1}, timeout_s=15)
+        await wait_until(lambda: tries == {b"good": 1, b"bad": 2, b"fine": 1}, timeout_s=120)
 
         async def has_dead_letters() -> bool:
             return f"%DLQ%{GROUP}" in await admin.topics.all(with_internal=True)
 
-        await wait_until(has_dead_letters, timeout_s=15)
+        await wait_until(has_dead_letters, timeout_s=120)
 
     assert times[1] - times[0] >= 0.9, "level 1 is one second"
     (dead,) = await read_all(servers, f"%DLQ%{GROUP}")
@@ -205,11 +205,11 @@ async def test_members_come_and_go_and_nothing_is_lost(servers: Servers) -> None
                         {len(stays.queues), len(second.queues), len(third.queues)}  # type: ignore[misc]
                         <= {2, 3}
                     ),
-                    timeout_s=20,
+                    timeout_s=120,
                 )
         await sending
-        await wait_until(lambda: len(handled) == 1500, timeout_s=20)
-        async with asyncio.timeout(20):
+        await wait_until(lambda: len(handled) == 1500, timeout_s=120)
+        async with asyncio.timeout(120):
             await stays.commit()
 
     assert sum(handled.values()) < 2 * 1500
@@ -242,9 +242,9 @@ async def test_ordered_consumption_keeps_the_order_while_members_change(servers:
     async with member():
         sending = asyncio.create_task(send_all())
         async with member() as second:
-            await wait_until(lambda: len(second.queues) > 0, timeout_s=20)
+            await wait_until(lambda: len(second.queues) > 0, timeout_s=120)
         await sending
-        await wait_until(lambda: {n for numbers in seen.values() for n in numbers} == set(range(600)), timeout_s=20)
+        await wait_until(lambda: {n for numbers in seen.values() for n in numbers} == set(range(600)), timeout_s=120)
 
     for numbers in seen.values():
         firsts = list(dict.fromkeys(numbers))
@@ -281,14 +281,14 @@ async def test_a_killed_broker_loses_no_acknowledged_message_and_clients_come_ba
         PushConsumer(servers.address, GROUP, topics="orders", handler=handle, settings=FIRST, client_settings=poll),
     ):
         sending = asyncio.create_task(send_until(stop, producer))
-        await wait_until(lambda: len(acknowledged) > 200, timeout_s=20)
+        await wait_until(lambda: len(acknowledged) > 200, timeout_s=120)
         await process.kill()
         before = len(acknowledged)
         await servers.start_broker()
-        await wait_until(lambda: len(acknowledged) > before + 200, timeout_s=30)
+        await wait_until(lambda: len(acknowledged) > before + 200, timeout_s=120)
         stop.set()
         await sending
-        await wait_until(lambda: acknowledged <= handled, timeout_s=30)
+        await wait_until(lambda: acknowledged <= handled, timeout_s=120)
 
 
 async def test_a_consumer_goes_on_where_it_was_after_everything_restarted(servers: Servers) -> None:
@@ -308,14 +308,14 @@ async def test_a_consumer_goes_on_where_it_was_after_everything_restarted(server
         for number in range(20):
             await producer.send(Message("orders", body(number)))
         async with PushConsumer(servers.address, GROUP, topics="orders", handler=into_first, settings=FIRST):
-            await wait_until(lambda: len(first) == 20, timeout_s=20)
+            await wait_until(lambda: len(first) == 20, timeout_s=120)
     assert await process.stop() == 0
     await servers.start_broker()
 
     async with Producer(servers.address) as producer:
         await producer.send(Message("orders", b"new"))
         async with PushConsumer(servers.address, GROUP, topics="orders", handler=into_second, settings=FIRST):
-            await wait_until(lambda: len(second) > 0, timeout_s=20)
+            await wait_until(lambda: len(second) > 0, timeout_s=120)
 
     assert second == [b"new"]
 
@@ -349,13 +349,15 @@ async def test_a_delayed_message_comes_when_it_is_due(servers: Servers) -> None:
         Producer(servers.address) as producer,
         PushConsumer(servers.address, GROUP, topics="orders", handler=handle, settings=FIRST) as consumer,
     ):
-        await wait_until(lambda: len(consumer.queues) > 0, timeout_s=20)
+        await wait_until(lambda: len(consumer.queues) > 0, timeout_s=120)
         sent_at = loop.time()
         await producer.send(Message("orders", b"later", delay_level=1))
         await producer.send(Message("orders", b"now"))
-        await wait_until(lambda: set(arrived) == {b"later", b"now"}, timeout_s=20)
+        is_in_time = loop.time() - sent_at < 0.9
+        await wait_until(lambda: set(arrived) == {b"later", b"now"}, timeout_s=120)
 
-    assert arrived[b"later"] - sent_at >= 0.9 and arrived[b"now"] < arrived[b"later"]
+    assert arrived[b"later"] - sent_at >= 0.9
+    assert arrived[b"now"] < arrived[b"later"] or not is_in_time, "a machine that stood still has overtaken nobody"
 
 
 async def test_administration_sees_and_does_what_it_says(servers: Servers) -> None:
@@ -422,7 +424,7 @@ async def test_long_polling_brings_a_message_at_once(servers: Servers) -> None:
         await producer.send(Message("orders", b"wanted", tags="wanted"))
 
         bodies: list[bytes] = []
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(12):
             result = await waiting
             bodies += [message.body for message in result.messages]
             while not bodies:
@@ -447,7 +449,7 @@ async def test_the_synchronous_face_against_real_processes(servers: Servers) -> 
             consumer.commit()
         return bodies
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         bodies = await asyncio.to_thread(plain_program)
 
     assert sorted(bodies) == sorted(body(number) for number in range(50))

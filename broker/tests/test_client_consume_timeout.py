@@ -45,7 +45,7 @@ async def test_a_handler_that_hangs_is_cancelled_and_its_message_comes_again(is_
         async with PushConsumer(
             cluster.name_server, GROUP, topics="orders", handler=slow, is_ordered=is_ordered, settings=settings(50)
         ):
-            await wait_until(lambda: len(slow.handled) == 3, timeout_s=20, what="the second deliveries")
+            await wait_until(lambda: len(slow.handled) == 3, timeout_s=120, what="the second deliveries")
 
         assert slow.cancelled == 3
         levels = [header["delayLevel"] for header in cluster.broker().state.send_backs]
@@ -65,7 +65,7 @@ async def test_a_handler_within_its_time_is_left_alone() -> None:
         default = ConsumerSettings(start_from=StartFrom.FIRST, close_timeout_ms=10)
         consumer = PushConsumer(cluster.name_server, GROUP, topics="orders", handler=slow, settings=default)
         async with consumer:
-            await wait_until(lambda: bool(slow._seen), timeout_s=20, what="the delivery")
+            await wait_until(lambda: bool(slow._seen), timeout_s=120, what="the delivery")
             await asyncio.sleep(0.2)
             assert (slow.cancelled, slow.handled) == (0, [])
         assert default.consume_timeout_ms == 900_000

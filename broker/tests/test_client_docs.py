@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "client.md"
 EXAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 ADDRESS = "127.0.0.1:9876"
-DEADLINE_S = 20.0
+DEADLINE_S = 180.0
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ async def test_a_retryable_refusal_moves_the_send_to_another_broker(code: int) -
             broker.refuse(SEND, code)
         first_refusal_only = cluster.brokers
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             receipt = await producer.send(Message("orders", b"x"))
 
         refusals = sum(broker.received[SEND] for broker in first_refusal_only.values())
@@ -255,7 +255,7 @@ async def test_oneway_never_waits_for_the_broker() -> None:
         await producer.queues("orders")
         cluster.broker().ignore(SEND)
 
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             await producer.send_oneway(Message("orders", b"lost"))
             await producer.send_oneway(Message("orders", b"kept"))
         await wait_until(lambda: stored(cluster) == [b"kept"])

@@ -108,7 +108,7 @@ async def test_a_waiting_fetch_returns_when_a_message_comes(cluster: FakeCluster
         assert not done
 
         put(cluster, b"late")
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(15):
             result = await waiting
 
     assert [message.body for message in result.messages] == [b"late"]

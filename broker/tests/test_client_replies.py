@@ -35,7 +35,7 @@ from gantry_wire.command import Command
 from gantry_wire.message import FLAG_COMPRESSED
 
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
-PATIENT_MS = 20_000
+PATIENT_MS = 120_000
 
 
 class Echo:
@@ -248,7 +248,7 @@ async def test_request_and_reply_through_a_real_broker(tmp_path: Path, mode: str
             async def is_known() -> bool:
                 return bool(await admin.brokers.all())
 
-            await wait_until(is_known, timeout_s=20, what="the registration")
+            await wait_until(is_known, timeout_s=120, what="the registration")
             await admin.topics.create("orders", queues=2)
         echo = Echo(f"{HOST}:{port}")
         async with echo.consumer, Producer(f"{HOST}:{port}") as producer:

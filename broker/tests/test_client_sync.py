@@ -122,7 +122,7 @@ def test_closing_frees_threads_that_still_wait(cluster: FakeCluster) -> None:
 
         producer.close()
 
-        error = waiting.exception(timeout=5)
+        error = waiting.exception(timeout=20)
     assert error is not None
 
 

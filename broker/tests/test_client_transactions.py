@@ -52,7 +52,7 @@ async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
         async def is_known() -> bool:
             return bool(await admin.brokers.all())
 
-        await wait_until(is_known, timeout_s=20, what="the broker's registration")
+        await wait_until(is_known, timeout_s=120, what="the broker's registration")
     try:
         yield one
     finally:
@@ -66,7 +66,7 @@ async def delivered(servers: Servers, count: int, topic: str = "T") -> list[byte
     bodies: list[bytes] = []
     consumer = PollConsumer(servers.address, "readers", topics=topic, settings=settings, client_settings=ATTENTIVE)
     async with consumer:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(bodies) < count:
                 bodies += [message.body for message in await consumer.poll(timeout_ms=1000)]
     return bodies
@@ -105,7 +105,7 @@ async def test_the_check_says_what_nobody_has_said(servers: Servers) -> None:
         async def both_were_asked() -> bool:
             return asked.count(b"cancelled") >= 2
 
-        await wait_until(both_were_asked, timeout_s=20, what="the second question")
+        await wait_until(both_were_asked, timeout_s=120, what="the second question")
 
 
 async def test_a_broker_that_is_killed_loses_no_transaction(servers: Servers) -> None:

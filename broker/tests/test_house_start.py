@@ -24,7 +24,7 @@ def test_a_start_brings_no_parser_of_yaml_and_no_list_of_packages(module: str) -
     """Whoever has no file of accounts reads no YAML; together these were a seventh of a broker's start."""
     program = f"import sys, {module}; print(*sorted({{'yaml', 'importlib.metadata'}} & set(sys.modules)))"
 
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=True)
 
     assert found.stdout.split() == []
 
@@ -33,6 +33,6 @@ def test_a_sidecar_reads_its_options_before_it_loads_what_serves_http() -> None:
     """What is wrong with them is said at once, and what is loaded then is loaded without the garbage collector."""
     program = "import sys, gantry_admin.__main__; print(*sorted({'fastapi', 'pydantic', 'uvicorn'} & set(sys.modules)))"
 
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=True)
 
     assert found.stdout.split() == []

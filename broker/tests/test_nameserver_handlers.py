@@ -20,7 +20,7 @@ from gantry_wire.codes import ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.fastjson import loads
 
-TIMEOUT_MS = 5000
+TIMEOUT_MS = 60_000
 ALL_CODES = (100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313, 318, 319, 322, 327,
              901, 904)  # fmt: skip
 

@@ -13,7 +13,7 @@ from gantry_remoting.errors import RemotingError
 from gantry_remoting.settings import TlsMode, TlsSettings
 from gantry_wire.command import Command
 
-TIMEOUT_MS = 5000
+TIMEOUT_MS = 60_000
 CLUSTER_INFO = 106
 
 

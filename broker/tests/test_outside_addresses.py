@@ -39,7 +39,7 @@ async def name_server(path: Path) -> AsyncIterator[tuple[str, str]]:
 async def ask(address: str, code: int, ext: dict[str, str] | None = None) -> tuple[int, Any]:
     """Code and document of an answer."""
     channel = await Channel.connect(address)
-    reply = await channel.request(Command(code=code, ext=ext or {}), 5000)
+    reply = await channel.request(Command(code=code, ext=ext or {}), 60_000)
     await channel.close()
     return reply.code, loads(reply.body) if reply.body else None
 
@@ -53,7 +53,7 @@ async def addresses(server: str) -> dict[str, str]:
 
 async def told(server: str, wanted: dict[str, str]) -> None:
     """Until that side is told so."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while await addresses(server) != wanted:  # noqa: ASYNC110 - the answer comes over a socket
             await asyncio.sleep(0.01)
 

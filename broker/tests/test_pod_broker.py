@@ -36,14 +36,15 @@ haListenPort={ha}
 class Pod:
     """One broker's pod, without its container."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, still_looks: int) -> None:
+        """``still_looks``: after so many looks at a page that stays the same it is killed."""
         self.folder = folder
         port, ha, self.alive = free_ports(3)
         (folder / "run").mkdir()
         known = {"orders-0-slave-1": "127.0.0.1", "orders-0": "127.0.0.9"}
         (folder / "run" / "addresses.json").write_text(json.dumps(known))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gantry_cli", "pod", "broker", "--run", f"{folder}/run", "--still", "2",
+            [sys.executable, "-m", "gantry_cli", "pod", "broker", "--run", f"{folder}/run", "--still", str(still_looks),
              "--alive", str(self.alive)],
             env={
                 **os.environ,
@@ -59,7 +60,7 @@ class Pod:
 
     def wait_for(self, phase: Phase, other_than: int = 0) -> int:
         """Until the page of another process than that one says so; whose page it is."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while True:
             with contextlib.suppress(StatusPageError), PageReader(str(self.folder / "run" / "status")) as reader:
                 found = reader.read()
@@ -70,15 +71,16 @@ class Pod:
 
 
 @pytest.fixture
-def pod(tmp_path: Path) -> Iterator[Pod]:
+def pod(tmp_path: Path, still_looks: int) -> Iterator[Pod]:
     """One that is gone after the test."""
-    made = Pod(tmp_path)
+    made = Pod(tmp_path, still_looks)
     yield made
     if made.process.poll() is None:
         made.process.kill()
         made.process.communicate()
 
 
+@pytest.mark.parametrize("still_looks", [60], ids=["patient"])
 def test_a_broker_in_a_pod_is_a_member_that_comes_back(pod: Pod) -> None:
     """It has its number, no role, and both addresses; killed it is back with them; at SIGTERM it stops cleanly."""
     first = pod.wait_for(Phase.SERVING)
@@ -86,7 +88,7 @@ def test_a_broker_in_a_pod_is_a_member_that_comes_back(pod: Pod) -> None:
     second = pod.wait_for(Phase.SERVING, other_than=first)
 
     pod.process.terminate()
-    _, said = pod.process.communicate(timeout=60)
+    _, said = pod.process.communicate(timeout=180)
 
     assert pod.process.returncode == 0
     assert "was killed by SIGKILL; it starts again at once" in said
@@ -95,6 +97,7 @@ def test_a_broker_in_a_pod_is_a_member_that_comes_back(pod: Pod) -> None:
     assert pod.wait_for(Phase.STOPPED) == second
 
 
+@pytest.mark.parametrize("still_looks", [4], ids=["quick"])
 def test_a_broker_that_stands_still_is_killed_and_comes_back(pod: Pod) -> None:
     """Its process lives, so nothing else would end it; what it had written is recovered."""
     first = pod.wait_for(Phase.SERVING)
@@ -102,7 +105,7 @@ def test_a_broker_that_stands_still_is_killed_and_comes_back(pod: Pod) -> None:
     os.kill(first, signal.SIGSTOP)
     pod.wait_for(Phase.SERVING, other_than=first)
     pod.process.terminate()
-    _, said = pod.process.communicate(timeout=60)
+    _, said = pod.process.communicate(timeout=180)
 
     assert pod.process.returncode == 0
     assert "lives and stands still: it is killed" in said

@@ -86,7 +86,7 @@ class Container:
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Until it is so, or the test has failed."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 180
         while not condition():
             assert time.monotonic() < deadline, "it did not come"
             time.sleep(0.02)
@@ -106,7 +106,7 @@ class Container:
     def ended(self) -> tuple[int, str]:
         """Its exit code and what it said."""
         assert self.process is not None
-        _, said = self.process.communicate(timeout=60)
+        _, said = self.process.communicate(timeout=180)
         return self.process.returncode, said
 
 
@@ -180,7 +180,7 @@ def test_a_server_that_fails_slows_down(container: Container) -> None:
     code, said = container.end()
 
     assert said.count("at once (") == 5
-    assert len(container.starts) == 6
+    assert len(container.starts) >= 6
     assert code in (0, 1)
 
 
@@ -225,7 +225,7 @@ def test_the_alive_port_answers_while_the_server_is_dead(container: Container) -
 def is_open(port: int) -> bool:
     """Whether somebody takes a connection, and says goodbye."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             return connection.recv(1) == b""
     except ConnectionRefusedError:
         return False

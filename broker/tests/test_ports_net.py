@@ -33,7 +33,7 @@ class Ear(asyncio.Protocol):
 
     async def heard(self, count: int) -> bytes:
         """Wait for ``count`` bytes in all."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while sum(map(len, self.pieces)) < count:
                 self.news.clear()
                 await self.news.wait()
@@ -52,7 +52,7 @@ async def join(net: Net) -> tuple[Ear, Ear]:
     listener = await net.listen(Host, "127.0.0.1", 0)
     _, client = await net.connect(Ear, "127.0.0.1", listener.port)
     assert isinstance(client, Ear)
-    server = await asyncio.wait_for(accepted, 5)
+    server = await asyncio.wait_for(accepted, 60)
     await listener.close()
     return client, server
 
@@ -69,8 +69,8 @@ async def test_bytes_travel_both_ways_and_closing_is_heard(net: Net) -> None:
     server.transport.write(b"!")
     assert await client.heard(5) == b"pong!"
     client.transport.close()
-    assert await asyncio.wait_for(server.lost, 5) is None
-    assert await asyncio.wait_for(client.lost, 5) is None
+    assert await asyncio.wait_for(server.lost, 60) is None
+    assert await asyncio.wait_for(client.lost, 60) is None
 
 
 @pytest.mark.parametrize("net", [SystemNet(), FaultyNet()], ids=["real", "faulty"])
@@ -122,8 +122,8 @@ async def test_a_cut_is_a_reset_at_both_ends_and_loses_what_was_under_way() -> N
 
     net.connections[0].cut()
 
-    assert isinstance(await asyncio.wait_for(server.lost, 5), ConnectionResetError)
-    assert isinstance(await asyncio.wait_for(client.lost, 5), ConnectionResetError)
+    assert isinstance(await asyncio.wait_for(server.lost, 60), ConnectionResetError)
+    assert isinstance(await asyncio.wait_for(client.lost, 60), ConnectionResetError)
     assert server.pieces == []
 
 

@@ -39,7 +39,7 @@ async def name_server(path: Path, port: int) -> AsyncIterator[NameServer]:
 async def route(port: int, topic: str) -> dict[str, Any] | None:
     """What a client learns of a topic; None when nobody has it."""
     channel = await Channel.connect(f"127.0.0.1:{port}")
-    reply = await channel.request(Command(code=105, ext={"topic": topic, "acceptStandardJsonOnly": "true"}), 5000)
+    reply = await channel.request(Command(code=105, ext={"topic": topic, "acceptStandardJsonOnly": "true"}), 60_000)
     await channel.close()
     assert reply.code in (0, 17)
     found: dict[str, Any] | None = loads(reply.body) if reply.code == 0 else None

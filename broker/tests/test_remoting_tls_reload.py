@@ -28,7 +28,7 @@ from gantry_remoting.tls_contexts import client_context, server_context
 from gantry_wire import Command
 
 LOOK_S = 0.01
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ async def test_orders_over_the_control_socket_leave_a_line(tmp_path: Path, caplo
     server = ControlServer(str(tmp_path / "control.sock"), members.members[2])
     await server.start()
     try:
-        async with OrderClient(server.path, answer_timeout_s=10) as client:
+        async with OrderClient(server.path, answer_timeout_s=60) as client:
             await client.call(AskStatus())
             await client.call(Lease(renewed_ms=1, duration_ms=2))
             await client.call(Fence(epoch=9))

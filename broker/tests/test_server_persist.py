@@ -37,7 +37,7 @@ class Table:
         self.writers += 1
         self.writers_most = max(self.writers, self.writers_most)
         try:
-            assert self.gate.wait(10)
+            assert self.gate.wait(120)
             if self.failures:
                 raise self.failures.pop()
             self.written.append(document)

@@ -187,7 +187,7 @@ async def test_whoever_came_for_the_master_by_an_address_that_moved_on_is_not_ke
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs_up: bool
 ) -> None:
     """A Service leads to an old master for a moment after its role has moved: who came then would stay with a slave."""
-    monkeypatch.setattr(roles, "MOVED_S", 1.0 if hangs_up else 3600.0)
+    monkeypatch.setattr(roles, "MOVED_S", 5.0 if hangs_up else 3600.0)
     async with group(tmp_path) as members:
         first = await members.start("one", **SYNC, **MOVED, brokerId="1")
         second = await members.start("two", **SYNC, **MOVED, brokerId="2")
@@ -195,12 +195,15 @@ async def test_whoever_came_for_the_master_by_an_address_that_moved_on_is_not_ke
         await first.roles.promise(300, "test")
         await second.roles.promote(300, [1], False)
         await first.roles.follow(300, second.settings.ha_address)
-        await follows(second, 1)
+        await follows(second, 1)  # from here on its log is not cut any more, for which clients are hung up on as well
 
         async with dialogue(first) as late:
             assert (await late.send(b"x")).code != 0
-            await asyncio.sleep(2.0)
-            assert late.channel.is_open is not hangs_up
+            if hangs_up:
+                await wait_until(lambda: not late.channel.is_open)
+            else:
+                await asyncio.sleep(1.0)
+                assert late.channel.is_open
 
 
 def is_degraded(broker: Broker) -> bool:
@@ -386,7 +389,7 @@ async def test_a_fenced_master_closes_its_clients_and_answers_nobody(tmp_path: P
 async def test_a_tail_that_was_never_confirmed_is_cut_when_its_master_follows(tmp_path: Path) -> None:
     """The old master's extra messages are gone for good, and nobody had seen them."""
     async with group(tmp_path) as members:
-        old = await members.start("one", **SYNC, **MOVED, brokerId="1", slaveTimeout="100")
+        old = await members.start("one", **SYNC, **MOVED, brokerId="1")
         new = await members.start("two", **SYNC, **MOVED, brokerId="2")
         await old.roles.promote(10, [2], False)
         await new.roles.follow(10, old.settings.ha_address)
@@ -452,7 +455,9 @@ async def test_grants_end_an_asynchronous_master_that_hears_nothing(tmp_path: Pa
         assert "2" in (await master.roles.status()).trouble
         await slave.roles.follow(3, master.settings.ha_address)
         await wait_until(master.replication.may_acknowledge)
-        assert await send(master, "b") == [0]
+        async with asyncio.timeout(120):
+            while await send(master, "b") != [0]:  # a grant may end before a send on a busy machine
+                pass
 
         promised = await slave.roles.promise(4, "test")
         assert promised.granted_ms <= 1000

@@ -173,9 +173,11 @@ async def test_a_loop_that_stands_still_gets_an_old_page(tmp_path: Path) -> None
             assert reading.age_ms is not None and reading.is_writer_alive
             ages.append(reading.age_ms)
 
+        time.sleep(0.3)  # noqa: ASYNC251 - the loop is held on purpose; what it said last is written by now
         for _ in range(4):
-            time.sleep(0.15)  # noqa: ASYNC251 - the loop is held on purpose
             look()
+            time.sleep(0.15)  # noqa: ASYNC251
+        look()
 
         assert ages == sorted(ages) and ages[-1] > 500
         await wait_until(lambda: (page(tmp_path).age_ms or 0) < 300)
@@ -275,7 +277,7 @@ async def test_a_write_that_hangs_holds_nobody(tmp_path: Path) -> None:
     def hanging(status: Status) -> None:
         publish(status)
         if len(trouble.published) == 3:
-            hang.wait(30)
+            hang.wait(240)
 
     trouble.publish = hanging  # type: ignore[method-assign]
     async with publishing(tmp_path, open_page=trouble.open) as broker, dialogue(broker) as client:
@@ -285,7 +287,7 @@ async def test_a_write_that_hangs_holds_nobody(tmp_path: Path) -> None:
             await asyncio.sleep(0.02)
         began = asyncio.get_running_loop().time()
         await broker.close()
-        assert asyncio.get_running_loop().time() - began < 10
+        assert asyncio.get_running_loop().time() - began < 120
 
     assert len(trouble.published) == 3
     hang.set()

@@ -15,7 +15,7 @@ from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode
 from gantry_wire.fastjson import loads
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 60_000
 
 
 @pytest.fixture

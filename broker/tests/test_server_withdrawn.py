@@ -25,7 +25,7 @@ async def permission(server: str) -> int:
 
 
 async def told(server: str, wanted: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while await permission(server) != wanted:  # noqa: ASYNC110 - the answer comes over a socket
             await asyncio.sleep(0.01)
 
@@ -42,7 +42,9 @@ async def deaf_slave(members: Group, server: str) -> Broker:
     await first.roles.promote(EPOCH, [2], False)
     await second.roles.follow(EPOCH, first.settings.ha_address)
     await follows(first, 2)
-    assert await code_of_send(first) == 0
+    async with asyncio.timeout(120):
+        while await code_of_send(first) != 0:  # as long as a busy machine lets its slave be late
+            pass
     await second.close()
     await wait_until(lambda: not list(first.replication.acks))
     assert await code_of_send(first) == ResponseCode.SLAVE_NOT_AVAILABLE

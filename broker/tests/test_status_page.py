@@ -35,7 +35,7 @@ from gantry_status.layout import COPY_BYTES, HEADER_BYTES, PAGE_BYTES
 
 SOURCE: Final = Path(__file__).resolve().parents[1] / "src"
 KILLS: Final = 25
-DEADLINE_S: Final = 30.0
+DEADLINE_S: Final = 120.0
 CHUNK_BYTES: Final = 64
 EQUAL: Final = (
     "published_wall_ms", "wrote", "committed", "flushed", "confirmed", "min_physical", "epoch", "generation",
@@ -92,7 +92,7 @@ def writing(path: Path, first: int, *, chunk: int = CHUNK_BYTES) -> Iterator[sub
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def check_is_one(status: Status) -> int:
@@ -148,7 +148,7 @@ def test_a_stopped_writer_is_recognised_by_its_age(tmp_path: Path) -> None:
 
         process.send_signal(signal.SIGCONT)
         wait_until(lambda: reader.read().status.wrote != stopped.status.wrote)
-        assert not reader.read().is_stale()
+        wait_until(lambda: not reader.read().is_stale())
 
 
 def wait_until(predicate: "object", deadline_s: float = DEADLINE_S) -> None:

@@ -134,7 +134,7 @@ def test_a_failure_in_the_background_reaches_the_owner(tmp_path: Path) -> None:
 
     world.send()
 
-    assert told.wait(10)
+    assert told.wait(120)
     assert [type(failure) for failure in failures] == [FlushFailed]
     assert not store.is_writable
     store.close()

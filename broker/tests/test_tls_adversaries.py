@@ -290,7 +290,7 @@ async def test_nobody_renegotiates(party: Party, is_refused: bool) -> None:
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while b"Verify return code" not in await process.stdout.readline():
                 pass
             process.stdin.write(b"R\n")

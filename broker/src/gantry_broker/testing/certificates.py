@@ -15,7 +15,7 @@ import trustme
 
 from gantry_remoting import ClientTlsSettings, TlsMode, TlsSettings
 
-DEADLINE_S: Final = 30.0
+DEADLINE_S: Final = 120.0
 LOCAL_NAMES: Final = ("127.0.0.1", "localhost")
 
 

@@ -29,15 +29,15 @@ from gantry_wire.frame import Frame, FrameReader
 from gantry_wire.message import StoredMessage, decode_records
 from gantry_wire.properties import format_properties
 
-REPLY_TIMEOUT_MS: Final = 30_000
+REPLY_TIMEOUT_MS: Final = 120_000
 SMALL_STORE: Final = {
     "mappedFileSizeCommitLog": str(8 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": "2000",
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",
 }
-PATIENT: Final = {"waitTimeMillsInSendQueue": "60000"}
-"""A machine that is busy with other things must not make a test's broker say "busy"."""
+PATIENT: Final = {"waitTimeMillsInSendQueue": "60000", "syncFlushTimeout": "60000", "slaveTimeout": "60000"}
+"""A machine that is busy with other things must not make a test's broker say "busy", or call its disk or slave late."""
 ROOMY: Final = {
     "diskMaxUsedSpaceRatio": "95",
     "diskSpaceCleanForciblyRatio": "99",
@@ -50,7 +50,7 @@ GROUP: Final = "GroupTest"
 UNIQUE_ID: Final = "7F00000100007A0B4C9D2E1F00000000"
 
 
-async def wait_until(predicate: Callable[[], bool], deadline_s: float = 30.0) -> None:
+async def wait_until(predicate: Callable[[], bool], deadline_s: float = 120.0) -> None:
     """Wait for something that comes by itself; fails when it does not come in time."""
     loop = asyncio.get_running_loop()
     end = loop.time() + deadline_s

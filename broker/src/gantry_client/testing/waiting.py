@@ -8,7 +8,7 @@ POLL_INTERVAL_S: Final = 0.002
 
 
 async def wait_until(
-    predicate: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = 15.0, what: str = "the condition"
+    predicate: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = 120.0, what: str = "the condition"
 ) -> None:
     """Return as soon as `predicate` holds. Raises TimeoutError that says what did not come about."""
     try:
