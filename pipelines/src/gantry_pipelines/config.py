@@ -21,7 +21,7 @@ from pyspark_rocketmq.model import ReadFrom, TransportKind
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=40, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")]
 ObjectName = Annotated[str, msgspec.Meta(max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
-ResourceName = Annotated[str, msgspec.Meta(max_length=120, pattern=r"^[%|a-zA-Z0-9_-]*$")]
+GroupName = Annotated[str, msgspec.Meta(max_length=120, pattern=r"^[%|a-zA-Z0-9_-]*$")]
 Address = Annotated[str, msgspec.Meta(min_length=3, max_length=300, pattern=r"^.+:[0-9]{1,5}$")]
 Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
 Path = Annotated[str, msgspec.Meta(max_length=500, pattern=r"^([A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*)?$")]
@@ -137,7 +137,6 @@ class Executors(Part, frozen=True):
     cores: Annotated[int, msgspec.Meta(ge=1, le=128)] = 1
     heap: Size = Size(1 << 30)
     memory_overhead: Size = Size(1 << 30)
-    resources: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 @final
@@ -201,7 +200,7 @@ class Here(Part, frozen=True):
 class PipelineConfig(Part, frozen=True):
     """What every pipeline is told."""
 
-    broker_groups: Annotated[list[Name], msgspec.Meta(max_length=16)] = []
+    broker_groups: Annotated[list[Name], msgspec.Meta(max_length=1)] = []
     name_servers: Annotated[list[Address], msgspec.Meta(max_length=16)] = []
     topics: Topics = Topics()
     read_from: ReadFrom = ReadFrom.SLAVE_FIRST
@@ -250,7 +249,7 @@ class ArchiveConfig(PipelineConfig, frozen=True):
     limits: Limits = Limits()
     columns: list[Column] = msgspec.field(default_factory=lambda: list(Column))
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    commit_group: ResourceName = ""
+    commit_group: GroupName = ""
     destination: Destination = Destination()
     checkpoint: Destination = Destination()
     layout: Layout = Layout()
@@ -261,7 +260,7 @@ class ArchiveConfig(PipelineConfig, frozen=True):
 class AuditConfig(PipelineConfig, frozen=True):
     """A `LogAudit`."""
 
-    checks: Annotated[list[AuditCheck], msgspec.Meta(min_length=1)] = msgspec.field(
+    checks: Annotated[list[AuditCheck], msgspec.Meta(min_length=1, max_length=3)] = msgspec.field(
         default_factory=lambda: [AuditCheck.REPLICAS, AuditCheck.INDEX]
     )
     chunk: Size = Size(64 << 20)
@@ -280,7 +279,7 @@ class AnalyticsConfig(PipelineConfig, frozen=True):
     window: Duration = Duration(60_000)
     watermark: Duration = Duration(60_000)
     hot_keys: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 20
-    groups: Annotated[list[ResourceName], msgspec.Meta(max_length=100)] = []
+    consumer_groups: Annotated[list[GroupName], msgspec.Meta(max_length=100)] = []
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     destination: Destination = Destination()
     checkpoint: Destination = Destination()

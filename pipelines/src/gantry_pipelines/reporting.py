@@ -1,4 +1,4 @@
-"""What a run says while it works and when it ends: lines for people, JSON for programs, a document for the operator.
+"""What a run says while it works and when it ends: lines to people, JSON to programs, a document to the operator.
 
 A job only tells totals; how they are shown is decided here. On a terminal that is a line now and then on standard error
 and the result on standard output. In a pod each line is JSON, the state can be asked for at any moment
