@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.catalog_port import CatalogPort
+from pyspark_rocketmq.clock import SystemClock
 from pyspark_rocketmq.footing import Looker
 from pyspark_rocketmq.gaps import record_gaps
 from pyspark_rocketmq.model import QueueId, QueueRange, Task
@@ -19,7 +21,6 @@ from pyspark_rocketmq.reading import read_task
 from pyspark_rocketmq.schema import arrow_schema
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.tasks import extents_of, tasks_of
-from pyspark_rocketmq.view import SystemClock, View
 
 
 @final
@@ -59,7 +60,7 @@ class BatchReader(DataSourceReader):
 
     options: ReadOptions
     columns: tuple[str, ...]
-    narrowing: Narrowing = Narrowing()
+    narrowing: Narrowing = field(default_factory=Narrowing)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks. Raises InvalidOption, NoReplica and DataLost."""
@@ -69,29 +70,29 @@ class BatchReader(DataSourceReader):
         finally:
             catalog.close()
 
-    def tasks(self, view: View) -> list[Task]:
+    def tasks(self, catalog: CatalogPort) -> list[Task]:
         """The same, with whoever knows the brokers."""
         tags = self.options.tags
         if self.narrowing.tags is not None:
             tags = self.narrowing.tags if tags is None else tags & self.narrowing.tags
         if tags == frozenset():
             return []
-        return tasks_of(extents_of(self.ranges(view), view), view, cut_of(self.options, self.columns, tags))
+        return tasks_of(extents_of(self.ranges(catalog), catalog), catalog, cut_of(self.options, self.columns, tags))
 
-    def ranges(self, view: View) -> list[QueueRange]:
+    def ranges(self, catalog: CatalogPort) -> list[QueueRange]:
         """What is read of each queue."""
-        queues = [one for one in self.options.subscription.existing(view) if self.narrowing.wants(one)]
+        queues = [one for one in self.options.subscription.existing(catalog) if self.narrowing.wants(one)]
         if not queues:
             return []
-        bounds = view.bounds(queues)
-        ends = self.options.end.offsets_in(bounds, view)
-        begins = self.options.start.offsets_in(bounds, view)
+        bounds = catalog.bounds(queues)
+        ends = self.options.end.offsets_in(bounds, catalog)
+        begins = self.options.start.offsets_in(bounds, catalog)
         ranges: list[QueueRange] = []
         for queue in queues:
             begin, end = self.narrowing.clamp(begins[queue], max(begins[queue], ends[queue]))
             ranges.append(QueueRange(queue, begin, end))
-        ranges = self._by_time([one for one in ranges if one.count], view)
-        looker = Looker(view, SystemClock(), patience_ms=0, is_loss_fatal=self.options.is_loss_fatal)
+        ranges = self._by_time([one for one in ranges if one.count], catalog)
+        looker = Looker(catalog, SystemClock(), patience_ms=0, is_loss_fatal=self.options.is_loss_fatal)
         gaps = looker.expired({one.queue: one.begin for one in ranges}, bounds)
         record_gaps(self.options.gaps_path, gaps)
         passed = {gap.queue: gap.end for gap in gaps}
@@ -102,14 +103,14 @@ class BatchReader(DataSourceReader):
         """In the worker: its rows."""
         return read_partition(partition, self.options.settings, self.columns)
 
-    def _by_time(self, ranges: Sequence[QueueRange], view: View) -> list[QueueRange]:
+    def _by_time(self, ranges: Sequence[QueueRange], catalog: CatalogPort) -> list[QueueRange]:
         queues = [one.queue for one in ranges]
         lows: dict[QueueId, int] = {}
         highs: dict[QueueId, int] = {}
         if self.narrowing.time_min_ms is not None and queues:
-            lows = view.offsets_at(queues, self.narrowing.time_min_ms)
+            lows = catalog.offsets_at(queues, self.narrowing.time_min_ms)
         if self.narrowing.time_end_ms is not None and queues:
-            highs = view.offsets_at(queues, self.narrowing.time_end_ms)
+            highs = catalog.offsets_at(queues, self.narrowing.time_end_ms)
         narrowed: list[QueueRange] = []
         for one in ranges:
             begin = max(one.begin, lows.get(one.queue, one.begin))
@@ -123,7 +124,7 @@ class BatchReader(DataSourceReader):
 class PushingBatchReader(BatchReader):
     """One that takes filters: a class of its own, because Spark refuses any that could where its setting is off."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Narrow the read, and give back what Spark still has to look at."""
         self.narrowing, rest = narrow(filters)
         return rest

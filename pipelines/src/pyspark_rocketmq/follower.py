@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, final
 
+from pyspark_rocketmq.catalog_port import CatalogPort
+from pyspark_rocketmq.clock import Clock
 from pyspark_rocketmq.errors import InvalidOption, NoReplica
 from pyspark_rocketmq.footing import ADVICE, LOOK_INTERVAL_S, Footing, Looker
 from pyspark_rocketmq.forks import advanced
@@ -22,7 +24,6 @@ from pyspark_rocketmq.limits import limited_bytes, limited_rows
 from pyspark_rocketmq.model import Bounds, QueueId, QueueRange
 from pyspark_rocketmq.offsets import Mark, StreamOffset, ranges_between
 from pyspark_rocketmq.options import ReadOptions
-from pyspark_rocketmq.view import Clock, View
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +35,12 @@ TURNS_MAX: Final = 5
 class Follower:
     """One query, in the one driver-side process that Spark asks."""
 
-    def __init__(self, options: ReadOptions, view: View, clock: Clock) -> None:
+    def __init__(self, options: ReadOptions, catalog: CatalogPort, clock: Clock) -> None:
         self._options = options
-        self._view = view
+        self._catalog = catalog
         self._clock = clock
         self._looker = Looker(
-            view, clock, patience_ms=options.settings.patience_ms, is_loss_fatal=options.is_loss_fatal
+            catalog, clock, patience_ms=options.settings.patience_ms, is_loss_fatal=options.is_loss_fatal
         )
         self._found: list[QueueId] = []
         self._found_at_s: float | None = None
@@ -58,7 +59,7 @@ class Follower:
     def fix_target(self) -> None:
         """From now on nothing is read but what is there now."""
         queues = self._discover(StreamOffset())
-        self._target = {queue: one.end for queue, one in self._view.bounds(queues).items()}
+        self._target = {queue: one.end for queue, one in self._catalog.bounds(queues).items()}
 
     def next_offset(self, start: StreamOffset, *, is_limited: bool) -> StreamOffset | None:
         """Where the batch ends that begins at `start`; None when there is none to be made now."""
@@ -70,8 +71,8 @@ class Follower:
             ]
             is_first = not start.ends
             taken = self._limited(ranges, is_first=is_first) if is_limited else ranges
-            spots = self._view.physical({one.queue: one.end - 1 for one in taken if one.count})
-            logs = self._view.logs(sorted(footing.logs))
+            spots = self._catalog.physical({one.queue: one.end - 1 for one in taken if one.count})
+            logs = self._catalog.logs(sorted(footing.logs))
             if all(logs[broker].epochs == footing.logs[broker].epochs for broker in logs):
                 break
         else:
@@ -113,7 +114,7 @@ class Follower:
         if start.ends:
             begins = {queue: one.begin for queue, one in bounds.items()}
         else:
-            begins = self._options.start.offsets_in(bounds, self._view)
+            begins = self._options.start.offsets_in(bounds, self._catalog)
             gaps = self._looker.expired(begins, bounds)
             begins |= {gap.queue: gap.end for gap in gaps}
         moved = {gap.queue: places[gap.queue] for gap in footing.gaps}
@@ -134,7 +135,7 @@ class Follower:
         while True:
             error: InvalidOption | None = None
             try:
-                self._found = self._options.subscription.existing(self._view)
+                self._found = self._options.subscription.existing(self._catalog)
             except InvalidOption as raised:
                 if not start.ends and not self._found:
                     raise
@@ -154,8 +155,8 @@ class Follower:
     def _missing(self, start: StreamOffset) -> list[QueueId]:
         """Queues that were read, that nobody has now, and of which something may be unread.
 
-        One that was read to the end that it had when it was last seen may go: a topic that was deleted, a shard that was
-        taken away. Its place stays in the offset, so it goes on from there if it comes back.
+        One that was read to the end that it had when it was last seen may go: a topic that was deleted, a shard that
+        was taken away. Its place stays in the offset, so it goes on from there if it comes back.
         """
         gone = set(start.ends) - set(self._found)
         return sorted(
@@ -201,7 +202,7 @@ class Follower:
     def _measure(self, ranges: Sequence[QueueRange]) -> None:
         """What a usual message is, by three of each queue."""
         spots = ({one.queue: at(one) for one in ranges} for at in (_first, _middle, _last))
-        looks = [self._view.physical(offsets) for offsets in spots]
+        looks = [self._catalog.physical(offsets) for offsets in spots]
         for one in ranges:
             self.sizes[one.queue] = sum(look[one.queue][1] for look in looks) // len(looks)
 

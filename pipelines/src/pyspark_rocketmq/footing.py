@@ -1,21 +1,22 @@
 """Whether the place where a read stands is still in the log: the one look that both readers take before they go on.
 
 A queue's *place* is the next offset to be read. It is good while `begin <= place <= end`. What is not good is first
-waited for, as long as `patience_ms` allows, because brokers that change their master answer old things for a while; what
-is still wrong then is a loss, and named: `LogForked` where epochs prove it, `DataLost` where only offsets show it. With
-`failOnDataLoss=false` it becomes a `Gap`, and reading goes on behind it.
+waited for, as long as `patience_ms` allows, because brokers that change their master answer old things for a while;
+what is still wrong then is a loss, and named: `LogForked` where epochs prove it, `DataLost` where only offsets show
+it. With `failOnDataLoss=false` it becomes a `Gap`, and reading goes on behind it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
+from pyspark_rocketmq.catalog_port import CatalogPort
+from pyspark_rocketmq.clock import Clock
 from pyspark_rocketmq.errors import DataLost, LogForked
 from pyspark_rocketmq.forks import Fork, fork_of, is_older
 from pyspark_rocketmq.gaps import Gap, GapKind
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, QueueRange
 from pyspark_rocketmq.offsets import Mark
-from pyspark_rocketmq.view import Clock, View
 
 LOOK_INTERVAL_S: Final = 0.5
 """Between two looks at brokers that are not where they should be."""
@@ -45,14 +46,15 @@ class Footing:
 class Looker:
     """Takes the look, and waits."""
 
-    def __init__(self, view: View, clock: Clock, *, patience_ms: int, is_loss_fatal: bool) -> None:
-        self._view = view
+    def __init__(self, catalog: CatalogPort, clock: Clock, *, patience_ms: int, is_loss_fatal: bool) -> None:
+        self._catalog = catalog
         self._clock = clock
         self._patience_s = patience_ms / 1000
         self._is_loss_fatal = is_loss_fatal
 
     def look(self, places: Mapping[QueueId, int], marks: Mapping[str, Mark], more: Sequence[QueueId] = ()) -> Footing:
-        """Before a batch: is it all there below these places, and what is behind them? Raises LogForked and DataLost."""
+        """Before a batch: is it all there below these places, and what is behind them? Raises LogForked and
+        DataLost."""
         footing = self._settled(places, marks, more)
         gaps = self._forked(footing, places, {})
         forked = {gap.queue for gap in gaps}
@@ -88,9 +90,9 @@ class Looker:
         queues = sorted({*places, *more})
         deadline = self._clock.now_s() + self._patience_s
         while True:
-            logs = self._view.logs(sorted({queue.broker for queue in queues}))
+            logs = self._catalog.logs(sorted({queue.broker for queue in queues}))
             forks = [fork for broker, log in sorted(logs.items()) if (fork := fork_of(marks.get(broker), log))]
-            bounds = self._view.bounds(queues)
+            bounds = self._catalog.bounds(queues)
             is_behind = any(bounds[queue].end < place for queue, place in places.items())
             is_behind = is_behind or any(is_older(marks.get(broker), log) for broker, log in logs.items())
             if forks or not is_behind or self._clock.now_s() >= deadline:
@@ -106,7 +108,7 @@ class Looker:
                 if queue.broker == fork.broker:
                     bounds = footing.bounds[queue]
                     low = max(bounds.begin, begins.get(queue, 0))
-                    begin = first_at_or_behind(self._view, queue, fork.begin, low, min(place, bounds.end))
+                    begin = first_at_or_behind(self._catalog, queue, fork.begin, low, min(place, bounds.end))
                     of_fork += [Gap(queue, begin, place, GapKind.FORKED)] if begin < place else []
             if of_fork and self._is_loss_fatal:
                 rows = sum(gap.count for gap in of_fork)
@@ -132,11 +134,11 @@ class Looker:
         return gap
 
 
-def first_at_or_behind(view: View, queue: QueueId, physical: int, begin: int, end: int) -> int:
+def first_at_or_behind(catalog: CatalogPort, queue: QueueId, physical: int, begin: int, end: int) -> int:
     """The first offset in `[begin, end)` whose message lies at `physical` or behind it; `end` when none does."""
     while begin < end:
         middle = (begin + end) // 2
-        if view.physical({queue: middle})[queue][0] >= physical:
+        if catalog.physical({queue: middle})[queue][0] >= physical:
             end = middle
         else:
             begin = middle + 1

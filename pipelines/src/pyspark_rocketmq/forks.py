@@ -1,8 +1,9 @@
 """Whether what was read of a broker's log is still there.
 
-A log is written in epochs, one master's reign after the other, and each begins where it found the log's end. A new reign
-that begins at or behind the last byte we read continues what we have; nothing is to be said. One that begins below has
-replaced some of it: messages that we handed on are no part of the log any more, and others may have their offsets.
+A log is written in epochs, one master's reign after the other, and each begins where it found the log's end. A new
+reign that begins at or behind the last byte we read continues what we have; nothing is to be said. One that begins
+below has replaced some of it: messages that we handed on are no part of the log any more, and others may have their
+offsets.
 
 Brokers without epochs (Apache's master and slave) can not be asked. There only a queue that ends before our place in
 it is noticed, and not one that was cut and has grown beyond it again.

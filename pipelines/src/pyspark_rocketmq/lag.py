@@ -102,11 +102,11 @@ class LagListener(StreamingQueryListener):
         spark.streams.addListener(listener)
         return listener
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Queries are known by their name, or by their id."""
         self._names[str(event.runId)] = event.name or str(event.id)
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """After a batch, and now and then without one."""
         progress = event.progress
         run = str(progress.runId)
@@ -116,10 +116,10 @@ class LagListener(StreamingQueryListener):
             if found is not None:
                 self.tell(run, found, f"{run}/{number}", progress.batchId)
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing was there to be read."""
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Its series end, too."""
         run = str(event.runId)
         for labels in self._series.pop(run, set()):

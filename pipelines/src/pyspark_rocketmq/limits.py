@@ -1,8 +1,9 @@
 """How much of what is there one batch takes: each queue its share, by how much waits in it.
 
-Pure, and a function of its arguments alone: the same backlog gives the same batch. Every queue that has something gets at
-least one message, as long as there are as many messages to give, so a quiet queue beside a busy one never starves; with
-fewer messages than queues those with the longest backlog come first, and the others' turn comes as theirs grow shorter.
+Pure, and a function of its arguments alone: the same backlog gives the same batch. Every queue that has something
+gets at least one message, as long as there are as many messages to give, so a quiet queue beside a busy one never
+starves; with fewer messages than queues those with the longest backlog come first, and the others' turn comes as
+theirs grow shorter.
 """
 
 from collections.abc import Mapping, Sequence

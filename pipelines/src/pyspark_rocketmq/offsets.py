@@ -13,8 +13,9 @@ crash plans the same batch again from it, in another process and maybe days late
 latest message, at a moment, where a group stood) is decided once and written here; asking again would give another
 answer. The offset before the first one is empty for that reason: it is the same whenever Spark asks for it.
 
-Second, `brokers` has for each broker the epoch of its log when it was last looked at, and one past the last byte of it
-that was read. A newer epoch that begins there or later has all that we read; one that begins below took some of it away.
+Second, `brokers` has for each broker the epoch of its log when it was last looked at, and one past the last byte of
+it that was read. A newer epoch that begins there or later has all that we read; one that begins below took some of it
+away.
 """
 
 from collections.abc import Mapping

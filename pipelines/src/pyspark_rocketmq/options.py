@@ -12,7 +12,7 @@ from typing import Final, final
 
 from gantry_client import SignatureKind, read_credentials
 from pyspark_rocketmq.errors import InvalidOption
-from pyspark_rocketmq.model import ReadFrom, TransportKind
+from pyspark_rocketmq.model import QueueId, ReadFrom, TransportKind
 from pyspark_rocketmq.option_words import OptionWords, moment_ms
 from pyspark_rocketmq.places import Place, PlaceKind, WithoutMatch
 from pyspark_rocketmq.planning import BYTES_TARGET
@@ -234,7 +234,7 @@ def _by_time(words: OptionWords, name: str) -> Place:
 def _by_offsets(words: OptionWords, name: str, default: _Edge) -> Place:
     if not words.text(name).startswith("{"):
         return Place(PlaceKind(words.choice(name, default).value), name)
-    offsets: dict = {}
+    offsets: dict[QueueId, int] = {}
     for queue, value in words.by_queue(name).items():
         if type(value) is not int or value < -2:
             raise InvalidOption(

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, final
 
+from pyspark_rocketmq.catalog_port import CatalogPort
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import Bounds, QueueId
-from pyspark_rocketmq.view import View
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
@@ -51,7 +51,7 @@ class Place:
     otherwise: PlaceKind = PlaceKind.EARLIEST
     """Where a group that has not begun in a queue begins: the earliest or the latest."""
 
-    def offsets_in(self, bounds: Mapping[QueueId, Bounds], view: View) -> dict[QueueId, int]:
+    def offsets_in(self, bounds: Mapping[QueueId, Bounds], catalog: CatalogPort) -> dict[QueueId, int]:
         """This place in each of these queues. Raises InvalidOption."""
         queues = sorted(bounds)
         match self.kind:
@@ -60,9 +60,9 @@ class Place:
             case PlaceKind.OFFSETS:
                 return self._named(queues, bounds)
             case PlaceKind.TIMES:
-                return self._at_times(queues, bounds, view)
+                return self._at_times(queues, bounds, catalog)
             case PlaceKind.GROUP:
-                known = view.group_offsets(self.group, queues)
+                known = catalog.group_offsets(self.group, queues)
                 edges = {queue: _edge(self.otherwise, bounds[queue]) for queue in queues}
                 return {queue: edges[queue] if (at := known[queue]) is None else at for queue in queues}
 
@@ -77,7 +77,9 @@ class Place:
                 raise InvalidOption(f"option {self.option}: {queue} ends at {bounds[queue].end}, before {offset}")
         return offsets
 
-    def _at_times(self, queues: Sequence[QueueId], bounds: Mapping[QueueId, Bounds], view: View) -> dict[QueueId, int]:
+    def _at_times(
+        self, queues: Sequence[QueueId], bounds: Mapping[QueueId, Bounds], catalog: CatalogPort
+    ) -> dict[QueueId, int]:
         if self.time_ms is None:
             self._demand_names(queues, self.times_ms)
         by_time: dict[int, list[QueueId]] = {}
@@ -87,7 +89,7 @@ class Place:
             by_time.setdefault(time_ms, []).append(queue)
         offsets: dict[QueueId, int] = {}
         for time_ms, those in sorted(by_time.items()):
-            offsets |= view.offsets_at(those, time_ms)
+            offsets |= catalog.offsets_at(those, time_ms)
         late = [queue for queue in queues if offsets[queue] >= bounds[queue].end]
         if late and self.without_match is WithoutMatch.ERROR:
             raise InvalidOption(

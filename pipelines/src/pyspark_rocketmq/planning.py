@@ -6,13 +6,14 @@ records that begin in them those that are in the ranges. Where little is wanted 
 a task has *ranges* of queues.
 
 A task costs some 50 ms whatever it does, so there are about as many as cores, and more only when they would be larger
-than `bytes_target`. Sizes are guesses, ranges are not: whatever is guessed, the tasks together have exactly the messages
-that were asked for, each once. Everything here is pure.
+than `bytes_target`. Sizes are guesses, ranges are not: whatever is guessed, the tasks together have exactly the
+messages that were asked for, each once. Everything here is pure.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, final
 
 from pyspark_rocketmq.model import QueueRange, Replica, Task, TransportKind
@@ -104,7 +105,7 @@ def _chunks(
     wanted = sum(one.wanted for one in extents)
     count = max(1, min(math.ceil(wanted / piece), sum(one.range.count for one in extents)))
     edges = [begin + (end - begin) * number // count for number in range(count + 1)]
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         those = tuple(one.range for one in extents if one.begin < high and one.end > low)
         if those and low < high:
             yield Task(

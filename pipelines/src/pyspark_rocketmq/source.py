@@ -1,7 +1,7 @@
 """The data source: `format("rocketmq")` for reading and writing, in batches and in streams.
 
-Spark finds it by itself: a module on the path whose name begins with `pyspark_` and that has a `DefaultSource`. So nothing
-has to be registered, on the driver or on workers.
+Spark finds it by itself: a module on the path whose name begins with `pyspark_` and that has a `DefaultSource`. So
+nothing has to be registered, on the driver or on workers.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_rocketmq import sink
 from pyspark_rocketmq.batch_reader import BatchReader, PushingBatchReader
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.option_words import OptionWords
@@ -57,16 +56,20 @@ class DefaultSource(DataSource):
         kind = PushingBatchReader if options.is_pushdown_wanted else BatchReader
         return kind(options, columns_of(schema, self.options))
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> StreamReader:
         """For `spark.readStream`."""
         return StreamReader(read_options(self.options, is_stream=True), columns_of(schema, self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """For `df.write`."""
+        from pyspark_rocketmq import sink
+
         return sink.make_writer(self.options, schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """For `df.writeStream`."""
+        from pyspark_rocketmq import sink
+
         return sink.make_stream_writer(self.options, schema, overwrite)
 
 

@@ -1,13 +1,14 @@
 """`spark.readStream.format("rocketmq")`: a query that follows its topics, batch by batch.
 
-Spark asks one long-lived process beside the driver for offsets and tasks, and pickles another reader for the workers. It
-is told here only what `Follower` decides.
+Spark asks one long-lived process beside the driver for offsets and tasks, and pickles another reader for the workers.
+It is told here only what `Follower` decides.
 
-**Progress for a consumer group** (`commitGroup`). Spark tells a source of a batch's end only when it plans the next one,
-and so never of the last. But it asks `latestOffset(start)` before it decides whether there is a next one, and `start` is
-the end of the newest batch in its *commit log*. So that is what is committed to the group: never more than Spark has
-committed, and, since an AvailableNow query ends only after it has asked and heard that nothing is left, all of it in the
-end. (With asynchronous progress tracking Spark itself does not know what is in its log; do not use both.)
+**Progress for a consumer group** (`commitGroup`). Spark tells a source of a batch's end only when it plans the next
+one, and so never of the last. But it asks `latestOffset(start)` before it decides whether there is a next one, and
+`start` is the end of the newest batch in its *commit log*. So that is what is committed to the group: never more than
+Spark has committed, and, since an AvailableNow query ends only after it has asked and heard that nothing is left, all
+of it in the end. (With asynchronous progress tracking Spark itself does not know what is in its log; do not use
+both.)
 """
 
 import json
@@ -16,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, final
 
 import pyarrow as pa
-from gantry_client import ClientError
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -27,8 +27,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from gantry_client import ClientError
 from pyspark_rocketmq.batch_reader import TaskPartition, cut_of, read_partition
 from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.catalog_port import CatalogPort
+from pyspark_rocketmq.clock import Clock, SystemClock
 from pyspark_rocketmq.errors import RocketMQSourceError
 from pyspark_rocketmq.follower import Follower
 from pyspark_rocketmq.gaps import record_gaps
@@ -36,7 +39,6 @@ from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.offsets import StreamOffset, tree
 from pyspark_rocketmq.options import ReadOptions
 from pyspark_rocketmq.tasks import extents_of, tasks_of
-from pyspark_rocketmq.view import Clock, SystemClock, View
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +50,11 @@ POLL_INTERVAL_S: Final = 0.1
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query's reader. What travels to workers is its options; the rest is made where it is needed."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...], view: View | None = None) -> None:
+    def __init__(self, options: ReadOptions, columns: tuple[str, ...], catalog: CatalogPort | None = None) -> None:
         self.options = options
         self.columns = columns
         self.clock: Clock = SystemClock()
-        self._view = view
+        self._catalog = catalog
         self._follower: Follower | None = None
         self._committed: dict[QueueId, int] = {}
         self._idle_since_s: float | None = None
@@ -61,29 +63,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"options": self.options, "columns": self.columns}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(state["options"], state["columns"])  # type: ignore[misc]
+        self.__init__(state["options"], state["columns"])
 
     # -- the driver's side ---------------------------------------------------------------------------------------------
 
     @property
-    def view(self) -> View:
+    def catalog(self) -> CatalogPort:
         """The brokers, connected when first asked for."""
-        if self._view is None:
-            self._view = Catalog(self.options.settings)
-        return self._view
+        if self._catalog is None:
+            self._catalog = Catalog(self.options.settings)
+        return self._catalog
 
     @property
     def follower(self) -> Follower:
         """Where the query stands."""
         if self._follower is None:
-            self._follower = Follower(self.options, self.view, self.clock)
+            self._follower = Follower(self.options, self.catalog, self.clock)
         return self._follower
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         """Nothing was read yet. The same whenever it is asked; where queues begin is in the first batch's offset."""
         return StreamOffset().to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """The first of the limits, for Spark to show; all of them together are kept in `latestOffset`."""
         limits = self.options.limits
         if limits.rows_max is not None:
@@ -94,11 +96,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(limits.rows_min)
         return ReadAllAvailable()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """The query ends with what is there now."""
         self.follower.fix_target()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` itself when there is none."""
         before = StreamOffset.from_json(start)
         self._commit_group(before)
@@ -108,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle_since_s = self.clock.now_s() if after is None else None
         return start if after is None else after.to_json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where queues end now, for the progress of the query and for `lag`."""
         ends = self.follower.ends
         if not ends:
@@ -120,10 +122,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a batch."""
         ranges, gaps = self.follower.ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
         record_gaps(self.options.gaps_path, gaps)
-        extents = extents_of(ranges, self.view)
+        extents = extents_of(ranges, self.catalog)
         self.follower.sizes |= {one.range.queue: one.size for one in extents}
         cut = cut_of(self.options, self.columns, self.options.tags)
-        return [TaskPartition(task) for task in tasks_of(extents, self.view, cut)]
+        return [TaskPartition(task) for task in tasks_of(extents, self.catalog, cut)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has committed this batch; it says so one batch late."""
@@ -131,9 +133,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """End all connections."""
-        view, self._view = self._view, None
-        if view is not None:
-            view.close()
+        catalog, self._catalog = self._catalog, None
+        if catalog is not None:
+            catalog.close()
 
     # -- the worker's side ---------------------------------------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not group or not news:
             return
         try:
-            self.view.commit_group(group, news)
+            self.catalog.commit_group(group, news)
         except (RocketMQSourceError, ClientError, OSError) as error:
             # The group's progress is for people to look at; the query's own is in its checkpoint.
             log.warning("progress was not committed", extra={"group": group, "error": str(error)})

@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import final
 
+from pyspark_rocketmq.catalog_port import CatalogPort
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import QueueId
-from pyspark_rocketmq.view import View
 
 
 @final
@@ -39,14 +39,15 @@ class Subscription:
             return re.fullmatch(self.pattern, queue.topic) is not None
         return queue.topic in self.topics
 
-    def existing(self, view: View) -> list[QueueId]:
-        """Those that are there now, sorted. Raises InvalidOption for a topic or queue that is named and is not there."""
+    def existing(self, catalog: CatalogPort) -> list[QueueId]:
+        """Those that are there now, sorted. Raises InvalidOption for a topic or queue that is named and is not
+        there."""
         if self.pattern:
-            topics = [name for name in view.topics() if re.fullmatch(self.pattern, name)]
-            return sorted(view.queues(topics)) if topics else []
+            topics = [name for name in catalog.topics() if re.fullmatch(self.pattern, name)]
+            return sorted(catalog.queues(topics)) if topics else []
         if self.topics:
-            return sorted(view.queues(self.topics))
-        there = view.queues(sorted({queue.topic for queue in self.queues}))
+            return sorted(catalog.queues(self.topics))
+        there = catalog.queues(sorted({queue.topic for queue in self.queues}))
         missing = sorted(set(self.queues) - set(there))
         if missing:
             raise InvalidOption(f"option assign names {', '.join(map(str, missing))}: no broker has such a queue now")

@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 
+from pyspark_rocketmq.catalog_port import CatalogPort
 from pyspark_rocketmq.model import QueueRange, Task
 from pyspark_rocketmq.planning import Cut, Extent, plan
-from pyspark_rocketmq.view import View
 
 
-def extents_of(ranges: Sequence[QueueRange], view: View) -> list[Extent]:
+def extents_of(ranges: Sequence[QueueRange], catalog: CatalogPort) -> list[Extent]:
     """Where their bytes lie; two questions for each queue, all queues at once."""
     wanted = [one for one in ranges if one.count > 0]
     if not wanted:
         return []
-    firsts = view.physical({one.queue: one.begin for one in wanted})
-    lasts = view.physical({one.queue: one.end - 1 for one in wanted})
+    firsts = catalog.physical({one.queue: one.begin for one in wanted})
+    lasts = catalog.physical({one.queue: one.end - 1 for one in wanted})
     extents: list[Extent] = []
     for one in wanted:
         (begin, first_size), (last, last_size) = firsts[one.queue], lasts[one.queue]
@@ -21,7 +21,7 @@ def extents_of(ranges: Sequence[QueueRange], view: View) -> list[Extent]:
     return extents
 
 
-def tasks_of(extents: Sequence[Extent], view: View, cut: Cut) -> list[Task]:
+def tasks_of(extents: Sequence[Extent], catalog: CatalogPort, cut: Cut) -> list[Task]:
     """These extents as tasks."""
     brokers = sorted({one.range.queue.broker for one in extents})
-    return plan(extents, {broker: view.replicas(broker) for broker in brokers}, cut)
+    return plan(extents, {broker: catalog.replicas(broker) for broker in brokers}, cut)

@@ -1,7 +1,7 @@
 """Brokers that exist in memory, for the driver's side of the source: logs, queues, epochs, deletions, forks.
 
-A broker's log is a list of records, one behind the other, of whatever queue; a fork cuts it and lets another epoch go on.
-What a test may break is a method here: `expire`, `fork`, `lag`, `add_queue`, `remove_broker`.
+A broker's log is a list of records, one behind the other, of whatever queue; a fork cuts it and lets another epoch go
+on. What a test may break is a method here: `expire`, `fork`, `lag`, `add_queue`, `remove_broker`.
 """
 
 from __future__ import annotations

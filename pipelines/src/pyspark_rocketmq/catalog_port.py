@@ -3,14 +3,13 @@
 Every method may block, and waits a while for a broker that is about to change its master; what it raises then is final.
 """
 
-import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, final
+from typing import Protocol
 
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
 
 
-class View(Protocol):
+class CatalogPort(Protocol):
     """The brokers, as the driver sees them."""
 
     def topics(self) -> list[str]:
@@ -52,28 +51,3 @@ class View(Protocol):
     def close(self) -> None:
         """End all connections."""
         ...
-
-
-class Clock(Protocol):
-    """Time that passes, for deadlines; tests move it themselves."""
-
-    def now_s(self) -> float:
-        """Seconds since some moment."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        ...
-
-
-@final
-class SystemClock:
-    """The machine's."""
-
-    def now_s(self) -> float:
-        """Seconds of a clock that nobody sets."""
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait; used between questions to brokers that are not there yet."""
-        time.sleep(seconds)
