@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from gantry_client import ClientError
+from pyspark_rocketmq.ages import stored_ms
 from pyspark_rocketmq.batch_reader import TaskPartition, cut_of, read_partition
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.catalog_port import CatalogPort
@@ -45,6 +46,9 @@ log = logging.getLogger(__name__)
 POLL_INTERVAL_S: Final = 0.1
 """Spark asks every 10 ms when it has nothing to do; brokers are asked this often at most."""
 
+AGE_INTERVAL_S: Final = 1.0
+"""How often the oldest unread messages are looked at; their age is told with each batch."""
+
 
 @final
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -58,6 +62,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._follower: Follower | None = None
         self._committed: dict[QueueId, int] = {}
         self._idle_since_s: float | None = None
+        self._oldest: dict[QueueId, int] = {}
+        self._oldest_at_s: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "columns": self.columns}
@@ -108,6 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_limited = isinstance(self.getDefaultReadLimit(), ReadAllAvailable) or not isinstance(limit, ReadAllAvailable)
         after = self.follower.next_offset(before, is_limited=is_limited)
         self._idle_since_s = self.clock.now_s() if after is None else None
+        self._look_at_oldest(before if after is None else after)
         return start if after is None else after.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -116,7 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not ends:
             return None
         sizes = {queue: size for queue, size in self.follower.sizes.items() if queue in ends}
-        return {**StreamOffset(ends).to_json(), "sizes": tree(sizes)}
+        return {**StreamOffset(ends).to_json(), "sizes": tree(sizes), "oldest": tree(self._oldest)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
@@ -150,6 +157,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rest_s = self._idle_since_s + POLL_INTERVAL_S - self.clock.now_s()
             if rest_s > 0:
                 self.clock.sleep(rest_s)
+
+    def _look_at_oldest(self, reached: StreamOffset) -> None:
+        """When the first message of each queue that this batch leaves unread was stored; for `lag`."""
+        ends = self.follower.ends
+        unread = {queue: end for queue, end in reached.ends.items() if ends.get(queue, end) > end}
+        now_s = self.clock.now_s()
+        if not unread:
+            self._oldest = {}
+        elif self._oldest_at_s is None or now_s - self._oldest_at_s >= AGE_INTERVAL_S:
+            self._oldest = stored_ms(unread, self.catalog, self.options.settings)
+            self._oldest_at_s = now_s
 
     def _commit_group(self, reached: StreamOffset) -> None:
         group = self.options.commit_group
