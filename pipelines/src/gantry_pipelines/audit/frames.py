@@ -9,13 +9,12 @@ import pyarrow as pa
 
 from gantry_pipelines.audit.model import Check, Finding, Kind, Looked, QueueRun, Row, Span
 
-FINDINGS: Final = pa.schema(
-    [
-        ("broker", pa.string()), ("replica", pa.int32()), ("check", pa.string()), ("kind", pa.string()),
-        ("topic", pa.string()), ("queue", pa.int32()), ("offset", pa.int64()), ("physical", pa.int64()),
-        ("size", pa.int64()), ("count", pa.int64()), ("detail", pa.string()),
-    ]
-)  # fmt: skip
+_COLUMNS: Final[dict[str, pa.DataType]] = {
+    "broker": pa.string(), "replica": pa.int32(), "check": pa.string(), "kind": pa.string(), "topic": pa.string(),
+    "queue": pa.int32(), "offset": pa.int64(), "physical": pa.int64(), "size": pa.int64(), "count": pa.int64(),
+    "detail": pa.string(),
+}  # fmt: skip
+FINDINGS: Final = pa.schema(_COLUMNS)
 """The table of findings. -1 where a number cannot be said."""
 
 ROWS: Final = pa.schema(
