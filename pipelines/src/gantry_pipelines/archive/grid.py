@@ -12,10 +12,10 @@ so a batch that is done again has them again. Compaction joins the pieces of a d
 Pure: no file, no clock.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from pyspark_rocketmq.model import QueueId, QueueRange
+from pyspark_rocketmq.model import QueueRange
 
 GRID_ROWS: Final = 100_000
 """Of messages of 1 KiB a file of some 40 MB, and a task of some seconds."""
@@ -35,27 +35,28 @@ def line_after(offset: int, grid_rows: int) -> int:
     return (offset // grid_rows + 1) * grid_rows
 
 
-def admit(
-    starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], rows_max: int | None, grid_rows: int
-) -> dict[QueueId, int]:
-    """How far a batch goes that begins at `starts`, where the log goes to `ends`.
+def laid(limited: Sequence[QueueRange], whole: Sequence[QueueRange], grid_rows: int) -> list[QueueRange]:
+    """What a batch takes: the ends that a limit gave it, laid on lines, where the log goes on behind them.
 
-    Cells are admitted whole, one of each queue in turn, until there are `rows_max` rows; at least one. Whose turn is
-    first moves with what was read so far, so that a short queue beside a long one is never left behind for good.
+    `limited` are beginnings of `whole`, in the same order. An end that has no line before it is moved to the one behind
+    it; where that would make the batch larger than the limit, queues wait for a later one. Those with the least to take
+    come first, so none waits for good, then those with the most behind them. At least one queue takes something.
     """
-    reached = {queue: starts.get(queue, end) for queue, end in ends.items()}
-    order = sorted(ends)
-    first = sum(reached.values()) // grid_rows % len(order) if order else 0
-    order = order[first:] + order[:first]
+    ends = {one.queue: _laid_end(part, one, grid_rows) for part, one in zip(limited, whole, strict=True)}
+    rows_max = sum(part.count for part in limited)
+    order = sorted(whole, key=lambda one: (ends[one.queue] - one.begin, -one.count, one.queue))
     rows = 0
-    while order:
-        for queue in tuple(order):
-            if reached[queue] >= ends[queue]:
-                order.remove(queue)
-                continue
-            if rows_max is not None and rows >= rows_max:
-                return reached
-            end = min(ends[queue], line_after(reached[queue], grid_rows))
-            rows += end - reached[queue]
-            reached[queue] = end
-    return reached
+    for one in order:
+        need = ends[one.queue] - one.begin
+        if rows and rows + need > rows_max:
+            ends[one.queue] = one.begin
+        else:
+            rows += need
+    return [QueueRange(one.queue, one.begin, ends[one.queue]) for one in whole]
+
+
+def _laid_end(limited: QueueRange, whole: QueueRange, grid_rows: int) -> int:
+    if limited.count == 0 or limited.end == whole.end:
+        return limited.end
+    line = limited.end // grid_rows * grid_rows
+    return line if line > limited.begin else min(whole.end, line_after(limited.begin, grid_rows))
