@@ -44,7 +44,8 @@ OWN_OPTIONS: Final = ("archive.destination", "archive.compression", "archive.lev
 
 
 class ArchiveSource(DataSource):
-    """`spark.dataSource.register(ArchiveSource)`, then `readStream.format("gantry-archive")`; options as of `rocketmq`."""
+    """`spark.dataSource.register(ArchiveSource)`, then `readStream.format("gantry-archive")`; options as of
+    `rocketmq`."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,12 +56,12 @@ class ArchiveSource(DataSource):
         """One row for each file."""
         return FILE_SCHEMA
 
-    def streamReader(self, schema: StructType) -> "ArchiveReader":  # noqa: N802
+    def streamReader(self, schema: StructType) -> "ArchiveReader":
         """For `spark.readStream`."""
         own = {name: self.options.get(name, "") for name in OWN_OPTIONS}
         others = {name: value for name, value in self.options.items() if not name.lower().startswith("archive.")}
         level = int(own["archive.level"]) if own["archive.level"] else None
-        packing = Packing(own["archive.compression"] or Packing.compression, level)
+        packing = Packing(own["archive.compression"] or "zstd", level)
         cores = int(own["archive.cores"] or os.cpu_count() or 1)
         options = read_options(others, is_stream=True)
         return ArchiveReader(options, storage_of(own["archive.destination"]), packing, cores)
@@ -125,19 +126,19 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- the driver's side ---------------------------------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         """Nothing was archived by this query yet."""
         return {**self.inner.initialOffset(), IDENTITY: self.format.identity}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """As for every query."""
         return self.inner.getDefaultReadLimit()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """The query ends with what is there now."""
         self.inner.prepareForTriggerAvailableNow()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; of a new checkpoint, behind what is archived."""
         self._check(start)
         before = StreamOffset.from_json(start)
@@ -153,7 +154,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = {queue: archived[queue] for queue in end.ends if queue in archived}
         return {**replace(end, begins={**begins, **end.begins}).to_json(), IDENTITY: self.format.identity}
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where queues end now."""
         return self.inner.reportLatestOffset()
 
@@ -165,9 +166,9 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost = lost_ranges(gaps, archived)
         archived |= {file.range.queue: file.range.end for file in lost}
         pieces = pieces_to_write(ranges, archived, self.format.grid_rows)
-        view = self.inner.view
-        extents = extents_of(pieces, view)
-        replicas = {broker: view.replicas(broker) for broker in sorted({one.queue.broker for one in pieces})}
+        catalog = self.inner.catalog
+        extents = extents_of(pieces, catalog)
+        replicas = {broker: catalog.replicas(broker) for broker in sorted({one.queue.broker for one in pieces})}
         found = [ArchivePartition(task) for task in tasks(extents, replicas, self._cut())]
         return [*found, ArchivePartition(None, tuple(lost))] if lost or not found else found
 
