@@ -10,7 +10,7 @@ archive's identity, and one of another archive is refused.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import pyarrow as pa
@@ -40,7 +40,13 @@ NAME: Final = "gantry-archive"
 IDENTITY: Final = "archive"
 """In offsets."""
 
-OWN_OPTIONS: Final = ("archive.destination", "archive.compression", "archive.level", "archive.cores")
+OWN_OPTIONS: Final = (
+    "archive.destination",
+    "archive.compression",
+    "archive.level",
+    "archive.cores",
+    "archive.taskBytes",
+)
 
 
 class ArchiveSource(DataSource):
@@ -64,7 +70,17 @@ class ArchiveSource(DataSource):
         packing = Packing(own["archive.compression"] or "zstd", level)
         cores = int(own["archive.cores"] or os.cpu_count() or 1)
         options = read_options(others, is_stream=True)
-        return ArchiveReader(options, storage_of(own["archive.destination"]), packing, cores)
+        task_bytes = int(own["archive.taskBytes"] or BYTES_TARGET)
+        return ArchiveReader(options, storage_of(own["archive.destination"]), packing, Slots(cores, task_bytes))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """What tasks are cut for."""
+
+    cores: int = 1
+    task_bytes: int = BYTES_TARGET
 
 
 @final
@@ -81,12 +97,12 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One archiving query. What travels to workers is settings; the rest is made where it is needed."""
 
     def __init__(
-        self, options: ReadOptions, storage: Storage, packing: Packing, cores: int, inner: StreamReader | None = None
+        self, options: ReadOptions, storage: Storage, packing: Packing, slots: Slots, inner: StreamReader | None = None
     ) -> None:
         self._options = options
         self._storage = storage
         self._packing = packing
-        self._cores = cores
+        self._slots = slots
         self._inner = inner
         self._format: ArchiveFormat | None = None
         self._manifest: ManifestReader | None = None
@@ -96,12 +112,12 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "options": self._options,
             "storage": self._storage,
             "packing": self._packing,
-            "cores": self._cores,
+            "slots": self._slots,
             "format": self._format or read_format(self._storage),
         }
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        ArchiveReader.__init__(self, state["options"], state["storage"], state["packing"], state["cores"])
+        ArchiveReader.__init__(self, state["options"], state["storage"], state["packing"], state["slots"])
         self._format = state["format"]
 
     @property
@@ -211,13 +227,12 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _cut(self) -> Cut:
-        settings, options = self._options.settings, self._options
         return Cut(
             columns=self.columns,
-            transport=settings.transport,
-            bytes_target=max(options.bytes_target, BYTES_TARGET),
-            partitions_min=options.partitions_min,
-            cores=self._cores,
+            transport=self._options.settings.transport,
+            bytes_target=self._slots.task_bytes,
+            partitions_min=self._options.partitions_min,
+            cores=self._slots.cores,
         )
 
     def _lay(self, limited: Sequence[QueueRange], whole: Sequence[QueueRange]) -> list[QueueRange]:
