@@ -9,6 +9,7 @@ import functools
 import json
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Final, Self, final
 
 import click
@@ -38,6 +40,12 @@ RUNS: Final = ROOT / ".gantry"
 TOPIC: Final = "exactly-once"
 LIFE_TIMEOUT_S: Final = 3600.0
 DAY_MS: Final = 24 * 3600 * 1000
+PATIENT: Final = {
+    "spark.python.authenticate.socketTimeout": "10m",
+    "spark.network.timeout": "30m",
+    "spark.executor.heartbeatInterval": "5m",
+}
+"""A machine with two busy cores starts a Python worker in minutes at times."""
 BROKER_DOWN: Final = "30s"
 
 
@@ -81,7 +89,7 @@ class Run:
             "topics": {"include": [TOPIC]},
             "limits": {"maxRowsPerTrigger": plan.rows_max},
             "layout": {"rowsPerFile": max(1000, self.messages // 100), "compactAfter": "0s"},
-            "engine": {"cores": plan.cores, "sparkConf": {"spark.local.dir": str(self.folder / "spark")}},
+            "engine": {"cores": plan.cores, "sparkConf": PATIENT | {"spark.local.dir": str(self.folder / "spark")}},
             "here": {
                 "nameServers": self.group.record.addresses,
                 "sidecars": [one.sidecar_url for one in self.group.record.members],
@@ -191,6 +199,11 @@ class Run:
         say(f"  {watcher.listings} whole listings beside it, {watcher.listed_again} that had to list again")
 
 
+def end_well(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM: no broker stays."""
+    sys.exit(1)
+
+
 def say(text: str) -> None:
     """One line, with the time."""
     click.echo(f"{time.strftime('%H:%M:%S')} {text}")
@@ -251,6 +264,7 @@ def main(messages: int, kills: int, seed: int | None, keep: bool) -> None:
       scripts/exactly-once --messages 20000 --kills 5
       scripts/exactly-once --seed 7 --keep
     """
+    signal.signal(signal.SIGTERM, end_well)
     seed = random.randrange(1 << 32) if seed is None else seed
     RUNS.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="exactly-once-", dir=RUNS))
