@@ -17,7 +17,9 @@ from exactly_once.load import number_of
 
 from gantry_client.sync import PullConsumer
 
-SCHEMA: Final[pa.Schema] = pa.schema({"queue": pa.int32(), "offset": pa.int64(), "body": pa.binary()})
+SCHEMA: Final = pa.schema(
+    [pa.field("queue", pa.int32()), pa.field("offset", pa.int64()), pa.field("body", pa.binary())]
+)
 PULL: Final = 256
 CHUNK: Final = 50_000
 

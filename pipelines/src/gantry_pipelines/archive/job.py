@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Final, final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from gantry_pipelines.archive.compaction import compact
@@ -44,6 +44,11 @@ log = logging.getLogger(__name__)
 
 UPKEEP_INTERVAL_S: Final = 600.0
 """How often a continuous run looks for days to compact or to delete; one is done between two batches."""
+
+STARTS_MAX: Final = 10
+SLOW_START: Final = "Python worker failed to connect back"
+"""Spark gives its own Python process ten seconds to start, and no setting changes that: on a busy machine it fails, with
+nothing done, and may be tried again."""
 
 
 @final
@@ -97,31 +102,45 @@ class ArchiveRun:
             raise JobError(str(error), reason="NoJava") from error
         reporter.stop.arm()
         session.dataSource.register(self.source)
+        for attempt in range(1, STARTS_MAX + 1):
+            query = self._started(session)
+            if self._ended(query, is_last=attempt == STARTS_MAX):
+                break
+            reporter.warn("SlowStart", "Spark's Python process took more than ten seconds to start; once more")
+            reporter.stop.wait(attempt)
+        if not reporter.stop.is_asked:
+            self._keep_up(limit=None)
+        return self._outcome(query)
+
+    def _started(self, session: SparkSession) -> StreamingQuery:
+        settings = self._settings
         frame = session.readStream.format(self.source.name()).options(**settings.options).load()
         stream = frame.writeStream.foreachBatch(self._enter).option("checkpointLocation", settings.checkpoint)
         if settings.is_continuous:
             stream = stream.trigger(processingTime=f"{max(1, settings.trigger_ms)} milliseconds")
         else:
             stream = stream.trigger(availableNow=True)
-        self._query = query = stream.queryName("archive").start()
+        self._has_query.clear()
+        self._query = stream.queryName("archive").start()
         self._has_query.set()
-        reporter.stop.on_stop(query.stop)
-        self._wait(query)
-        if not reporter.stop.is_asked:
-            self._keep_up(limit=None)
-        return self._outcome(query)
+        self._reporter.stop.on_stop(self._query.stop)
+        return self._query
 
-    def _wait(self, query: StreamingQuery) -> None:
+    def _ended(self, query: StreamingQuery, *, is_last: bool) -> bool:
+        """Wait for its end; False when it has to be started again. Raises what ended it."""
         try:
             while not query.awaitTermination(1):
                 self._reporter.alive()
         except PySparkException as error:
             if self._reporter.stop.is_asked:
-                return
+                return True
             failure = self._failure or own_error(error)
-            if failure is None:
+            if failure is not None:
+                raise failure from error
+            if SLOW_START not in str(error) or is_last:
                 raise
-            raise failure from error
+            return False
+        return True
 
     def _enter(self, frame: DataFrame, batch_id: int) -> None:
         """A batch was written: make it part of the archive. In the query's thread."""
