@@ -75,7 +75,7 @@ def repack(root: Path) -> None:
     """The same rows less one, in a good file of the size and checksum that the manifest has: its rows tell."""
     path = data(root)
     with pq.ParquetFile(path) as parquet:
-        table, said = parquet.read(), dict(parquet.metadata.metadata)
+        table, said = parquet.read(), dict(parquet.metadata.metadata or {})
     pq.write_table(table.slice(1).replace_schema_metadata(said), path)
     page = json.loads(record(root).read_text())
     page["files"][0]["bytes"] = path.stat().st_size

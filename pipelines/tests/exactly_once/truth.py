@@ -17,9 +17,12 @@ from exactly_once.load import number_of
 
 from gantry_client.sync import PullConsumer
 
-SCHEMA: Final = pa.schema(
-    [pa.field("queue", pa.int32()), pa.field("offset", pa.int64()), pa.field("body", pa.binary())]
-)
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("queue", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("body", pa.binary()),
+]
+SCHEMA: Final = pa.schema(_FIELDS)
 PULL: Final = 256
 CHUNK: Final = 50_000
 

@@ -47,8 +47,8 @@ UPKEEP_INTERVAL_S: Final = 600.0
 
 STARTS_MAX: Final = 10
 SLOW_START: Final = "Python worker failed to connect back"
-"""Spark gives its own Python process ten seconds to start, and no setting changes that: on a busy machine it fails, with
-nothing done, and may be tried again."""
+"""Spark gives its own Python process ten seconds to start, and no setting changes that: on a busy machine it fails,
+with nothing done, and may be tried again."""
 
 
 @final
