@@ -1,6 +1,10 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz audit-faults bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-archive image-test e2e e2e-cluster clean
+=======
+.PHONY: help setup up down test check format manifests lock interop interop-bench crash exactly-once fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-archive image-test e2e e2e-cluster clean
+>>>>>>> sp-archive
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +41,9 @@ interop-bench: ## Run Apache's own benchmark Producer and Consumer against our p
 
 crash: ## Kill the broker in every mode at every bad moment, break its disk, and look for what it promised.
 	@scripts/crash
+
+exactly-once: ## Archive a million messages while everybody is killed, and compare what readers see with the log (needs Java).
+	@scripts/exactly-once $(EXACTLY_ONCE)
 
 fuzz: ## Send two million mutated frames to a broker and see that it still serves.
 	@scripts/fuzz
