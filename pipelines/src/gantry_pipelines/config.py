@@ -178,10 +178,15 @@ class Here(Part, frozen=True):
     access_file: str = ""
     """With `accessKey` and `secretKey`, as RocketMQ's `tools.yml`."""
 
-    token_files: dict[str, str] = {}
-    """Base URL of a sidecar, or its beginning, or `*`, to the file with its token."""
+    token_file: str = ""
+    """With the sidecars' token for reading."""
 
     ca_file: str = ""
+    """Of the authority of brokers, name servers and sidecars; empty: no TLS, or the system's authorities."""
+
+    host_names_checked: bool = True
+    """Whether a certificate has to name its host. A group's pods are vouched for by their authority alone."""
+
     certificate_file: str = ""
     key_file: str = ""
     destination: str = ""
@@ -189,6 +194,9 @@ class Here(Part, frozen=True):
 
     checkpoint: str = ""
     """Folder of the checkpoint; empty: the job puts it beside its results."""
+
+    spark_conf: dict[str, str] = {}
+    """Where Spark's executors run, as whoever made this pod says it; goes before `engine.sparkConf`."""
 
     archive: str = ""
     """Folder of the archive that an audit compares with the log."""

@@ -48,11 +48,11 @@ def here(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
         "sparkConf": spark_conf(pipeline, facts),
     }
     if source.token_secret:
-        found["tokenFiles"] = {"*": f"{TOKEN}/read-token"}
+        found["tokenFile"] = f"{TOKEN}/read-token"
     if source.credentials_secret:
         found["accessFile"] = f"{CREDENTIALS}/credentials"
     if source.ca_secret:
-        found["caFile"] = f"{AUTHORITY}/ca.crt"
+        found |= {"caFile": f"{AUTHORITY}/ca.crt", "hostNamesChecked": False}
     return found
 
 
