@@ -117,8 +117,9 @@ class Limits(Part, frozen=True):
     """How much at once."""
 
     max_rows_per_trigger: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] = 5_000_000
+    """Messages in one batch at most."""
     max_bytes_per_trigger: Size = Size(4 << 30)
-    max_bytes_per_second_per_broker: Size = Size(0)
+    """Bytes of the log in one batch at most."""
 
 
 @final
