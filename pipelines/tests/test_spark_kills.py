@@ -102,7 +102,7 @@ def test_a_stream_lives_through_a_failover_and_a_switchover(spark: SparkSession,
             group.until(lambda: any(one[1] > epoch for one in group.masters().values()), DEADLINE_S)
             group.until(load.more(100), DEADLINE_S)
             group.until(group.is_well, DEADLINE_S)
-            group.do("switchover")
+            group.do("promote", "0", "--timeout", "600")
             group.until(load.more(100), DEADLINE_S)
         acknowledged = set(load.acknowledged)
         query.processAllAvailable()

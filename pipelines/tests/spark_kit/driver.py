@@ -12,6 +12,12 @@ from pathlib import Path
 from gantry_pipelines import spark_session
 
 
+def say(line: str) -> None:
+    """To whoever waits for it."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def main(options: dict[str, str], folder: Path, cores: int) -> None:
     """Until it is killed, or nothing is left with `availableNow`."""
     ends = options.pop("ends") == "true"
@@ -24,8 +30,8 @@ def main(options: dict[str, str], folder: Path, cores: int) -> None:
         last = query.lastProgress
         if last is not None and last["batchId"] > seen and last["numInputRows"]:
             seen = last["batchId"]
-            print(f"batch {seen}", flush=True)
-    print("ended", flush=True)
+            say(f"batch {seen}")
+    say("ended")
     spark.stop()
 
 
