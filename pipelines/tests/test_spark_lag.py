@@ -55,5 +55,6 @@ def test_gauges_live_as_long_as_their_query() -> None:
     listener.onQueryProgress(progress(batch=5))
     assert registry.get_sample_value("rocketmq_source_gap_rows_total", counted) == 12
 
-    listener.onQueryTerminated(SimpleNamespace(runId="run-1"))
+    ended: Any = SimpleNamespace(runId="run-1")
+    listener.onQueryTerminated(ended)
     assert registry.get_sample_value("rocketmq_source_lag_rows", labels) is None

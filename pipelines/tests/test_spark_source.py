@@ -16,7 +16,7 @@ from pyspark_rocketmq.lag import tell_lag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.needs_spark
 
