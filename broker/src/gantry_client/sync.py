@@ -306,3 +306,8 @@ class Admin(_Synchronous[admin.Admin]):
     def messages(self) -> admin.Messages:
         """Questions about messages, for `wait`."""
         return self._async.messages
+
+    @property
+    def replicas(self) -> admin.Replicas:
+        """Questions to single replicas, for `wait`."""
+        return self._async.replicas
