@@ -10,8 +10,8 @@ from pyspark_rocketmq.option_words import OptionWords
 from pyspark_rocketmq.settings import ReadSettings, TlsFiles
 
 CONNECTION_OPTIONS: Final = (
-    "nameServers", "accessKey", "secretKey", "credentialsFile", "signature", "tls", "tlsCaFile", "tlsCertFile",
-    "tlsKeyFile", "tlsVerify", "tlsCheckHost", "requestTimeout", "patience",
+    "nameServers", "accessKey", "secretKey", "credentialsFile", "signature", "tls", "tlsCa", "tlsCertificate",
+    "tlsKey", "tlsVerify", "tlsCheckHost", "requestTimeout", "patience",
 )  # fmt: skip
 
 
@@ -23,13 +23,13 @@ def connection(words: OptionWords) -> ReadSettings:
         account = _account(words.text("credentialsFile"))
         access_key, secret_key = account.access_key, account.secret_key
     tls = TlsFiles(
-        ca=words.text("tlsCaFile") or None, certificate=words.text("tlsCertFile") or None,
-        key=words.text("tlsKeyFile") or None, is_verified=words.switch("tlsVerify", True),
+        ca=words.text("tlsCa") or None, certificate=words.text("tlsCertificate") or None,
+        key=words.text("tlsKey") or None, is_verified=words.switch("tlsVerify", True),
         is_host_checked=words.switch("tlsCheckHost", True),
     )  # fmt: skip
     has_tls = words.switch("tls", any((tls.ca, tls.certificate, tls.key)))
     return ReadSettings(
-        name_servers=words.text("nameServers"), access_key=access_key, secret_key=secret_key,
+        name_servers=words.text("nameServers").replace(",", ";"), access_key=access_key, secret_key=secret_key,
         signature=words.choice("signature", SignatureKind.V1), tls=tls if has_tls else None,
         request_timeout_ms=words.duration_ms("requestTimeout", 10_000, minimum=1),
         patience_ms=words.duration_ms("patience", 120_000),

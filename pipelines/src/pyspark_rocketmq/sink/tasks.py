@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from gantry_client import Producer, TransactionProducer
+from gantry_wire.structs import ready_structs
 from gantry_wire.unique_id import UniqueIds
 from pyspark_rocketmq.sink.batches import GROUP, BatchSender, producer_settings
 from pyspark_rocketmq.sink.columns import Columns
@@ -45,6 +46,7 @@ def run_task(
     rows: Iterator[pa.RecordBatch], options: SinkOptions, columns: Columns, query: str, batch: int, task: TaskIdentity
 ) -> TaskDone:
     """Send all rows; returns when they are acknowledged."""
+    ready_structs()
     packer = Packer(f"{query}:{batch}:{task.partition}")
     reader = RowReader(columns, options.topic, options.reserved)
     work = _halves if options.is_transactional else _batches
