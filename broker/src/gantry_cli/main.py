@@ -92,6 +92,7 @@ class Commands(click.Group):
             if entry is not None:
                 command = getattr(importlib.import_module(entry.module), entry.name)
                 assert isinstance(command, click.Command), "the table names commands"
+                importlib.import_module("gantry_wire.structs").ready_structs()  # some commands start threads
                 return command
         return None
 

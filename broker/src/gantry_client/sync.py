@@ -20,6 +20,7 @@ from gantry_client.producer import DEFAULT_GROUP, Selector
 from gantry_client.replies import Reply
 from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses, ProducerSettings
 from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.structs import ready_structs
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class _Synchronous(Generic[C]):
 
     def start(self) -> None:
         """Start the thread, the loop and the client."""
+        ready_structs()
         loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name="gantry-client", daemon=True)
         self._thread.start()

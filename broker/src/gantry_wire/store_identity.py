@@ -1,7 +1,7 @@
 """What `store.json` says of a log's history, for readers of the file: which epoch wrote it from where on.
 
-The file is one line with the CRC-32 of the rest in hex, then JSON; `broker/docs/file-formats.md` has all of it. Who writes it
-is the broker's store, and nobody else.
+The file is one line with the CRC-32 of the rest in hex, then JSON; `broker/docs/file-formats.md` has all of it. The
+broker's store writes it, and nobody else.
 """
 
 from typing import Final, NamedTuple

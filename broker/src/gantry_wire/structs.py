@@ -1,8 +1,8 @@
 """Struct classes made ready before threads use them.
 
-msgspec works out how to read a class when it is read for the first time, and keeps that with the class. When two threads
-do so at the same moment, msgspec 0.22 may take the process down with it. So whoever starts threads that read, or is
-called by such threads, has all classes worked out first, in one of them.
+msgspec works out how to read a class when it is read for the first time, and keeps that with the class. When two
+threads do so at the same moment, msgspec 0.22 may take the process down with it. So whoever starts threads that read,
+or is called by such threads, has all classes worked out first, in one of them.
 """
 
 from typing import Any, Final

@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Self, TypeVar, final
 
 from gantry_client import NoRoute
-from gantry_wire.structs import ready_structs
-from pyspark_rocketmq.brokers import patiently
+from pyspark_rocketmq.brokers import patiently, ready
 from pyspark_rocketmq.errors import DataLost, InvalidOption
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
 from pyspark_rocketmq.settings import ReadSettings
@@ -29,7 +28,7 @@ class Catalog:
 
     def __init__(self, settings: ReadSettings) -> None:
         """Connects to nobody yet."""
-        ready_structs()
+        ready()
         self._settings = settings
         self._opener = Opener(settings)
         self._views: dict[Attempt, View] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from gantry_wire.message import (
 from gantry_wire.properties import KEYS, TAGS, UNIQUE_KEY
 from pyspark_rocketmq.errors import DamagedRecord
 from pyspark_rocketmq.model import Task
-from pyspark_rocketmq.property_columns import PropertyColumns, cut_out
+from pyspark_rocketmq.property_columns import PropertyColumns, cut_out, indices
 from pyspark_rocketmq.records import Damage, Records
 from pyspark_rocketmq.schema import arrow_schema
 from pyspark_rocketmq.transport.base import Numbers, Piece
@@ -44,7 +44,7 @@ TIME_MS_MIN: Final = -62_135_596_800_000
 TIME_MS_END: Final = 253_402_300_800_000
 """Years 1 to 9999, what Spark can show; a sender may have said anything."""
 
-_CODECS: Final = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
+_CODECS: Final[dict[int, Literal["lz4", "zstd"]]] = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
 """RocketMQ 5's further kinds, by Arrow's names."""
 
 
@@ -99,7 +99,7 @@ class _Slice:
         for start, end, body in maker.bodies() if "body" in columns else [(0, len(rows), None)]:
             if start == end:
                 continue
-            arrays = [body if name == "body" else plain[name].slice(start, end - start) for name in columns]
+            arrays: list[Any] = [body if name == "body" else plain[name].slice(start, end - start) for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -132,7 +132,7 @@ class _Columns:
         names = [one.queue.topic for one in self.task.ranges]
         if len(set(names)) == 1:
             return pa.repeat(pa.scalar(names[0], pa.string()), len(self.rows))
-        return pa.array(names, pa.string()).take(pa.array(self.queue[self.rows]))
+        return pa.array(names, pa.string()).take(indices(self.queue[self.rows]))
 
     def host(self, *, is_born: bool) -> Any:
         records, rows = self.records, self.rows
@@ -142,11 +142,13 @@ class _Columns:
             return pa.array([host_text(records.long_host(row, is_born=is_born)) for row in rows.tolist()], pa.string())
         distinct, codes = np.unique(short, return_inverse=True)
         texts = pa.array([host_text(one.to_bytes(8, "big")) for one in distinct.tolist()], pa.string())
-        return texts.take(pa.array(codes.reshape(-1)))
+        return texts.take(indices(codes.reshape(-1)))
 
     def message_id(self) -> Any:
         ids = self.properties.values(UNIQUE_KEY)
-        missing = np.flatnonzero(pc.fill_null(pc.equal(ids, ""), True).to_numpy(zero_copy_only=False))
+        missing = np.flatnonzero(
+            pc.fill_null(pc.equal(ids, pa.scalar("", pa.string())), True).to_numpy(zero_copy_only=False)
+        )
         if not len(missing):
             return ids
         found: list[str | None] = ids.to_pylist()

@@ -2,9 +2,10 @@
 
     name 0x01 value 0x02 name 0x01 value 0x02      of one message, and right behind it those of the next
 
-Nearly all properties are well-formed: 0x01 and 0x02 take turns, no name is empty or comes twice, all of it is UTF-8. Then
-names and values are cut out by the places of these two bytes, without a loop. If a single message of the batch is not so,
-the whole batch goes through `gantry_wire.properties`, which says what such properties mean; both ways give the same.
+Nearly all properties are well-formed: 0x01 and 0x02 take turns, no name is empty or comes twice, all of it is UTF-8.
+Then names and values are cut out by the places of these two bytes, without a loop. If a single message of the batch is
+not so, the whole batch goes through `gantry_wire.properties`, which says what such properties mean; both ways give the
+same.
 
 A record's own checksum (`__CRC32#`) is a property for RocketMQ, and of no sender: it is left out of the maps.
 """
@@ -25,6 +26,11 @@ _BITS_MAX: Final = 40
 _MAP: Final = pa.map_(pa.string(), pa.string())
 
 
+def indices(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> Any:
+    """Places in another column, for `take`; null where `missing`."""
+    return pa.array(values, pa.int64(), mask=missing)
+
+
 def cut_out(data: Bytes, starts: Numbers, ends: Numbers) -> Any:
     """The bytes `[start, end)` of each row, as a column of large binaries that holds nothing else; `starts` rise."""
     if not len(starts):
@@ -33,10 +39,9 @@ def cut_out(data: Bytes, starts: Numbers, ends: Numbers) -> Any:
     offsets = np.empty(2 * len(starts) + 1, dtype=np.int64)
     offsets[0] = 0
     offsets[1::2], offsets[2::2] = starts, ends
-    whole = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), 2 * len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
-    return whole.take(pa.array(np.arange(1, 2 * len(starts), 2)))
+    buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data.data)]
+    whole = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 2 * len(starts), buffers)
+    return whole.take(indices(np.arange(1, 2 * len(starts), 2)))
 
 
 @final
@@ -73,7 +78,7 @@ class PropertyColumns:
         if code >= 0:
             pairs = np.flatnonzero(self._codes == code)
             found[self._rows[pairs]] = pairs
-        return self._texts.take(pa.array(found, mask=found < 0)) if self._pairs else pa.nulls(self._count, pa.string())
+        return self._texts.take(indices(found, found < 0)) if self._pairs else pa.nulls(self._count, pa.string())
 
     def maps(self) -> Any:
         """All properties, but the record's checksum, as a column of maps."""
@@ -83,9 +88,9 @@ class PropertyColumns:
         code = self._names.index(RECORD_CRC) if RECORD_CRC in self._names else -1
         kept = self._codes != code
         offsets = np.concatenate(([0], np.cumsum(kept)))[self._pair_offsets].astype(np.int32)
-        chosen = pa.array(np.flatnonzero(kept))
-        keys = self._names_column.take(pa.array(self._codes[kept]))
-        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, self._texts.take(chosen))
+        keys = self._names_column.take(indices(self._codes[kept]))
+        ends: Any = pa.array(offsets, pa.int32())
+        return pa.MapArray.from_arrays(ends, keys, self._texts.take(indices(np.flatnonzero(kept))))
 
     def _cut(self) -> bool:
         """Find all pairs; False if something is not well-formed."""

@@ -1,9 +1,9 @@
 """What a worker does with a task: open a replica, unpack its pieces, and go to the next replica if it fails.
 
-The rows depend on the task alone: whoever reads it, from whichever replica, in however many attempts, gets the same rows
-in the same order. So an attempt that broke off goes on where its last whole piece ended, on another replica, and nobody
-downstream sees it. Nothing is ever left out in silence: a task ends with all its rows, or with an error that says which
-messages it could not have, and from whom.
+The rows depend on the task alone: whoever reads it, from whichever replica, in however many attempts, gets the same
+rows in the same order. So an attempt that broke off goes on where its last whole piece ended, on another replica, and
+nobody downstream sees it. Nothing is ever left out in silence: a task ends with all its rows, or with an error that
+says which messages it could not have, and from whom.
 
     replica 1 |###########x                    broken off, damaged, behind, or gone
     replica 2             |#######x            from there on
@@ -18,7 +18,7 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from pyspark_rocketmq.brokers import PAUSE_S, Brokers
+from pyspark_rocketmq.brokers import PAUSE_S, ready
 from pyspark_rocketmq.decode import decode
 from pyspark_rocketmq.errors import DamagedRecord, DataLost, NoReplica, Refused, RocketMQSourceError
 from pyspark_rocketmq.model import Replica, Task
@@ -32,6 +32,7 @@ _FINAL: Final = (Gone, DamagedRecord, Refused)
 
 def read_task(task: Task, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in its order. Raises NoReplica, DataLost, DamagedRecord, or Refused."""
+    ready()
     with Opener(settings) as opener:
         yield from _Reading(task, settings, opener).batches()
 

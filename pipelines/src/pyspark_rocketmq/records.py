@@ -164,7 +164,7 @@ class Records:
                 raise Damage(int(rows[wrong[0]]), text)
 
     def _check_bodies(self) -> None:
-        view = memoryview(self.data)
+        view = self.data.data
         places = zip(self.body_starts.tolist(), self.body_ends.tolist(), self.crc.tolist(), strict=True)
         for row, (start, end, crc) in enumerate(places):
             if crc32(view[start:end]) & CRC_MASK != crc & CRC_MASK:

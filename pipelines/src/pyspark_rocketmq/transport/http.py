@@ -1,7 +1,8 @@
 """Records as ranges of the log from a sidecar: nothing of it passes the broker's event loop.
 
-Ranges come from the sidecar's fast port where it has one, in some threads ahead of whoever unpacks them. The log is opened
-by its entity tag: a range of another epoch is refused (412), and the view with it, so that nobody mixes two histories.
+Ranges come from the sidecar's fast port where it has one, in some threads ahead of whoever unpacks them. The log is
+opened by its entity tag: a range of another epoch is refused (412), and the view with it, so that nobody mixes two
+histories.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, final
+from urllib.parse import quote, urlencode
 
 import numpy as np
 
@@ -19,7 +21,8 @@ from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Piece, Unreacha
 from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces
 from pyspark_rocketmq.transport.sidecar import NoSuchQueue, Sidecars
 
-ASKED_AT_ONCE: Final = 8
+TOPICS_AT_ONCE: Final = 64
+"""As many as a sidecar takes in one question."""
 
 
 @final
@@ -48,7 +51,13 @@ class HttpView:
         return LogState(self.replica.broker, int(found["begin"]), int(found["end"]), epochs)
 
     def bounds(self, queues: tuple[QueueId, ...]) -> dict[QueueId, Bounds]:
-        return dict(zip(queues, self._pool().map(self._bounds_of, queues), strict=True))
+        topics = sorted({queue.topic for queue in queues})
+        found: dict[tuple[str, int], Bounds] = {}
+        for first in range(0, len(topics), TOPICS_AT_ONCE):
+            question = urlencode([("topic", topic) for topic in topics[first : first + TOPICS_AT_ONCE]])
+            for one in self._sidecar.document(f"/v1/log/queues?{question}")["queues"]:
+                found[one["topic"], one["queue_id"]] = Bounds(int(one["begin"]), int(one["end"]))
+        return {queue: found.get((queue.topic, queue.number), Bounds(0, 0)) for queue in queues}
 
     def offset_at(self, queue: QueueId, timestamp_ms: int) -> int:
         try:
@@ -117,23 +126,16 @@ class HttpView:
         """What the sidecar says of the log now."""
         return self._sidecar.document("/v1/log")
 
-    def _bounds_of(self, queue: QueueId) -> Bounds:
-        try:
-            found = self._sidecar.document(_path(queue))
-        except NoSuchQueue:
-            return Bounds(0, 0)
-        return Bounds(int(found["begin"]), int(found["end"]))
-
     def _pool(self) -> ThreadPoolExecutor:
         if self._is_closed:
             raise Unreachable(f"{self.where} is closed")
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="gantry-ranges")
+            self._threads = ThreadPoolExecutor(self._settings.read_ahead + 1, thread_name_prefix="gantry-ranges")
         return self._threads
 
 
 def _path(queue: QueueId) -> str:
-    return f"/v1/log/queues/{queue.topic.replace('%', '%25').replace('|', '%7C')}/{queue.number}"
+    return f"/v1/log/queues/{quote(queue.topic, safe='')}/{queue.number}"
 
 
 def _span(headers: Any) -> tuple[int, int]:

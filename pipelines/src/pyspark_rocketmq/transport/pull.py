@@ -1,9 +1,9 @@
 """Records by RocketMQ's own protocol: from any broker, master or slave, at the price of its event loop.
 
-A broker gives as much in one answer as its settings let it (Apache's: 32 messages), so several questions are under way at
-once. Queue offsets are dense, so it is known where each begins before the one in front of it is answered; what an answer
-lacks of its stretch is asked for again. Tags are compared here and not by the broker, so that every offset is accounted
-for: what is missing is noticed, whatever was wanted of it.
+A broker gives as much in one answer as its settings let it (Apache's: 32 messages), so several questions are under way
+at once. Queue offsets are dense, so it is known where each begins before the one in front of it is answered; what an
+answer lacks of its stretch is asked for again. Tags are compared here and not by the broker, so that every offset is
+accounted for: what is missing is noticed, whatever was wanted of it.
 
     |--- stretch ---|--- stretch ---|--- stretch ---|      asked side by side, each to its end
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final, final
 
 import numpy as np
@@ -101,17 +102,20 @@ class PullView:
     def pieces(self, task: Task) -> Iterator[Piece]:
         assert task.physical is None, "physical chunks are read from logs only"
         for number, wanted in enumerate(task.ranges):
-            offset = wanted.begin
-            while offset < wanted.end:
-                answers = self._brokers.ask(lambda admin, at=offset: self._next(admin, wanted, at))  # type: ignore[misc]
-                end = min(wanted.end, answers[-1].next_offset)
-                ranges = (*_done(task.ranges[:number]), replace(wanted, begin=end), *task.ranges[number + 1 :])
-                yield self._piece(answers, number, replace(task, ranges=ranges), wanted, offset)
-                offset = end
+            yield from self._pieces_of(task, number, wanted)
 
-    async def _next(self, admin: Admin, wanted: QueueRange, offset: int) -> list[Pulled]:
-        """Answers that follow each other without a gap, from `offset` on."""
-        stretch = self._stretch
+    def _pieces_of(self, task: Task, number: int, wanted: QueueRange) -> Iterator[Piece]:
+        left = wanted
+        while left.begin < left.end:
+            answers = self._brokers.ask(partial(self._next, wanted=left))
+            rest = replace(left, begin=min(left.end, answers[-1].next_offset))
+            ranges = (*_done(task.ranges[:number]), rest, *task.ranges[number + 1 :])
+            yield self._piece(answers, number, replace(task, ranges=ranges), left)
+            left = rest
+
+    async def _next(self, admin: Admin, wanted: QueueRange) -> list[Pulled]:
+        """Answers that follow each other without a gap, from the beginning of a range on."""
+        stretch, offset = self._stretch, wanted.begin
         starts = range(offset, min(wanted.end, offset + ASKED_AT_ONCE * stretch), stretch)
         stretches = await asyncio.gather(
             *(self._stretch_of(admin, wanted.queue, one, min(one + stretch, wanted.end)) for one in starts)
@@ -149,10 +153,10 @@ class PullView:
         if pulled.next_offset <= offset:  # so does a slave of RocketMQ's that may not be read from
             raise Unreachable(f"{self._where} gives nothing of {queue} at offset {offset}")
 
-    def _piece(self, answers: list[Pulled], number: int, rest: Task, wanted: QueueRange, offset: int) -> Piece:
+    def _piece(self, answers: list[Pulled], number: int, rest: Task, wanted: QueueRange) -> Piece:
         data = np.frombuffer(b"".join(one.records for one in answers), np.uint8)
-        starts = self._starts(memoryview(data), wanted.queue)
-        end = rest.ranges[number].begin
+        starts = self._starts(data.data, wanted.queue)
+        offset, end = wanted.begin, rest.ranges[number].begin
         starts = starts[gather(data, starts, HEAD)["offset"] < end]  # a broker may give more than it was asked for
         expected = np.arange(offset, end)
         if len(starts) != len(expected):

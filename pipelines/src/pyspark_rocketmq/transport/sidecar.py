@@ -1,9 +1,9 @@
 """One sidecar over HTTP/1.1, and which sidecars there are.
 
-Connections are kept and shared by the threads that read ahead. A range is read straight into the memory in which it will
-be unpacked. What a status means is decided here and nowhere else:
+Connections are kept and shared by the threads that read ahead. A range is read straight into the memory in which it
+will be unpacked. What a status means is decided here and nowhere else:
 
-    401, 403: Refused    404: no such queue    410: Gone    416: NotYet    429: again, when it says so    else: Unreachable
+    401, 403: Refused    404: no such queue    410: Gone    416: NotYet    429: again, when it says    else: Unreachable
 
 `412` says that the log has a new epoch since it was opened; then it is opened again by whoever reads.
 """
@@ -24,7 +24,7 @@ import numpy as np
 
 from pyspark_rocketmq.errors import InvalidOption, Refused
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Unreachable
+from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Unreachable, ViewError
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of an answer that is no range of the log."""
@@ -33,7 +33,8 @@ IDLE_MAX: Final = 8
 """Connections that are kept without being used."""
 
 
-class NoSuchQueue(Exception):
+@final
+class NoSuchQueue(ViewError):
     """404: the sidecar's store has no files of the queue, since it has no message yet."""
 
 
@@ -96,7 +97,7 @@ class Sidecar:
     def log_bytes(self, begin: int, end: int, *, etag: str, fast_port: int | None) -> Bytes:
         """The bytes `[begin, end)` of the log, all of them. Raises by status; Unreachable if it is another log now."""
         data = np.empty(end - begin, np.uint8)
-        view = memoryview(data).cast("B")
+        view = data.data
         position, deadline = begin, time.monotonic() + self._timeout_s
         while position < end:
             headers = {"Range": f"bytes={position}-{end - 1}", "If-Match": etag}

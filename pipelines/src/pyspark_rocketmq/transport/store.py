@@ -5,8 +5,8 @@
     commitlog/00000000000000000000        [ record | record | ... | blank )     the log is these, one behind the other
     consumequeue/<topic>/<queue>/0000...  | physical offset 8 | size 4 | tags code 8 |
 
-The page says what was confirmed and committed, and stays true when its broker is gone. A store without one is Apache's, or a
-copy: there the queues' units say how far it goes, and a record counts if it is whole. Nothing here writes anything, and no
+The page says what was confirmed and committed, and stays true when its broker is gone. A store without one is Apache's,
+or a copy: there the queues' units say how far it goes, and a record counts if it is whole. Nothing here writes, and no
 name becomes a path but through `path_component`. Log files are mapped: nobody ever shortens one.
 """
 
@@ -26,6 +26,7 @@ from gantry_wire.message import RECORD_BYTES_MIN, check_record, record_store_tim
 from gantry_wire.names import path_component, topic_fault
 from gantry_wire.store_identity import EpochBegin, read_epochs
 from pyspark_rocketmq.model import Bounds, QueueId
+from pyspark_rocketmq.topics import is_internal
 from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Unreachable
 from pyspark_rocketmq.transport.pieces import UNIT, Units
 
@@ -70,8 +71,6 @@ def segments_in(directory: Path) -> tuple[Segment, ...]:
 
 def topics_in(directory: str) -> dict[str, tuple[int, ...]]:
     """Topics that have queues in a store, without RocketMQ's own, and the numbers of these queues."""
-    from pyspark_rocketmq.topics import is_internal
-
     root = Path(directory) / "consumequeue"
     found: dict[str, tuple[int, ...]] = {}
     with suppress(FileNotFoundError, NotADirectoryError):
@@ -192,7 +191,7 @@ class Store:
 
         def is_older(at: int) -> bool:
             physical = int(self._unit(segments, at)["physical"])
-            return record_store_timestamp(memoryview(self.read(physical, physical + RECORD_BYTES_MIN))) < timestamp_ms
+            return record_store_timestamp(self.read(physical, physical + RECORD_BYTES_MIN).data) < timestamp_ms
 
         return _partition(bounds.begin, bounds.end, is_older)
 
@@ -221,7 +220,7 @@ class Store:
             if size == FILLER_SIZE:
                 return at + 1
             with suppress(Gone, NotYet):
-                check = check_record(memoryview(self.read(physical, physical + size)), 0, physical_offset=physical)
+                check = check_record(self.read(physical, physical + size).data, 0, physical_offset=physical)
                 if check.is_good and check.size == size:
                     return at + 1
         return max(first, end - UNWHOLE_MAX)
