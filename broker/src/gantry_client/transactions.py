@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self, final
 
 from gantry_client.clock import Deadline, wall_ms
-from gantry_client.errors import BrokerRefused, ClientError, InvalidMessage, RequestFailed
+from gantry_client.errors import BrokerRefused, ClientError, InvalidMessage, NoRoute, RequestFailed
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt, received
 from gantry_client.outgoing import check_group, prepare
 from gantry_client.sender import Sender
@@ -46,6 +46,13 @@ log = logging.getLogger(__name__)
 RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 1_000
 INTRODUCTION_PAUSE_S: Final = 1.0
+PASSING_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)  # fmt: skip
+"""What a broker says about an end that may be said again: it is no master now, or its promise is not kept yet."""
 
 
 class Decision(IntEnum):
@@ -186,11 +193,11 @@ class TransactionProducer:
         return half
 
     async def commit(self, half: HalfMessage, *, timeout_ms: int | None = None) -> None:
-        """Have the message delivered. Raises RequestFailed; then nobody knows until the broker asks."""
+        """Have the message delivered. Raises RequestFailed or NoRoute; then nobody knows until the broker asks."""
         await self._end(half, Decision.COMMIT, timeout_ms)
 
     async def roll_back(self, half: HalfMessage, *, timeout_ms: int | None = None) -> None:
-        """Have the message forgotten. Raises RequestFailed."""
+        """Have the message forgotten. Raises RequestFailed or NoRoute."""
         await self._end(half, Decision.ROLL_BACK, timeout_ms)
 
     @asynccontextmanager
@@ -217,8 +224,8 @@ class TransactionProducer:
             try:
                 await self._end_once(asked, half, max(1, deadline.remaining_ms))
                 return
-            except RequestFailed as error:
-                is_final = isinstance(error, BrokerRefused) and error.code != ResponseCode.SERVICE_NOT_AVAILABLE
+            except (RequestFailed, NoRoute) as error:
+                is_final = isinstance(error, BrokerRefused) and error.code not in PASSING_CODES
                 if is_final or deadline.remaining_ms <= pause_ms:
                     raise
             await asyncio.sleep(pause_ms / 1000)

@@ -14,8 +14,8 @@ from typing import Final, final
 from gantry_wire.names import topic_fault
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.option_words import OptionWords
+from pyspark_rocketmq.options import CONNECTION_OPTIONS, connection_settings
 from pyspark_rocketmq.settings import ReadSettings
-from pyspark_rocketmq.sink.connection import CONNECTION_OPTIONS, connection
 
 MARKER_TOPIC: Final = "SPARK_SINK_MARKERS"
 QUERY_MAX: Final = 128
@@ -106,7 +106,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
     if batch_bytes > BATCH_BYTES_MAX:
         raise InvalidOption(f"option batchBytes is {batch_bytes}; brokers take {BATCH_BYTES_MAX} at most")
     return SinkOptions(
-        connection=connection(words), topic=topic, query=query, is_transactional=words.switch("transactional", False),
+        connection=connection_settings(words), topic=topic, query=query,
+        is_transactional=words.switch("transactional", False),
         on_unsure=words.choice("onUnsure", OnUnsure.FAIL),
         on_forgotten=words.choice("onForgottenBatch", OnForgotten.FAIL),
         reserved=words.choice("reservedProperties", Reserved.FAIL), batch_bytes=batch_bytes,
