@@ -105,17 +105,14 @@ def test_filters_are_pushed_and_change_nothing(spark: SparkSession, brokers: Gro
 
     for condition in (
         "queue = 2 and offset >= 10 and offset < 20",
-        "queue in (0, 3) and topic = 'filtered'",
-        "tags = 'blue'",
-        "broker = 'another'",
-        "offset in (3, 9) and body is not null",
+        "queue in (0, 3) and topic = 'filtered' and tags = 'blue' and offset in (3, 9) and body is not null",
         "storeTime > timestamp '2020-01-01' and storeTime < timestamp '2100-01-01'",
         "storeTime < timestamp '2020-01-01'",
     ):
         expected, found = plain.where(condition), pushed.where(condition)
         assert sorted(found.select("queue", "offset").collect()) == sorted(expected.select("queue", "offset").collect())
     plan = pushed.where("queue = 2 and offset >= 10")._jdf.queryExecution().executedPlan().toString()
-    assert "Filter" not in plan.replace("PushedFilters", "").replace("pushedFilters", ""), plan
+    assert "Filter (" not in plan, plan
 
 
 def test_tags_are_filtered_at_the_source(spark: SparkSession, brokers: Group) -> None:
@@ -137,13 +134,13 @@ def test_a_stream_reads_all_and_goes_on_from_its_checkpoint(
     query = stream.run()
     assert stream.places() == places(sent)
     assert stream.batch_counts(query) == [70, 70, 60]
-    assert lag_of_group(brokers, "billing", "stream") == {number: (50, 50) for number in range(4)}
+    assert lag_of_group(brokers, "billing", "stream") == dict.fromkeys(range(4), (50, 50))
 
     sent += brokers.send(100, topic="stream")
     stream.options |= {"maxRowsPerTrigger": "1000", "minPartitions": "5", "transport": "pull"}
     stream.run()
     assert stream.places() == places(sent)
-    assert lag_of_group(brokers, "billing", "stream") == {number: (75, 75) for number in range(4)}
+    assert lag_of_group(brokers, "billing", "stream") == dict.fromkeys(range(4), (75, 75))
 
     stream.run()
     assert stream.places() == places(sent)
