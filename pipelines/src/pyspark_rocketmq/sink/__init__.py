@@ -21,24 +21,25 @@ from pyspark_rocketmq.sink.writers import BatchWriter, StreamWriter
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["BatchWriter", "StreamWriter", "make_stream_writer", "make_writer"]
+__all__ = ["BatchWriter", "StreamWriter", "make_stream_writer", "make_writer", "prepared"]
 
 
 def make_writer(options: Mapping[str, str], schema: "StructType", overwrite: bool) -> BatchWriter:
     """For `df.write`. Raises InvalidOption."""
     if overwrite:
         raise InvalidOption('a topic cannot be overwritten: mode("append") is the only one')
-    return BatchWriter(*_prepared(options, schema))
+    return BatchWriter(*prepared(options, schema))
 
 
 def make_stream_writer(options: Mapping[str, str], schema: "StructType", overwrite: bool) -> StreamWriter:
     """For `df.writeStream`. Raises InvalidOption."""
     if overwrite:
         raise InvalidOption('a topic cannot be overwritten: outputMode("append") is meant')
-    return StreamWriter(*_prepared(options, schema))
+    return StreamWriter(*prepared(options, schema))
 
 
-def _prepared(options: Mapping[str, str], schema: "StructType") -> tuple[SinkOptions, Columns]:
+def prepared(options: Mapping[str, str], schema: "StructType") -> tuple[SinkOptions, Columns]:
+    """What both are made of. Raises InvalidOption."""
     parsed = parse(options)
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     columns = check_columns(types, has_topic=parsed.topic is not None, is_transactional=parsed.is_transactional)

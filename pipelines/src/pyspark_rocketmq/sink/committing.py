@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from pyspark_rocketmq.errors import RocketMQSourceError
+from pyspark_rocketmq.sink import points
 from pyspark_rocketmq.sink.deciding import Decisions
 from pyspark_rocketmq.sink.ending import Ends
 from pyspark_rocketmq.sink.halves import Halves
@@ -46,7 +47,7 @@ class BatchCommit:
     """One attempt at one batch of one query. Belongs to one event loop."""
 
     def __init__(self, decisions: Decisions, ends: Ends, *, run: str | None = None, is_new_query: bool = False) -> None:
-        self._decisions: Final = decisions
+        self.decisions: Final = decisions
         self._ends: Final = ends
         self._run: Final = run
         self._is_new_query: Final = is_new_query
@@ -54,18 +55,21 @@ class BatchCommit:
     async def commit(self, halves: Halves, on_forgotten: OnForgotten = OnForgotten.FAIL) -> Committed:
         """Have the batch delivered: these halves, or those that were decided before."""
         if self._is_new_query:
-            await self._decisions.begin()
-        look = await self._decisions.look()
+            await self.decisions.begin()
+        look = await self.decisions.look()
         is_other_run = bool(look.markers) and look.last_run != self._run
-        marker = await self._decisions.decided()
+        marker = await self.decisions.decided()
         if marker is None:
-            await self._decisions.check_memory(on_forgotten)
+            await self.decisions.check_memory(on_forgotten)
             if not halves:
                 return Committed(rows=0, is_replay=False, rolled_back=0, halves=halves, is_suspicious=is_other_run)
-            marker = await self._decisions.commit(halves)
+            points.reach("halves-known")
+            marker = await self.decisions.commit(halves)
+            points.reach("marker-stored")
         is_replay = marker.attempt != halves.fingerprint
-        decided = await self._decisions.halves_of(marker) if is_replay else halves
+        decided = await self.decisions.halves_of(marker) if is_replay else halves
         await self._ends.commit(decided)
+        points.reach("all-ended")
         rolled_back = 0
         if is_replay:
             log.warning(
@@ -87,7 +91,7 @@ class BatchCommit:
             return 0
         if is_whole:
             try:
-                marker = await self._decisions.decided() or await self._decisions.abort(halves)
+                marker = await self.decisions.decided() or await self.decisions.abort(halves)
             except RocketMQSourceError as error:
                 log.warning("nobody says whether a batch was decided; its halves stay", extra={"reason": str(error)})
                 return 0

@@ -115,8 +115,9 @@ class Decisions:
 
     async def commit(self, halves: Halves) -> Marker:
         """Store the marker of these; which one decides now. Raises what the queue raises."""
+        look = await self.look()
         payload = halves.pack()
-        common = self._common(halves.fingerprint, len(halves))
+        common = self._common(look, halves)
         parts: list[int] = []
         if len(payload) > PART_BYTES_MAX:
             for piece in cut(payload, PART_BYTES_MAX):
@@ -130,7 +131,7 @@ class Decisions:
 
     async def abort(self, halves: Halves) -> Marker | None:
         """Say that these shall never be committed; the marker that had decided the batch before, if one had."""
-        return await self._store(Marker(kind=MarkerKind.ABORT, **self._common(halves.fingerprint, len(halves))))
+        return await self._store(Marker(kind=MarkerKind.ABORT, **self._common(await self.look(), halves)))
 
     async def halves_of(self, marker: Marker) -> Halves:
         """Those that a marker lists. Raises BatchTorn if that cannot be read any more."""
@@ -153,11 +154,10 @@ class Decisions:
         look.end = max(look.end, place + 1)
         return deciding(look.markers, self._query, self._batch)
 
-    def _common(self, attempt: str, rows: int) -> dict[str, Any]:
-        assert self._look is not None, "it was looked first"
+    def _common(self, look: Look, halves: Halves) -> dict[str, Any]:
         return {
-            "query": self._query, "batch": self._batch, "attempt": attempt, "run": self._run, "rows": rows,
-            "scanned": self._look.end, "newest": self._look.newest,
+            "query": self._query, "batch": self._batch, "attempt": halves.fingerprint, "run": self._run, "rows": len(halves),
+            "scanned": look.end, "newest": look.newest,
         }  # fmt: skip
 
     def _keys(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ class Driver:
 
     async def commit(self, done: Sequence[TaskDone]) -> Committed:
         """Have the batch delivered, once."""
-        async with self._attempt() as attempt:
+        async with self.attempt() as attempt:
             halves = joined([unpack(one.halves) for one in done])
             committed = await attempt.commit(halves, self._options.on_forgotten)
         is_suspicious = committed.is_suspicious or any(one.identity.attempt for one in done)
@@ -42,11 +42,12 @@ class Driver:
 
     async def abort(self, done: Sequence[TaskDone], *, is_whole: bool) -> int:
         """Roll back what the tasks have stored, unless it was decided; how many."""
-        async with self._attempt() as attempt:
+        async with self.attempt() as attempt:
             return await attempt.abort(joined([unpack(one.halves) for one in done]), is_whole=is_whole)
 
     @asynccontextmanager
-    async def _attempt(self) -> AsyncIterator[BatchCommit]:
+    async def attempt(self) -> AsyncIterator[BatchCommit]:
+        """The same step by step: connections are open inside."""
         options, settings = self._options, self._options.connection
         servers, client_settings = settings.name_servers, settings.client_settings()
         producers = producer_settings(options)

@@ -16,6 +16,7 @@ from typing import Final, Protocol, final
 from gantry_client import BrokerRefused, HalfMessage, MessageQueue, TransactionProducer, Unavailable
 from gantry_wire.codes import ResponseCode
 from pyspark_rocketmq.errors import BatchTorn, RocketMQSourceError
+from pyspark_rocketmq.sink import points
 from pyspark_rocketmq.sink.flow import flow
 from pyspark_rocketmq.sink.halves import HalfPlace, Halves
 from pyspark_rocketmq.sink.options import SinkOptions
@@ -61,6 +62,7 @@ class HalfEnds:
         async def one(place: HalfPlace) -> None:
             try:
                 await self._end(place, is_commit=True)
+                points.reach("one-ended")
             except _Gone as error:
                 gone.append(f"{place.broker}/{place.half_offset}: {error}")
 

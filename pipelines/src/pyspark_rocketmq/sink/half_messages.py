@@ -15,6 +15,7 @@ from typing import Final, final
 
 from gantry_client import HalfMessage, MessageQueue, TransactionProducer
 from pyspark_rocketmq.errors import NotTransactional
+from pyspark_rocketmq.sink import points
 from pyspark_rocketmq.sink.destinations import Destinations
 from pyspark_rocketmq.sink.flow import flow
 from pyspark_rocketmq.sink.halves import HalfPlace, Halves
@@ -68,6 +69,7 @@ class HalfSender:
         chunk, self._chunk = self._chunk, []
         work = flow(chunk, self._begin, window=128 * self._options.in_flight)
         self._places.extend(_place(half) for half in self._loop.run(work))
+        points.reach("chunk-stored")
 
     async def _begin(self, item: tuple[Row, MessageQueue | None]) -> HalfMessage:
         row, queue = item

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final
 
 from gantry_client import Decision, ReceivedMessage, TransactionProducer
@@ -34,11 +35,14 @@ class Judge:
         self._batch: Final = batch
         self._committed: Final = frozenset((place.broker, place.half_offset) for place in committed)
         self.rolled_back = 0
+        self.met_later: Final = asyncio.Event()
+        """Somebody is at work on a later batch: each question that we cannot answer counts against it."""
 
     async def check(self, message: ReceivedMessage) -> Decision:
         """What became of the transaction that this is the half of."""
         batch = batch_of(message.properties.get(SPARK_ID, ""), self._query)
         if batch is None or batch > self._batch:
+            self.met_later.set()
             return Decision.UNKNOWN
         first = message.properties.get(words.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
         half_offset = int(first) if first.isascii() and first.isdigit() else message.queue_offset
@@ -57,7 +61,7 @@ def batch_of(spark_id: str, query: str) -> int | None:
 
 
 async def sweep(
-    query: str, batch: int, committed: Halves, options: SinkOptions, *, present_ms: int = PRESENT_MS
+    query: str, batch: int, committed: Halves, options: SinkOptions, *, present_ms: int | None = None
 ) -> int:
     """Be there for a while, and roll back what is asked about; how many that were."""
     judge, settings = Judge(query, batch, committed), options.connection
@@ -66,7 +70,8 @@ async def sweep(
         settings=producer_settings(options), client_settings=settings.client_settings(),
     )  # fmt: skip
     async with producer:
-        await asyncio.sleep(present_ms / 1000)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(judge.met_later.wait(), (PRESENT_MS if present_ms is None else present_ms) / 1000)
     if judge.rolled_back:
         log.warning("half messages of dead attempts were rolled back", extra={"count": judge.rolled_back})
     return judge.rolled_back

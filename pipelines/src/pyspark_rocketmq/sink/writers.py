@@ -53,7 +53,6 @@ class BatchWriter(DataSourceArrowWriter):
         _abort(self._options, messages, ONE_BATCH, is_new_query=self._options.query is None)
 
 
-@final
 class StreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("rocketmq")`."""
 
