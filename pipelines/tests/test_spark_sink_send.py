@@ -117,7 +117,7 @@ def test_patience_has_an_end(threaded: ThreadedCluster) -> None:
 
 @pytest.mark.parametrize("code", [10, 11, 12])
 def test_only_an_acknowledgement_is_one(threaded: ThreadedCluster, code: int) -> None:
-    """Stored, but not on the disk or not on a slave: sent again, and an error if it stays so; or accepted and counted."""
+    """Stored, but not on the disk or a slave: sent again, and an error if it stays so; or accepted and counted."""
     broker = threaded.cluster.broker("broker-a")
 
     def unsure(command: Command, connection: object) -> Command | None:

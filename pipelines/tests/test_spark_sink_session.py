@@ -1,4 +1,4 @@
-"""`df.write` and `df.writeStream` in a real session, against broker processes: what Spark calls is what we think it is."""
+"""`df.write` and `df.writeStream` in a real session, against broker processes: Spark calls what we think it calls."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import cloudpickle
+from spark_kit import failing_sink
 from spark_kit.failing_sink import FILE_OPTION, POINT_OPTION, FailingSink
 from spark_kit.processes import Group
 
@@ -105,6 +107,7 @@ def test_a_query_whose_commit_fails_delivers_its_batch_once(
 ) -> None:
     """Spark aborts then, and repeats the batch when the query is started again, with the same ids."""
     topic, source = new_topic(brokers), str(tmp_path / "source")
+    cloudpickle.register_pickle_by_value(failing_sink)  # workers do not see the tests' folder
     spark.dataSource.register(FailingSink)
     for part in range(2):
         rows(spark, 40).selectExpr(f"concat('{part}-', body) as body").coalesce(1).write.mode("append").parquet(source)

@@ -156,8 +156,8 @@ class Decisions:
 
     def _common(self, look: Look, halves: Halves) -> dict[str, Any]:
         return {
-            "query": self._query, "batch": self._batch, "attempt": halves.fingerprint, "run": self._run, "rows": len(halves),
-            "scanned": look.end, "newest": look.newest,
+            "query": self._query, "batch": self._batch, "attempt": halves.fingerprint, "run": self._run,
+            "rows": len(halves), "scanned": look.end, "newest": look.newest,
         }  # fmt: skip
 
     def _keys(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from pyspark_rocketmq.sink.packing import Packer
 from pyspark_rocketmq.sink.patience import patiently
 from pyspark_rocketmq.sink.rows import Row
 
-CHUNK_ROWS: Final = 4096
+CHUNK_ROWS: Final = 2048
 
 
 @final

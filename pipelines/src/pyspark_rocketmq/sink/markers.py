@@ -29,7 +29,8 @@ from pyspark_rocketmq.sink.halves import Halves, unpack
 MAGIC: Final = b"GSM1"
 _HEAD: Final = struct.Struct("<4sI")
 NO_BATCH: Final = -1
-PART_BYTES_MAX: Final = 2 << 20
+PART_BYTES_MAX: Final = 200_000
+"""Of one marker: brokers may be told to take much less than 4 MiB."""
 
 
 class MarkerKind(StrEnum):
