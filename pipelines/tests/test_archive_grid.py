@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from gantry_pipelines.archive.grid import admit, line_after, pieces
+from gantry_pipelines.archive.grid import laid, line_after, pieces
 from gantry_pipelines.archive.layout import Place, day_end_ms, day_of, place_of, quoted
 from gantry_pipelines.archive.manifest import tiling_faults
+from pyspark_rocketmq.limits import limited_rows
 from pyspark_rocketmq.model import QueueId, QueueRange
 
 QUEUE = QueueId("orders", "broker-a", 3)
@@ -23,6 +24,12 @@ def test_nothing_lies_on_both_sides_of_a_line() -> None:
     assert line_after(100, 100) == 200 and line_after(99, 100) == 100
 
 
+def batch(starts: dict[QueueId, int], ends: dict[QueueId, int], rows_max: int, grid_rows: int) -> dict[QueueId, int]:
+    """Where the next batch ends."""
+    whole = [QueueRange(queue, starts[queue], end) for queue, end in sorted(ends.items())]
+    return {one.queue: one.end for one in laid(limited_rows(whole, rows_max), whole, grid_rows)}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_other_limits_make_the_same_names(seed: int) -> None:
     """However many rows a batch may have, a log that is read to its end is cut into the same files."""
@@ -31,10 +38,10 @@ def test_other_limits_make_the_same_names(seed: int) -> None:
     ends = {queue: draw.randint(0, 2000) for queue in queues}
     grid_rows = draw.choice((1, 7, 100, 3000))
 
-    def names(rows_max: int | None) -> set[str]:
+    def names(rows_max: int) -> set[str]:
         starts, found = dict.fromkeys(queues, 0), set[str]()
         while starts != ends:
-            reached = admit(starts, ends, rows_max, grid_rows)
+            reached = batch(starts, ends, rows_max, grid_rows)
             assert any(reached[queue] > starts[queue] for queue in queues), "a batch gets on"
             for queue in queues:
                 for piece in pieces(QueueRange(queue, starts[queue], reached[queue]), grid_rows):
@@ -42,23 +49,35 @@ def test_other_limits_make_the_same_names(seed: int) -> None:
             starts = reached
         return found
 
-    assert names(None) == names(draw.randint(1, 500)) == names(draw.randint(1, 5000))
+    assert names(1_000_000) == names(draw.randint(1, 500)) == names(draw.randint(1, 5000))
 
 
-def test_a_short_queue_gets_its_turn_beside_a_long_one() -> None:
-    """With limits, no queue waits for another to come to its end: whose turn is first changes."""
-    long, short = QueueId("a", "b", 0), QueueId("a", "b", 1)
-    starts, ends = {long: 0, short: 0}, {long: 1_000_000, short: 10}
+def test_a_batch_passes_its_limit_by_one_cell_at_most() -> None:
+    """Cells are taken whole; when all queues together would be too many, some wait."""
+    queues = [QueueId("orders", "broker-a", number) for number in range(50)]
+    starts, ends = dict.fromkeys(queues, 30), dict.fromkeys(queues, 5000)
 
-    for _ in range(3):
-        starts = admit(starts, ends, 100, 100)
+    reached = batch(starts, ends, 120, 100)
 
-    assert starts[short] == 10
+    assert 0 < sum(reached[queue] - starts[queue] for queue in queues) <= 120 + 100
+    assert {reached[queue] for queue in queues} == {30, 100}
 
 
-def test_a_queue_that_is_new_in_a_batch_begins_where_it_is_said_to() -> None:
-    """Queues without a start are at their end: the caller says where new ones begin."""
-    assert admit({}, {QUEUE: 50}, None, 100) == {QUEUE: 50}
+def test_a_short_queue_is_not_left_behind_by_long_ones() -> None:
+    """What is nearly done is done first, so no queue waits for others to come to their ends."""
+    queues = [QueueId("a", "b", number) for number in range(5)]
+    starts, ends = dict.fromkeys(queues, 0), dict.fromkeys(queues, 1000000) | {queues[4]: 10}
+
+    reached = batch(starts, ends, 100, 100)
+
+    assert reached[queues[4]] == 10
+
+
+def test_a_limit_that_takes_nothing_is_kept() -> None:
+    """A batch for which too little has come stays empty."""
+    whole = [QueueRange(QUEUE, 0, 50)]
+
+    assert laid([QueueRange(QUEUE, 0, 0)], whole, 100) == [QueueRange(QUEUE, 0, 0)]
 
 
 @pytest.mark.parametrize(

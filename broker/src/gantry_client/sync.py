@@ -165,9 +165,11 @@ class Producer(_Synchronous[producer.Producer]):
         *,
         queue: MessageQueue | Selector | None = None,
         timeout_ms: int | None = None,
+        message_ids: Sequence[str] | None = None,
     ) -> list[SendReceipt]:
         """Send messages of one topic together."""
-        return self.wait(self._async.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+        sending = self._async.send_batch(messages, queue=queue, timeout_ms=timeout_ms, message_ids=message_ids)
+        return self.wait(sending)
 
     def send_many(self, messages: Sequence[Message], *, timeout_ms: int | None = None) -> list[SendReceipt]:
         """Send messages side by side and wait for all answers; raises the first error when all have an outcome."""

@@ -249,7 +249,6 @@ class Retention(Part, frozen=True):
     days: Annotated[int, msgspec.Meta(ge=0, le=36_500)] = 0
 
 
-@final
 class ArchiveConfig(PipelineConfig, frozen=True):
     """A `TopicArchive`."""
 

@@ -10,7 +10,7 @@ what a batch has to read. Both follow from Spark's log, from what brokers say, a
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, final
 
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 TURNS_MAX: Final = 5
 """How often one batch's end is worked out again because an epoch began meanwhile."""
 
+Lay = Callable[[Sequence[QueueRange], Sequence[QueueRange]], list[QueueRange]]
+"""From the ranges that a batch may take, and all that is there, to those that it takes."""
+
 
 @final
 class Follower:
@@ -48,6 +51,8 @@ class Follower:
         self._target: Mapping[QueueId, int] | None = None
         self._last_batch_s = clock.now_s()
         self._planned: StreamOffset | None = None
+        self.lay: Lay | None = None
+        """For whoever wants batches to end at certain places only: the ends that limits gave are laid there."""
         self.sizes: dict[QueueId, int] = {}
         """Bytes of a usual message of each queue, where that is known."""
 
@@ -76,6 +81,7 @@ class Follower:
             ]
             is_first = not start.ends
             taken = self._limited(ranges, is_first=is_first) if is_limited else ranges
+            taken = taken if self.lay is None else self.lay(taken, ranges)
             spots = self._catalog.physical({one.queue: one.end - 1 for one in taken if one.count})
             logs = self._catalog.logs(sorted(footing.logs))
             if all(logs[broker].epochs == footing.logs[broker].epochs for broker in logs):

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,12 +22,13 @@ from gantry_pipelines.archive import points
 from gantry_pipelines.archive.compaction import CompactionRules, compact
 from gantry_pipelines.archive.expiry import expire
 from gantry_pipelines.archive.format import ArchiveFormat
-from gantry_pipelines.archive.grid import admit, pieces
+from gantry_pipelines.archive.grid import laid, pieces
 from gantry_pipelines.archive.layout import day_end_ms
 from gantry_pipelines.archive.reading import read_manifest
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.archive.writing import Packing, write_files
+from pyspark_rocketmq.limits import limited_rows
 from pyspark_rocketmq.model import QueueId, QueueRange
 
 GRID_ROWS: Final = 100
@@ -73,7 +75,7 @@ def live(life: Life) -> None:
         while True:
             planned, done = checkpoint / f"{number}.planned", checkpoint / f"{number}.done"
             if not planned.exists():
-                ends = admit(starts, life.log.ends, life.rows_max, GRID_ROWS)
+                ends = planned_ends(starts, life.log.ends, life.rows_max)
                 if ends == starts:
                     break
                 planned.write_text(json.dumps([_words(starts), _words(ends)]))
@@ -86,6 +88,15 @@ def live(life: Life) -> None:
             list(compact(writer, CompactionRules(1 << 30, 0), Packing(), life.now_ms))
         if life.expire_days is not None:
             list(expire(writer, life.expire_days, life.now_ms))
+
+
+def planned_ends(
+    starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], rows_max: int | None
+) -> dict[QueueId, int]:
+    """Where a batch ends, as the source plans it."""
+    whole = [QueueRange(queue, starts.get(queue, 0), end) for queue, end in sorted(ends.items())]
+    limited = whole if rows_max is None else limited_rows(whole, rows_max)
+    return {one.queue: one.end for one in laid(limited, whole, GRID_ROWS)}
 
 
 def _batch(

@@ -36,8 +36,8 @@ FILE_ARROW: Final = pa.schema([pa.field(name, _ARROW[kind]) for name, kind in FI
 def transform(files: DataFrame) -> DataFrame:
     """One row for each file, those of a task by queue and offset.
 
-    Nothing here may need a second look at the rows (a global sort samples them first): each look writes the files again.
-    """
+    Nothing here may need a second look at the rows (a global sort samples them first): each look writes the files
+    again."""
     return files.select(*FILE_TYPES).sortWithinPartitions("topic", "broker", "queue", "begin")
 
 

@@ -10,7 +10,7 @@ archive's identity, and one of another archive is refused.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import pyarrow as pa
@@ -40,11 +40,18 @@ NAME: Final = "gantry-archive"
 IDENTITY: Final = "archive"
 """In offsets."""
 
-OWN_OPTIONS: Final = ("archive.destination", "archive.compression", "archive.level", "archive.cores")
+OWN_OPTIONS: Final = (
+    "archive.destination",
+    "archive.compression",
+    "archive.level",
+    "archive.cores",
+    "archive.taskBytes",
+)
 
 
 class ArchiveSource(DataSource):
-    """`spark.dataSource.register(ArchiveSource)`, then `readStream.format("gantry-archive")`; options as of `rocketmq`."""
+    """`spark.dataSource.register(ArchiveSource)`, then `readStream.format("gantry-archive")`; options as of
+    `rocketmq`."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,15 +62,25 @@ class ArchiveSource(DataSource):
         """One row for each file."""
         return FILE_SCHEMA
 
-    def streamReader(self, schema: StructType) -> "ArchiveReader":  # noqa: N802
+    def streamReader(self, schema: StructType) -> "ArchiveReader":
         """For `spark.readStream`."""
         own = {name: self.options.get(name, "") for name in OWN_OPTIONS}
         others = {name: value for name, value in self.options.items() if not name.lower().startswith("archive.")}
         level = int(own["archive.level"]) if own["archive.level"] else None
-        packing = Packing(own["archive.compression"] or Packing.compression, level)
+        packing = Packing(own["archive.compression"] or "zstd", level)
         cores = int(own["archive.cores"] or os.cpu_count() or 1)
         options = read_options(others, is_stream=True)
-        return ArchiveReader(options, storage_of(own["archive.destination"]), packing, cores)
+        task_bytes = int(own["archive.taskBytes"] or BYTES_TARGET)
+        return ArchiveReader(options, storage_of(own["archive.destination"]), packing, Slots(cores, task_bytes))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """What tasks are cut for."""
+
+    cores: int = 1
+    task_bytes: int = BYTES_TARGET
 
 
 @final
@@ -80,12 +97,12 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One archiving query. What travels to workers is settings; the rest is made where it is needed."""
 
     def __init__(
-        self, options: ReadOptions, storage: Storage, packing: Packing, cores: int, inner: StreamReader | None = None
+        self, options: ReadOptions, storage: Storage, packing: Packing, slots: Slots, inner: StreamReader | None = None
     ) -> None:
         self._options = options
         self._storage = storage
         self._packing = packing
-        self._cores = cores
+        self._slots = slots
         self._inner = inner
         self._format: ArchiveFormat | None = None
         self._manifest: ManifestReader | None = None
@@ -95,12 +112,12 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "options": self._options,
             "storage": self._storage,
             "packing": self._packing,
-            "cores": self._cores,
+            "slots": self._slots,
             "format": self._format or read_format(self._storage),
         }
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        ArchiveReader.__init__(self, state["options"], state["storage"], state["packing"], state["cores"])
+        ArchiveReader.__init__(self, state["options"], state["storage"], state["packing"], state["slots"])
         self._format = state["format"]
 
     @property
@@ -125,19 +142,19 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- the driver's side ---------------------------------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         """Nothing was archived by this query yet."""
         return {**self.inner.initialOffset(), IDENTITY: self.format.identity}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """As for every query."""
         return self.inner.getDefaultReadLimit()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """The query ends with what is there now."""
         self.inner.prepareForTriggerAvailableNow()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; of a new checkpoint, behind what is archived."""
         self._check(start)
         before = StreamOffset.from_json(start)
@@ -153,7 +170,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins = {queue: archived[queue] for queue in end.ends if queue in archived}
         return {**replace(end, begins={**begins, **end.begins}).to_json(), IDENTITY: self.format.identity}
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where queues end now."""
         return self.inner.reportLatestOffset()
 
@@ -165,9 +182,9 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost = lost_ranges(gaps, archived)
         archived |= {file.range.queue: file.range.end for file in lost}
         pieces = pieces_to_write(ranges, archived, self.format.grid_rows)
-        view = self.inner.view
-        extents = extents_of(pieces, view)
-        replicas = {broker: view.replicas(broker) for broker in sorted({one.queue.broker for one in pieces})}
+        catalog = self.inner.catalog
+        extents = extents_of(pieces, catalog)
+        replicas = {broker: catalog.replicas(broker) for broker in sorted({one.queue.broker for one in pieces})}
         found = [ArchivePartition(task) for task in tasks(extents, replicas, self._cut())]
         return [*found, ArchivePartition(None, tuple(lost))] if lost or not found else found
 
@@ -210,13 +227,12 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _cut(self) -> Cut:
-        settings, options = self._options.settings, self._options
         return Cut(
             columns=self.columns,
-            transport=settings.transport,
-            bytes_target=max(options.bytes_target, BYTES_TARGET),
-            partitions_min=options.partitions_min,
-            cores=self._cores,
+            transport=self._options.settings.transport,
+            bytes_target=self._slots.task_bytes,
+            partitions_min=self._options.partitions_min,
+            cores=self._slots.cores,
         )
 
     def _lay(self, limited: Sequence[QueueRange], whole: Sequence[QueueRange]) -> list[QueueRange]:
