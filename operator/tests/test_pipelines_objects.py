@@ -134,7 +134,7 @@ def test_the_configuration_is_the_spec_and_what_is_so_in_its_pods() -> None:
     assert here["destination"] == "/var/lib/gantry/destination/prod/orders"
     assert here["checkpoint"] == "/var/lib/gantry/checkpoint/orders"
     assert here["once"] is True
-    assert {here["accessFile"], here["caFile"], here["tokenFile"]} == {
+    assert {here["accessFile"], here["caFile"], *here["tokenFiles"].values()} == {
         "/etc/gantry/credentials/credentials",
         "/etc/gantry/authority/ca.crt",
         "/etc/gantry/group/read-token",

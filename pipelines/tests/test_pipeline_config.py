@@ -1,6 +1,7 @@
 """What a configuration may say, and what is said about one that cannot be used."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from gantry_pipelines import executor
 from gantry_pipelines.config import ArchiveConfig, AuditConfig, EngineMode
 from gantry_pipelines.config_reading import ConfigError, read_config
-from gantry_pipelines.connecting import reading_options, topic_pattern
+from gantry_pipelines.connecting import read_settings
 from gantry_pipelines.engine import spark_conf
+from gantry_pipelines.source_options import connection_options, limit_options, start_options, topics_pattern
 from pyspark_rocketmq.options import CONNECTION_OPTIONS, READ_OPTIONS
 
 RESOURCE = """
@@ -96,26 +98,24 @@ def test_defaults_of_one_configuration_are_not_anothers() -> None:
     assert read_config("", AuditConfig, "LogAudit").checks
 
 
-def reading(text: str, *settings: str) -> dict[str, str]:
-    return reading_options(read(text, "here.nameServers=['127.0.0.1:9876']", *settings))
-
-
-def test_a_configuration_says_what_spark_is_told() -> None:
-    """Every option is one that the source knows, and says what the field says."""
-    text = (
-        "commitGroup: g\nonDataLoss: record\nlimits: {maxRowsPerTrigger: 7, maxBytesPerTrigger: 1Mi}\nreadFrom: slave"
-    )
+def test_a_configuration_says_what_spark_is_told(tmp_path: Path) -> None:
+    """Every option is one that the source knows, and says what the field says; the catalog is told the same."""
+    (tmp_path / "token").write_text("a-token")
+    (tmp_path / "account").write_text("accessKey: archiver\nsecretKey: a-secret-key\n")
+    text = "limits: {maxRowsPerTrigger: 7, maxBytesPerTrigger: 1Mi}\nreadFrom: slave"
     secure = ["here.caFile=/ca", "here.sidecars=['https://a:1', 'https://b:2']", "here.hostNamesChecked=false"]
-    found = reading(text, "start=2026-01-31T00:00:00Z", "here.tokenFile=/t", "here.accessFile=/a", *secure)
+    files = [f"here.tokenFiles={{'*': {tmp_path}/token}}", f"here.accessFile={tmp_path}/account"]
+    config = read(text, "here.nameServers=['127.0.0.1:9876']", *secure, *files)
+    found = connection_options(config) | limit_options(config) | start_options("group:mine")
 
     assert set(found) <= {*CONNECTION_OPTIONS, *READ_OPTIONS}
-    assert (found["commitGroup"], found["failOnDataLoss"], found["readFrom"]) == ("g", "false", "slave")
     assert (found["maxRowsPerTrigger"], found["maxBytesPerTrigger"]) == ("7", "1048576")
-    assert found["startingTimestamp"] == "2026-01-31T00:00:00Z"
-    assert (found["sidecars"], found["sidecarCheckHost"]) == ("https://a:1,https://b:2", "false")
-    assert (found["tlsCa"], found["tlsCheckHost"], found["tokenFile"]) == ("/ca", "false", "/t")
-    assert reading("start: group:mine")["startingGroup"] == "mine"
-    assert reading("start: latest")["startingOffsets"] == "latest"
+    assert found["startingGroup"] == "mine"
+    settings = read_settings(config)
+    assert (settings.read_from, settings.sidecars) == ("slave", ("https://a:1", "https://b:2"))
+    assert (settings.token, settings.access_key) == ("a-token", "archiver")
+    assert settings.tls is not None and settings.tls == settings.sidecar_tls
+    assert (settings.tls.ca, settings.tls.is_host_checked) == ("/ca", False)
 
 
 @pytest.mark.parametrize(
@@ -125,20 +125,20 @@ def test_a_configuration_says_what_spark_is_told() -> None:
 def test_topics_fit_a_pattern_as_a_whole(topic: str, is_wanted: bool) -> None:
     """Included by one, and excluded by none."""
     topics = read("topics: {include: ['orders.*', '%RETRY%.*'], exclude: ['.*-test', '%RETRY%.*']}").topics
-    assert (re.fullmatch(topic_pattern(topics), topic) is not None) is is_wanted
+    assert (re.fullmatch(topics_pattern(topics), topic) is not None) is is_wanted
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("topics: {include: ['(']}", "topics.include[0]: ( is no regular expression"),
+        ("topics: {include: ['(']}", "topics.include: '(' is no regular expression"),
         ("topics: {include: []}", "topics.include: no topic is wanted"),
     ],
 )
 def test_patterns_that_are_none_are_named(text: str, words: str) -> None:
     """Before Spark is started."""
     with pytest.raises(ConfigError) as refused:
-        reading(text)
+        topics_pattern(read(text).topics)
     assert words in str(refused.value)
 
 
@@ -146,7 +146,7 @@ def test_patterns_that_are_none_are_named(text: str, words: str) -> None:
 def test_whoever_names_nobody_is_told_what_to_say(text: str) -> None:
     """A group is known to its cluster only; on a laptop name servers are."""
     with pytest.raises(ConfigError, match=r"here\.nameServers, or -n"):
-        reading_options(read(text))
+        read_settings(read(text))
 
 
 def test_memory_and_executors_are_what_the_fields_say() -> None:

@@ -75,7 +75,9 @@ class Kubelet:
         [container] = pod["spec"]["containers"]
         assert container["args"] == ["executor"], "the image's program is told what it is"
         variables = {one["name"]: one["value"] for one in container["env"] if "value" in one}
-        fields = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"] if "valueFrom" in one}
+        fields = {
+            one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"] if "valueFrom" in one
+        }
         places = {"status.podIP": "127.0.0.1", "metadata.name": name}
         variables |= {key: places[path] for key, path in fields.items()}
         variables |= {"SPARK_LOCAL_DIRS": str(self.folder / name), "HOME": str(self.folder)}
@@ -154,4 +156,6 @@ def test_executors_are_pods_that_the_driver_makes_and_takes_away(server: ApiServ
         assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"] == "896Mi"
         assert "CoarseGrainedExecutorBackend" in (tmp_path / f"{name}.log").read_text() or True
     assert "orbidden" not in text, [line for line in text.splitlines() if "orbidden" in line]
-    assert [one for one in server.ask("GET", EXECUTORS)[1]["items"] if not one["metadata"].get("deletionTimestamp")] == []
+    assert [
+        one for one in server.ask("GET", EXECUTORS)[1]["items"] if not one["metadata"].get("deletionTimestamp")
+    ] == []

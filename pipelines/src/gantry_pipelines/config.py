@@ -179,8 +179,8 @@ class Here(Part, frozen=True):
     access_file: str = ""
     """With `accessKey` and `secretKey`, as RocketMQ's `tools.yml`."""
 
-    token_file: str = ""
-    """With the sidecars' token for reading."""
+    token_files: dict[str, str] = {}
+    """Base URL of a sidecar, or its beginning, or `*`, to the file with its token for reading."""
 
     ca_file: str = ""
     """Of the authority of brokers, name servers and sidecars; empty: no TLS, or the system's authorities."""

@@ -48,7 +48,7 @@ def here(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
         "sparkConf": spark_conf(pipeline, facts),
     }
     if source.token_secret:
-        found["tokenFile"] = f"{TOKEN}/read-token"
+        found["tokenFiles"] = {"*": f"{TOKEN}/read-token"}
     if source.credentials_secret:
         found["accessFile"] = f"{CREDENTIALS}/credentials"
     if source.ca_secret:

@@ -22,3 +22,8 @@ class NothingToCompare(AuditError):
 @final
 class Expired(AuditError):
     """Retention has taken what was being read: no finding; the next audit begins behind it."""
+
+
+@final
+class Interrupted(AuditError):
+    """Somebody asked the audit to end: what it had found until then is not said."""

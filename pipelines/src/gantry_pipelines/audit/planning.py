@@ -82,7 +82,7 @@ def _notes(broker: str, states: Mapping[int, CopyState], compared: Span) -> list
         after = state.span.end - max(compared.end, state.span.begin)
         if after > 0:
             notes.append(
-                f"{name}: the last {after} bytes, up to {state.span.end}, are not confirmed on every copy yet: not compared"
+                f"{name}: the last {after} bytes, up to {state.span.end}, are not confirmed on every copy: not compared"
             )
     if len(states) < 2:
         notes.append(f"{broker}: there is one copy; it is held against its own checksums and queues only")

@@ -16,13 +16,19 @@ from pyspark_rocketmq.model import Replica
 class SidecarAccess:
     """How sidecars are asked."""
 
-    token: str = field(default="", repr=False)
+    tokens: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """By the URL of a sidecar, or a beginning of it, or `*`; the longest that fits counts."""
     ca: str = ""
     """File of the authority that signs their certificates; empty: the system's."""
     client_certificate: str = ""
     client_key: str = ""
     patience_ms: int = 60_000
     """How long a sidecar that does not answer is asked again: pods are restarted, and that is no finding."""
+
+    def token_for(self, url: str) -> str:
+        """What this sidecar is shown; empty: nothing."""
+        fitting = [name for name, _ in self.tokens if name == "*" or url.startswith(name)]
+        return dict(self.tokens)[max(fitting, key=len)] if fitting else ""
 
 
 @final

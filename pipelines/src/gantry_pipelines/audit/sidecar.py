@@ -1,9 +1,9 @@
 """A copy of a log that a sidecar answers for: checksums, ranges and units by HTTP.
 
 What a sidecar says can be read ends at min(confirmed, committed). A range below that which it cannot read is what an
-audit looks for: it is halved until the unreadable pieces are small, and these are holes. A sidecar that does not answer,
-on the other hand, is asked again for a while, and then the audit could not be done. Ranges that retention has taken
-meanwhile are `Expired`, and no finding.
+audit looks for: it is halved until the unreadable pieces are small, and these are holes. A sidecar that does not
+answer, on the other hand, is asked again for a while, and then the audit could not be done. Ranges that retention has
+taken meanwhile are `Expired`, and no finding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class SidecarCopy:
             verify = ssl.create_default_context(cafile=access.ca)
             if access.client_certificate:
                 verify.load_cert_chain(access.client_certificate, access.client_key or None)
-        headers = {"Authorization": f"Bearer {access.token}"} if access.token else {}
+        token = access.token_for(self._url)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._client: Final = httpx.Client(
             headers=headers, verify=verify, timeout=TIMEOUT_S, transport=transport, trust_env=False
         )
