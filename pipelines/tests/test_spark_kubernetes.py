@@ -26,7 +26,7 @@ from test_pipelines_objects import pod_templates
 
 pytestmark = [pytest.mark.needs_spark, pytest.mark.needs_api_server, pytest.mark.slow]
 
-DEADLINE_S = 240
+DEADLINE_S = 900
 PODS = "/api/v1/namespaces/shop/pods"
 EXECUTORS = f"{PODS}?labelSelector=spark-role%3Dexecutor"
 PROGRAM = """
@@ -112,6 +112,8 @@ def test_executors_are_pods_that_the_driver_makes_and_takes_away(server: ApiServ
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": driver["metadata"] | {"name": "the-driver"}}
     status, answer = server.ask("POST", PODS, pod | {"spec": driver["spec"]})
     assert status == 201, answer
+    ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    assert server.ask("PATCH", f"{PODS}/the-driver/status", ready, "application/merge-patch+json")[0] == 200
     way_in = json.loads(server.kubeconfig(tmp_path, "shop", "orders-archive").read_text())
     (tmp_path / "token").write_text(way_in["users"][0]["user"]["token"])
     here = {
@@ -154,7 +156,6 @@ def test_executors_are_pods_that_the_driver_makes_and_takes_away(server: ApiServ
         assert name.startswith("orders-archive-")
         [container] = seen["spec"]["containers"]
         assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"] == "896Mi"
-        assert "CoarseGrainedExecutorBackend" in (tmp_path / f"{name}.log").read_text() or True
     assert "orbidden" not in text, [line for line in text.splitlines() if "orbidden" in line]
     assert [
         one for one in server.ask("GET", EXECUTORS)[1]["items"] if not one["metadata"].get("deletionTimestamp")

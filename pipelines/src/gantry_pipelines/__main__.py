@@ -135,6 +135,10 @@ def _ended(job: Job[Any, Any], settings: object, reporter: Reporter) -> int:
         return _failed(reporter, Outcome(error.exit_code, error.reason, str(error)))
     except KeyboardInterrupt:  # Spark's own handler was faster than ours
         outcome = Outcome(EXIT_INTERRUPTED, "Interrupted", "interrupted")
+    except SystemExit as error:  # a session that cannot begin says so in one line: there is no Java
+        if not isinstance(error.code, str):
+            raise
+        return _failed(reporter, Outcome(EXIT_FAILED, type(error).__name__, error.code))
     except RocketMQSourceError as error:
         return _failed(reporter, Outcome(SOURCE_CODES.get(type(error), EXIT_FAILED), type(error).__name__, str(error)))
     except Exception as error:
