@@ -1,10 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz audit-faults bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-archive image-test e2e e2e-cluster clean
-=======
-.PHONY: help setup up down test check format manifests lock interop interop-bench crash exactly-once fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-archive image-test e2e e2e-cluster clean
->>>>>>> sp-archive
+.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +47,9 @@ fuzz: ## Send two million mutated frames to a broker and see that it still serve
 audit-faults: ## Plant 100 faults into the stores of a master and its slave; the audit must name each, and nothing else.
 	@scripts/audit-faults
 
+exactly-once-sink: ## Kill driver, workers and brokers under a transactional Spark sink: each row must be there once (needs Java).
+	@scripts/exactly-once-sink
+
 bench-send: ## Measure sends: rate, latency, and broker CPU per message beside an echo server.
 	@scripts/bench-send
 
@@ -83,6 +82,9 @@ image: ## Build the broker image with buildah (needs root).
 
 image-operator: ## Build the operator image with buildah (needs root).
 	@scripts/image-operator
+
+image-pipelines: ## Build the image of pipelines, Spark and a Java in it, with buildah (needs root).
+	@scripts/image-pipelines
 
 image-test: ## Build the broker image on a base made here, and run `gantry` in it (needs root and buildah).
 	@scripts/image-test

@@ -1,51 +1,38 @@
-"""From a configuration to what a reader needs: addresses, credentials, and which topics were meant.
+"""From a configuration to what a reader needs without Spark: settings of the catalog, and which topics were meant.
 
-The words of a configuration (``config``) and those of the source (``pyspark_rocketmq.options``) differ, since one is
-written by people who think of a cluster, and the other by those who write queries. Here they meet, and nowhere else.
+The words are turned into the source's options first (``source_options``), and those read as the source reads them: so
+what a resource says means the same in a job that asks brokers itself and in one that has Spark do it.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from gantry_client import read_credentials
 from gantry_pipelines.config import PipelineConfig, Topics
 from gantry_pipelines.config_reading import ConfigError
-from pyspark_rocketmq.settings import ReadSettings, TlsFiles
+from gantry_pipelines.source_options import connection_options, topics_pattern
+from pyspark_rocketmq.errors import InvalidOption
+from pyspark_rocketmq.option_words import OptionWords
+from pyspark_rocketmq.options import read_settings as settings_of
+from pyspark_rocketmq.settings import ReadSettings
 
 ANY: Final = "*"
 
 
 def read_settings(config: PipelineConfig) -> ReadSettings:
     """How to reach what a configuration names. Raises ``ConfigError`` for files that cannot be read."""
-    here = config.here
-    if not config.reached_by and not here.directories:
-        raise ConfigError(["nameServers: name at least one, or here.directories"])
-    tls = None
-    if here.ca_file or here.certificate_file:
-        tls = TlsFiles(ca=here.ca_file or None, certificate=here.certificate_file or None, key=here.key_file or None)
-    settings = ReadSettings(
-        name_servers=";".join(config.reached_by),
-        transport=config.transport,
-        read_from=config.read_from,
-        sidecars=tuple(here.sidecars),
-        directories=dict(here.directories),
-        token=token_for("", here.token_files) or None,
-        tls=tls,
-        sidecar_tls=tls or TlsFiles(),
-    )
-    if here.access_file:
-        try:
-            found = read_credentials(Path(here.access_file))
-        except (OSError, ValueError) as error:
-            raise ConfigError([f"here.accessFile: {error}"]) from error
-        settings = replace(settings, access_key=found.access_key, secret_key=found.secret_key)
-    return settings
+    try:
+        return settings_of(OptionWords(connection_options(config)))
+    except InvalidOption as error:
+        raise ConfigError([f"here: {error}"]) from error
+
+
+def reader_options(config: PipelineConfig) -> dict[str, str]:
+    """The same for `spark.read.format("rocketmq").options(...)`."""
+    return connection_options(config)
 
 
 def token_for(url: str, files: dict[str, str]) -> str:
@@ -65,31 +52,7 @@ def token_for(url: str, files: dict[str, str]) -> str:
     return line.rpartition(":")[2]
 
 
-def reader_options(config: PipelineConfig) -> dict[str, str]:
-    """The same for `spark.read.format("rocketmq").options(...)`."""
-    settings = read_settings(config)
-    options = {
-        "nameServers": settings.name_servers,
-        "transport": settings.transport.value,
-        "readFrom": settings.read_from.value,
-        "sidecars": ",".join(settings.sidecars),
-        "directories": json.dumps(dict(settings.directories)) if settings.directories else "",
-        "token": settings.token or "",
-        "accessKey": settings.access_key or "",
-        "secretKey": settings.secret_key or "",
-    }
-    if settings.tls is not None:
-        files = {"Ca": settings.tls.ca, "Certificate": settings.tls.certificate, "Key": settings.tls.key}
-        for name, path in files.items():
-            options |= {f"tls{name}": path or "", f"sidecar{name}": path or ""}
-    return {name: value for name, value in options.items() if value}
-
-
 def selected(topics: Iterable[str], wanted: Topics) -> list[str]:
     """The topics whose whole name an include matches and no exclude."""
-    include = [re.compile(one) for one in wanted.include]
-    exclude = [re.compile(one) for one in wanted.exclude]
-    return sorted(
-        topic for topic in topics
-        if any(one.fullmatch(topic) for one in include) and not any(one.fullmatch(topic) for one in exclude)
-    )  # fmt: skip
+    pattern = re.compile(topics_pattern(wanted))
+    return sorted(topic for topic in topics if pattern.fullmatch(topic))

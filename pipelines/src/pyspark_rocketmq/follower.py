@@ -61,6 +61,11 @@ class Follower:
         """Where each queue ended when it was last looked at."""
         return self._ends_seen
 
+    @property
+    def has_target(self) -> bool:
+        """Whether the query ends when it has read what was there when it began."""
+        return self._target is not None
+
     def fix_target(self) -> None:
         """From now on nothing is read but what is there now."""
         queues = self._discover(StreamOffset())

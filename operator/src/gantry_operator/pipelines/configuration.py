@@ -52,7 +52,7 @@ def here(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, Any]:
     if source.credentials_secret:
         found["accessFile"] = f"{CREDENTIALS}/credentials"
     if source.ca_secret:
-        found["caFile"] = f"{AUTHORITY}/ca.crt"
+        found |= {"caFile": f"{AUTHORITY}/ca.crt", "hostNamesChecked": False}
     return found
 
 

@@ -27,6 +27,7 @@ from gantry_pipelines.analytics.windows import Range, closed_range
 from gantry_pipelines.config import AnalyticsConfig, OnDataLoss
 from gantry_pipelines.config_reading import ConfigError
 from gantry_pipelines.connecting import read_settings, reader_options, selected
+from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.job import EXIT_ABSENT, EXIT_INTERRUPTED, Job, Outcome
 from pyspark_rocketmq.catalog import Catalog
@@ -201,4 +202,4 @@ def _start_ms(start: str, now_ms: int) -> int:
 def _session(config: AnalyticsConfig) -> SparkSession:
     from gantry_pipelines.session import spark_session
 
-    return spark_session("gantry-analytics", cores=config.engine.cores or None, conf=config.engine.spark_conf)
+    return spark_session("gantry-analytics", cores=config.engine.cores or None, conf=spark_conf(config))

@@ -26,6 +26,7 @@ from gantry_pipelines.audit.running import RunTasks, audit
 from gantry_pipelines.audit.settings import AuditSettings, SidecarAccess
 from gantry_pipelines.config import AuditCheck, AuditConfig
 from gantry_pipelines.connecting import read_settings, token_for
+from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.job import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Job, Outcome
 from pyspark_rocketmq.catalog import Catalog
@@ -79,7 +80,7 @@ class AuditJob(Job[AuditConfig, AuditOrder]):
         return AuditOrder(
             reading, frozenset(CHECKS[one] for one in config.checks), max(int(config.chunk), 1 << 16),
             config.findings_max, config.here.destination, config.here.archive, tuple(config.here.token_files.items()),
-            config.engine.cores, tuple(config.engine.spark_conf.items()),
+            config.engine.cores, tuple(spark_conf(config).items()),
         )  # fmt: skip
 
     def run(self, settings: AuditOrder, reporter: Reporter) -> Outcome:
@@ -110,7 +111,12 @@ def access_of(order: AuditOrder) -> SidecarAccess:
     tls = order.reading.sidecar_tls
     tokens = {name: token_for(name, dict(order.access)) for name, _ in order.access}
     return SidecarAccess(
-        tuple(tokens.items()), tls.ca or "", tls.certificate or "", tls.key or "", order.reading.patience_ms
+        tuple(tokens.items()),
+        tls.ca or "",
+        tls.certificate or "",
+        tls.key or "",
+        tls.is_host_checked,
+        order.reading.patience_ms,
     )
 
 

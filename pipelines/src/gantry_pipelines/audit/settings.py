@@ -22,6 +22,8 @@ class SidecarAccess:
     """File of the authority that signs their certificates; empty: the system's."""
     client_certificate: str = ""
     client_key: str = ""
+    is_host_checked: bool = True
+    """Off where a certificate does not name the address by which its sidecar is reached."""
     patience_ms: int = 60_000
     """How long a sidecar that does not answer is asked again: pods are restarted, and that is no finding."""
 

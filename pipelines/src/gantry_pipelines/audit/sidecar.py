@@ -41,6 +41,7 @@ class SidecarCopy:
         verify: ssl.SSLContext | bool = True
         if access.ca:
             verify = ssl.create_default_context(cafile=access.ca)
+            verify.check_hostname = access.is_host_checked
             if access.client_certificate:
                 verify.load_cert_chain(access.client_certificate, access.client_key or None)
         token = access.token_for(self._url)

@@ -19,6 +19,7 @@ from gantry_client.sync import Admin
 from gantry_pipelines.config import Address, GroupName, Part, PipelineConfig
 from gantry_pipelines.config_reading import ConfigError
 from gantry_pipelines.connecting import read_settings, reader_options, selected
+from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.job import EXIT_DONE, EXIT_FAILED, EXIT_UNKNOWN, Job, Outcome
 from gantry_pipelines.migrate_check import comparing
@@ -199,4 +200,4 @@ def _outcome(result: CheckResult, config: MigrateCheckConfig, reporter: Reporter
 def _session(config: MigrateCheckConfig) -> SparkSession:
     from gantry_pipelines.session import spark_session
 
-    return spark_session("gantry-migrate-check", cores=config.engine.cores or None, conf=config.engine.spark_conf)
+    return spark_session("gantry-migrate-check", cores=config.engine.cores or None, conf=spark_conf(config))
