@@ -16,6 +16,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, IsNotNull, L
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from spark_kit.fake_view import FakeTime, FakeView
 from spark_kit.processes import Group, Sent
+from spark_kit.topics import filled, places
 
 from gantry_client.sync import Admin, PullConsumer
 from pyspark_rocketmq.batch_reader import PushingBatchReader, TaskPartition
@@ -26,10 +27,6 @@ from pyspark_rocketmq.stream_reader import StreamReader
 
 PLACE = ("queue", "offset")
 Places = list[tuple[int, int]]
-
-
-def places(sent: list[Sent]) -> Places:
-    return sorted((one.queue, one.offset) for one in sent)
 
 
 def stream(brokers: Group, **options: str) -> StreamReader:
@@ -58,7 +55,8 @@ def test_random_limits_give_the_log_in_pieces(brokers: Group) -> None:
     """Whatever the limits, the ways and the restarts: the batches are together what was acknowledged."""
     seed = random.randrange(1 << 30)
     dice = random.Random(seed)
-    sent, rows, offset = [], Places(), stream(brokers, subscribe="pieces").initialOffset()
+    sent: list[Sent] = filled(brokers, "pieces", 1)
+    rows, offset = Places(), stream(brokers, subscribe="pieces").initialOffset()
     for turn in range(6):
         sent += brokers.send(dice.randrange(1, 60), topic="pieces", bytes_each=dice.randrange(10, 2000))
         way = dice.choice([{"transport": "pull"}, {"sidecars": brokers.urls[0]}, {}])
@@ -79,7 +77,7 @@ def test_random_limits_give_the_log_in_pieces(brokers: Group) -> None:
 
 def test_a_group_is_told_only_what_spark_has_committed(brokers: Group) -> None:
     """A batch that was planned, and even read, is not committed before Spark says so: it asks for what is behind it."""
-    brokers.send(40, topic="told")
+    filled(brokers, "told", 40)
     reader = stream(brokers, subscribe="told", commitGroup="watchers")
     first = logged(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
     rows_of(reader, reader.initialOffset(), first)
@@ -94,9 +92,7 @@ def test_a_group_is_told_only_what_spark_has_committed(brokers: Group) -> None:
 
 def test_a_queue_that_is_added_is_read_from_its_first_message(brokers: Group) -> None:
     """Also in a query that began at the latest messages."""
-    with Admin(brokers.name_server) as admin:
-        admin.wait(admin.topics.create("growing", queues=1))
-    brokers.send(10, topic="growing", queues=1)
+    filled(brokers, "growing", 10, queues=1)
     reader = stream(brokers, subscribe="growing", startingOffsets="latest", discoveryInterval="0")
     start = logged(reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
     assert rows_of(reader, reader.initialOffset(), start) == []

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from spark_kit.processes import Group, Sent
+from spark_kit.processes import Group
+from spark_kit.topics import filled, places
 
 from gantry_client.sync import PullConsumer
 from pyspark_rocketmq.lag import tell_lag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.needs_spark
 
@@ -28,7 +29,7 @@ def batch(spark: SparkSession, brokers: Group, **options: str) -> DataFrameReade
 
 def test_a_batch_is_what_was_sent(spark: SparkSession, brokers: Group) -> None:
     """Every message that a broker acknowledged comes once, with its place and its content."""
-    sent = brokers.send(500, topic="whole", tags=("red", "blue"))
+    sent = filled(brokers, "whole", 500, tags=("red", "blue"))
 
     rows = batch(spark, brokers, subscribe="whole").load().collect()
 
@@ -74,13 +75,9 @@ class Stream:
         return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
 
-def places(sent: list[Sent]) -> list[tuple[int, int]]:
-    return sorted((one.queue, one.offset) for one in sent)
-
-
 def test_columns_are_only_those_that_are_wanted(spark: SparkSession, brokers: Group) -> None:
     """By option, or by a schema of the user's own, which has to have our types."""
-    brokers.send(20, topic="columns")
+    filled(brokers, "columns", 20)
 
     by_option = batch(spark, brokers, subscribe="columns", columns="offset,body").load()
     by_schema = batch(spark, brokers, subscribe="columns").schema("body binary, queue int").load()
@@ -99,7 +96,7 @@ def test_a_misspelled_option_ends_the_query_with_its_name(spark: SparkSession, b
 
 def test_filters_are_pushed_and_change_nothing(spark: SparkSession, brokers: Group) -> None:
     """With pushdown=true a query reads less and answers the same."""
-    brokers.send(200, topic="filtered", tags=("red", "blue"))
+    filled(brokers, "filtered", 200, tags=("red", "blue"))
     plain = batch(spark, brokers, subscribe="filtered").load()
     pushed = batch(spark, brokers, subscribe="filtered", pushdown="true").load()
 
@@ -117,7 +114,7 @@ def test_filters_are_pushed_and_change_nothing(spark: SparkSession, brokers: Gro
 
 def test_tags_are_filtered_at_the_source(spark: SparkSession, brokers: Group) -> None:
     """The option `tags` reads only messages with one of them."""
-    sent = brokers.send(60, topic="tagged", tags=("red", "blue", "green"))
+    sent = filled(brokers, "tagged", 60, tags=("red", "blue", "green"))
 
     rows = batch(spark, brokers, subscribe="tagged", tags="red,green").load().select("queue", "offset").collect()
 
@@ -130,7 +127,7 @@ def test_a_stream_reads_all_and_goes_on_from_its_checkpoint(
     """Run after run each message comes once, though the second run cuts its tasks in another way; a consumer group's
     lag is 0 after each, as any tool of RocketMQ sees it."""
     stream = Stream(spark, brokers, tmp_path, subscribe="stream", commitGroup="billing", maxRowsPerTrigger="70")
-    sent = brokers.send(200, topic="stream")
+    sent = filled(brokers, "stream", 200)
     query = stream.run()
     assert stream.places() == places(sent)
     assert stream.batch_counts(query) == [70, 70, 60]
@@ -148,7 +145,7 @@ def test_a_stream_reads_all_and_goes_on_from_its_checkpoint(
 
 def test_lag_of_a_query_is_told(spark: SparkSession, brokers: Group, tmp_path: Path, queries: None) -> None:
     """After each batch: messages, bytes and seconds that are still to be read, by queue."""
-    brokers.send(100, topic="lagging")
+    filled(brokers, "lagging", 100)
     query = Stream(spark, brokers, tmp_path, subscribe="lagging", maxRowsPerTrigger="60").run()
 
     first = next(one for one in query.recentProgress if one["numInputRows"] == 60)

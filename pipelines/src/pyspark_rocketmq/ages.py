@@ -7,7 +7,7 @@ that is not known is not told.
 from collections.abc import Mapping
 from dataclasses import replace
 
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from pyspark_rocketmq.catalog_port import CatalogPort
 from pyspark_rocketmq.errors import RocketMQSourceError
@@ -41,9 +41,9 @@ def _of_broker(
     )
     found: dict[QueueId, int] = {}
     for batch in read_task(task, settings):
-        times = pc.cast(batch.column("storeTime"), "int64").to_pylist()
-        for topic, number, time_us in zip(
-            batch.column("topic").to_pylist(), batch.column("queue").to_pylist(), times, strict=True
-        ):
+        times = batch.column("storeTime").cast(pa.int64()).to_pylist()
+        topics, numbers = batch.column("topic").to_pylist(), batch.column("queue").to_pylist()
+        for topic, number, time_us in zip(topics, numbers, times, strict=True):
+            assert topic is not None and number is not None and time_us is not None, "no row is without its place"
             found[QueueId(topic, broker, number)] = time_us // 1000
     return found

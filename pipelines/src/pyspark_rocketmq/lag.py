@@ -28,6 +28,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from pyspark_rocketmq.errors import RocketMQSourceError
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.offsets import StreamOffset, flat
 
@@ -63,7 +64,7 @@ def lag_of(end: object, latest: object, now_ms: int) -> SourceLag | None:
         read, there = (json.loads(one) if isinstance(one, str) else one for one in (end, latest))
         ours = StreamOffset.from_json(read)
         ends = flat(there["o"])
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RocketMQSourceError):
         return None
     sizes, oldest = flat(there.get("sizes", {})), flat(there.get("oldest", {}))
     queues: list[QueueLag] = []
