@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-archive image-test e2e e2e-cluster clean
+.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,8 +38,17 @@ interop-bench: ## Run Apache's own benchmark Producer and Consumer against our p
 crash: ## Kill the broker in every mode at every bad moment, break its disk, and look for what it promised.
 	@scripts/crash
 
+exactly-once: ## Archive a million messages while everybody is killed, and compare what readers see with the log (needs Java).
+	@scripts/exactly-once $(EXACTLY_ONCE)
+
 fuzz: ## Send two million mutated frames to a broker and see that it still serves.
 	@scripts/fuzz
+
+audit-faults: ## Plant 100 faults into the stores of a master and its slave; the audit must name each, and nothing else.
+	@scripts/audit-faults
+
+exactly-once-sink: ## Kill driver, workers and brokers under a transactional Spark sink: each row must be there once (needs Java).
+	@scripts/exactly-once-sink
 
 bench-send: ## Measure sends: rate, latency, and broker CPU per message beside an echo server.
 	@scripts/bench-send
@@ -73,6 +82,9 @@ image: ## Build the broker image with buildah (needs root).
 
 image-operator: ## Build the operator image with buildah (needs root).
 	@scripts/image-operator
+
+image-pipelines: ## Build the image of pipelines, Spark and a Java in it, with buildah (needs root).
+	@scripts/image-pipelines
 
 image-test: ## Build the broker image on a base made here, and run `gantry` in it (needs root and buildah).
 	@scripts/image-test

@@ -2,6 +2,7 @@
 
     gantry_spec.manifest.crd     -> charts/gantry-operator/templates/crd.yaml, manifests/crd.yaml,
                                     charts/broker-group/values.schema.json
+    gantry_spec.pipelines.crds   -> charts/gantry-operator/templates/crd-pipelines.yaml, manifests/crd-pipelines.yaml
     values.yaml of each chart    -> its README.md
     scripts/dashboard.py         -> charts/gantry-operator/dashboards/gantry.json
     the chart, by helm template  -> manifests/operator.yaml, for whoever has kubectl alone
@@ -27,6 +28,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from dashboard import dashboard_text  # noqa: E402 - a neighbour, and no package
 
 from gantry_spec.manifest.crd import NAME_CHARACTERS_MAX, crd, group_schema  # noqa: E402
+from gantry_spec.pipelines.crds import pipeline_crds  # noqa: E402
 
 CHARTS = ("gantry-operator", "broker-group")
 NAMESPACE = "gantry-system"
@@ -39,10 +41,12 @@ def plain_pages(root: Path) -> dict[Path, str]:
     """Every file that needs no helm, and what should be in it."""
     charts = root / "charts"
     found = {
-        charts / "gantry-operator/templates/crd.yaml": crd_template(),
+        charts / "gantry-operator/templates/crd.yaml": crd_template(crd()),
+        charts / "gantry-operator/templates/crd-pipelines.yaml": crd_template(*pipeline_crds()),
         charts / "gantry-operator/dashboards/gantry.json": dashboard_text(),
         charts / "broker-group/values.schema.json": json.dumps(group_values_schema(), indent=2) + "\n",
         root / "manifests/crd.yaml": NOTE + _yaml(crd()),
+        root / "manifests/crd-pipelines.yaml": NOTE + "".join(_yaml(one) for one in pipeline_crds()),
     }
     return found | {charts / name / "README.md": readme(charts / name) for name in CHARTS}
 
@@ -63,28 +67,25 @@ def template(helm: Path, chart: Path, release: str, namespace: str, *options: st
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
-def crd_template() -> str:
-    """The CRD as a template: helm never upgrades what lies in a chart's `crds/`."""
-    document = crd()
-    head, rest = document["metadata"], {name: value for name, value in document.items() if name != "metadata"}
-    text = _yaml(rest)
-    assert "{{" not in text, "a description would be taken for a template"
-    return "\n".join(
-        [
-            NOTE.rstrip("\n"),
-            "{{- if .Values.crds.create }}",
+def crd_template(*crds: dict[str, Any]) -> str:
+    """CRDs as a template: helm never upgrades what lies in a chart's `crds/`."""
+    lines = [NOTE.rstrip("\n"), "{{- if .Values.crds.create }}"]
+    for number, document in enumerate(crds):
+        rest = {name: value for name, value in document.items() if name != "metadata"}
+        text = _yaml(rest)
+        assert "{{" not in text, "a description would be taken for a template"
+        lines += ["---"] if number else []
+        lines += [
             "metadata:",
-            f"  name: {head['name']}",
+            f"  name: {document['metadata']['name']}",
             '  labels: {{- include "gantry-operator.labels" . | nindent 4 }}',
             "  {{- if .Values.crds.keep }}",
             "  annotations:",
             "    helm.sh/resource-policy: keep",
             "  {{- end }}",
             text.rstrip("\n"),
-            "{{- end }}",
-            "",
         ]
-    )
+    return "\n".join([*lines, "{{- end }}", ""])
 
 
 def group_values_schema() -> dict[str, Any]:

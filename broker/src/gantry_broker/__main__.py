@@ -32,6 +32,7 @@ from gantry_broker.settings import (
     unknown_keys,
 )
 from gantry_status import PageWriter
+from gantry_wire.structs import ready_structs
 
 log = logging.getLogger("gantry_broker")
 
@@ -195,6 +196,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"gantry broker: {error}", file=sys.stderr)
         return EXIT_SETTINGS
     raise_file_limit()
+    ready_structs()
     log.info("starting", extra=dict(settings.given))
     left_out = unknown_keys(settings.given)
     if left_out:

@@ -7,6 +7,7 @@ here is kept compatible.
 from gantry_access import AccessFileError, Credentials, SignatureKind, read_credentials
 from gantry_client.admin import Admin
 from gantry_client.admin_brokers import BrokerAddress
+from gantry_client.admin_replicas import Pulled
 from gantry_client.documents import (
     ClientConnection,
     ConsumerConnections,
@@ -87,6 +88,7 @@ __all__ = [
     "Producer",
     "ProducerSettings",
     "PullConsumer",
+    "Pulled",
     "PushConsumer",
     "QueueOffsets",
     "QueueProgress",

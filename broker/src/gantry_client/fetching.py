@@ -91,7 +91,7 @@ class Fetcher:
         return self._result(reply, request, address)
 
     def _result(self, reply: Command, request: FetchRequest, address: str) -> FetchResult:
-        status = _STATUSES.get(reply.code)
+        status = STATUSES.get(reply.code)
         if status is None:
             raise BrokerRefused(reply.code, reply.remark, address)
         header = header_of(reply, PullResult, address)
@@ -105,7 +105,7 @@ class Fetcher:
         )
 
 
-_STATUSES = {
+STATUSES = {
     int(ResponseCode.SUCCESS): FetchStatus.FOUND,
     int(ResponseCode.PULL_NOT_FOUND): FetchStatus.NO_NEW,
     int(ResponseCode.PULL_RETRY_IMMEDIATELY): FetchStatus.NO_MATCH,

@@ -16,7 +16,7 @@ from typing import Final, Self, final
 from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import BadReply, InvalidMessage
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt
-from gantry_client.outgoing import check_batch, check_group, prepare, prepare_batch, prepare_entry
+from gantry_client.outgoing import check_batch, check_group, packed_batch, prepare, prepare_batch, prepare_entry
 from gantry_client.replies import Replier, Reply, Requests
 from gantry_client.selection import queue_for_key
 from gantry_client.sender import Sender
@@ -130,22 +130,47 @@ class Producer:
         *,
         queue: MessageQueue | Selector | None = None,
         timeout_ms: int | None = None,
+        message_ids: Sequence[str] | None = None,
     ) -> list[SendReceipt]:
         """Send messages of one topic together: one request up to `batch_bytes_max`, above it several, one by one.
 
         One receipt per message, in order. A request is stored whole or not at all; when a later one fails, the earlier
-        ones are stored.
+        ones are stored. `message_ids` are those of messages that were sent before and keep theirs.
         """
         self._session.require_open()
         check_batch(messages)
+        if message_ids is not None and len(message_ids) != len(messages):
+            raise InvalidMessage(f"{len(message_ids)} ids are given for {len(messages)} messages")
         deadline = Deadline(timeout_ms or self.settings.send_timeout_ms)
-        batches = list(self._split(messages))
+        batches = list(self._split(messages, message_ids))
         fixed = await self._fixed_queue(messages[0], queue)
         receipts: list[SendReceipt] = []
         for entries, ids in batches:
             outgoing = prepare_batch(messages[0], entries, ids)
             receipts += _receipts_of_batch(await self._sender.send(outgoing, fixed, deadline), ids)
         return receipts
+
+    async def send_packed(
+        self,
+        topic: str,
+        entries: Sequence[BatchEntry],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendReceipt:
+        """Send messages that the caller has packed, their ids among their properties, in one request.
+
+        It is stored whole or not at all. The receipt has the place of the first one, and as its broker's id all of
+        them, joined by commas. Raises as `send`.
+        """
+        self._session.require_open()
+        outgoing = packed_batch(topic, entries, self.settings)
+        return await self._sender.send(outgoing, queue, Deadline(timeout_ms or self.settings.send_timeout_ms))
+
+    async def refresh(self, topic: str) -> None:
+        """Ask again where `topic` is: a broker that was promoted is found at once. Raises RequestFailed."""
+        self._session.require_open()
+        await self._session.routes.refresh(topic)
 
     async def request(
         self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None
@@ -181,13 +206,15 @@ class Producer:
         self._session.require_open()
         await self._replier.reply(request, body, tags=tags, keys=keys, properties=properties, timeout_ms=timeout_ms)
 
-    def _split(self, messages: Sequence[Message]) -> Iterator[tuple[list[BatchEntry], list[str]]]:
+    def _split(
+        self, messages: Sequence[Message], message_ids: Sequence[str] | None
+    ) -> Iterator[tuple[list[BatchEntry], list[str]]]:
         """Groups of messages that fit `batch_bytes_max`; every message is checked before the first is sent."""
         entries: list[BatchEntry] = []
         ids: list[str] = []
         size = 0
-        for message in messages:
-            message_id = self._session.unique_ids.next(wall_ms())
+        for number, message in enumerate(messages):
+            message_id = message_ids[number] if message_ids is not None else self._session.unique_ids.next(wall_ms())
             entry = prepare_entry(message, message_id, self.settings)
             entry_bytes = ENTRY_BYTES_MIN + len(entry.body) + len(entry.properties)
             if entries and size + entry_bytes > self.settings.batch_bytes_max:

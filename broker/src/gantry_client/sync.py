@@ -20,6 +20,7 @@ from gantry_client.producer import DEFAULT_GROUP, Selector
 from gantry_client.replies import Reply
 from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses, ProducerSettings
 from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.structs import ready_structs
 
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ class _Synchronous(Generic[C]):
 
     def start(self) -> None:
         """Start the thread, the loop and the client."""
+        ready_structs()
         loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name="gantry-client", daemon=True)
         self._thread.start()
@@ -163,9 +165,11 @@ class Producer(_Synchronous[producer.Producer]):
         *,
         queue: MessageQueue | Selector | None = None,
         timeout_ms: int | None = None,
+        message_ids: Sequence[str] | None = None,
     ) -> list[SendReceipt]:
         """Send messages of one topic together."""
-        return self.wait(self._async.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+        sending = self._async.send_batch(messages, queue=queue, timeout_ms=timeout_ms, message_ids=message_ids)
+        return self.wait(sending)
 
     def send_many(self, messages: Sequence[Message], *, timeout_ms: int | None = None) -> list[SendReceipt]:
         """Send messages side by side and wait for all answers; raises the first error when all have an outcome."""
@@ -306,3 +310,8 @@ class Admin(_Synchronous[admin.Admin]):
     def messages(self) -> admin.Messages:
         """Questions about messages, for `wait`."""
         return self._async.messages
+
+    @property
+    def replicas(self) -> admin.Replicas:
+        """Questions to single replicas, for `wait`."""
+        return self._async.replicas

@@ -32,6 +32,7 @@ from gantry_admin.settings import (
     validated,
 )
 from gantry_remoting.audit import always_log
+from gantry_wire.structs import ready_structs
 
 EXIT_SETTINGS: Final = 2
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
@@ -208,6 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings = settings_of(options)
         with no_garbage():
             from gantry_admin.server import serve
+        ready_structs()
         uvloop.run(serve(settings, recent))
     except SettingsError as error:
         print(f"gantry sidecar: {error}", file=sys.stderr)

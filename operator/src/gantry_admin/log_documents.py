@@ -16,6 +16,13 @@ class LogFileDocument(Document):
     bytes: int
 
 
+class EpochDocument(Document):
+    """From `begin` to the begin of the next one the log was written by one master."""
+
+    epoch: int
+    begin: int
+
+
 class LogDocument(Document):
     """What of the log can be read here: [begin, end)."""
 
@@ -26,6 +33,9 @@ class LogDocument(Document):
     epoch: int | None
     store_uuid: str | None
     etag: str
+    epochs: list[EpochDocument] = Field(
+        default=[], description="Who wrote which part, in the order of the log; empty where the store does not say it."
+    )
     files: list[LogFileDocument]
     range_bytes_max: int
     fast_port: int | None = Field(description="The same ranges by sendfile: this host, this port, same path and rules.")
@@ -49,6 +59,12 @@ class QueueBoundsDocument(Document):
     queue_id: int
     begin: int
     end: int
+
+
+class QueuesBoundsDocument(Document):
+    """Queues of some topics, all by one look at how far the log can be read; those without files are left out."""
+
+    queues: list[QueueBoundsDocument]
 
 
 class QueueTimeDocument(Document):

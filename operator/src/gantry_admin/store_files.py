@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Final, NamedTuple, final
@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, final
 from gantry_admin.errors import Problem
 from gantry_wire.message import RECORD_BYTES_MIN, record_store_timestamp
 from gantry_wire.names import path_component, topic_fault
+from gantry_wire.store_identity import EpochBegin, read_epochs
 
 UNIT: Final = struct.Struct(">qiq")
 FILLER_SIZE: Final = 0x7FFFFFFF
@@ -95,6 +96,13 @@ class StoreFiles:
     def log_segments(self) -> tuple[Segment, ...]:
         """The files of the log."""
         return segments_in(self._log)
+
+    def epochs(self) -> tuple[EpochBegin, ...]:
+        """Who wrote which part of the log; none where no whole ``store.json`` says it."""
+        for name in ("store.json", "store.json.bak"):
+            with suppress(OSError, ValueError):
+                return read_epochs((self.root / name).read_bytes())
+        return ()
 
     def open_range(self, start: int, end: int, stack: ExitStack) -> list[Piece]:
         """The parts of files that make up ``[start, end)`` of the log, open until ``stack`` ends.

@@ -1,1 +1,16 @@
-"""Jobs on Spark: archive, audit, analytics."""
+"""Jobs on Spark: archive, audit, analytics. Importing this starts and imports nothing of Spark."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gantry_pipelines.session import spark_session
+
+__all__ = ["spark_session"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "spark_session":
+        from gantry_pipelines.session import spark_session
+
+        return spark_session
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,1 +1,20 @@
-"""RocketMQ topics as a Spark data source: `spark.read.format("rocketmq")`."""
+"""RocketMQ topics as a Spark data source: `spark.read.format("rocketmq")`.
+
+Importing this imports PySpark only when `DefaultSource` is asked for, which Spark does by itself: tools that only want
+to know the columns need neither Spark nor Java.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark_rocketmq.source import DefaultSource
+
+__all__ = ["DefaultSource"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DefaultSource":
+        from pyspark_rocketmq.source import DefaultSource
+
+        return DefaultSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

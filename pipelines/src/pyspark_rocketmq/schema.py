@@ -1,7 +1,7 @@
 """The columns of a message, as Spark and Arrow call them.
 
-`TYPES` is Spark's DDL, and `ARROW` has to be what Spark makes of it: a batch whose types differ is refused by Spark, and
-nullability counts as a difference only where a column is declared NOT NULL, which none of these is.
+`TYPES` is Spark's DDL, and `arrow_schema` has to be what Spark makes of it: a batch whose types differ is refused by
+Spark, and nullability counts as a difference only where a column is declared NOT NULL, which none of these is.
 """
 
 import pyarrow as pa
@@ -27,8 +27,10 @@ TYPES: dict[str, str] = {
     "properties": "map<string,string>",
     "body": "binary",
 }
-"""In the order of the rows. `size` is that of the stored record, `bodySize` that of the body as stored, `body` is unpacked;
-`keys` as the sender wrote them (words, separated by spaces); `messageId` is the sender's (UNIQ_KEY), else the broker's."""
+"""In the order of the rows. `size` is that of the stored record, `bodySize` that of the body as stored; `body` is
+unpacked, and null if it cannot be. `keys` as the sender wrote them (words, separated by spaces); `messageId` is the
+sender's (UNIQ_KEY), else the broker's; `properties` has all but the record's own checksum. A time that is none is
+null."""
 
 COLUMNS: tuple[str, ...] = tuple(TYPES)
 

@@ -13,14 +13,17 @@ from contextlib import ExitStack
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
+from pydantic import Field
 
 from gantry_admin.errors import Problem
 from gantry_admin.guard import Scope
 from gantry_admin.log_documents import (
     ChecksumDocument,
+    EpochDocument,
     LogDocument,
     LogFileDocument,
     QueueBoundsDocument,
+    QueuesBoundsDocument,
     QueueTimeDocument,
 )
 from gantry_admin.log_span import log_etag, log_span
@@ -36,6 +39,10 @@ BINARY: Final[dict[str, Any]] = {"application/octet-stream": {"schema": {"type":
 
 router = APIRouter(prefix="/v1/log", tags=["log"], dependencies=[needs(Scope.READ)], responses=refusals(401, 403, 503))
 
+TOPICS_MAX: Final = 64
+"""In one question; each queue costs two bisections of its files."""
+
+TopicName = Annotated[str, Field(pattern=r"^[%|a-zA-Z0-9_-]+$", max_length=255)]
 Topic = Annotated[str, Path(pattern=r"^[%|a-zA-Z0-9_-]+$", max_length=255)]
 QueueId = Annotated[int, Path(ge=0, le=QUEUE_ID_MAX)]
 Offset = Annotated[int, Query(ge=0, le=OFFSET_MAX)]
@@ -49,10 +56,12 @@ async def log(sidecar: TheSidecar) -> LogDocument:
     assert reading is not None, "a span comes from a page"
     status = reading.status
     files = await asyncio.to_thread(sidecar.files.log_segments)
+    epochs = await asyncio.to_thread(sidecar.files.epochs)
     return LogDocument(
         begin=span.begin, end=span.end, committed=status.committed or 0, confirmed=status.confirmed or 0,
         epoch=status.epoch, store_uuid=None if status.store_uuid is None else str(status.store_uuid),
-        etag=log_etag(reading), files=[LogFileDocument(base=file.base, bytes=file.size) for file in files],
+        etag=log_etag(reading), epochs=[EpochDocument(epoch=one.epoch, begin=one.begin) for one in epochs],
+        files=[LogFileDocument(base=file.base, bytes=file.size) for file in files],
         range_bytes_max=sidecar.settings.log.range_bytes_max, fast_port=sidecar.fast_port, broker=sidecar.motion(),
     )  # fmt: skip
 
@@ -109,6 +118,27 @@ async def checksum(
     return ChecksumDocument(
         offset=wanted.start, length=wanted.length, algorithm=algorithm, checksum=text, etag=wanted.etag
     )
+
+
+@router.get("/queues", responses=refusals(422))
+async def queues(
+    sidecar: TheSidecar, topic: Annotated[list[TopicName], Query(max_length=TOPICS_MAX)]
+) -> QueuesBoundsDocument:
+    """Which units of all queues of some topics can be read."""
+    span = log_span(sidecar.reading)
+
+    def look() -> list[QueueBoundsDocument]:
+        found: list[QueueBoundsDocument] = []
+        for name in dict.fromkeys(topic):
+            for number in sidecar.files.queue_ids(name):
+                try:
+                    bounds = sidecar.files.bounds(name, number, span.begin, span.end)
+                except Problem:
+                    continue  # deleted meanwhile
+                found.append(QueueBoundsDocument(topic=name, queue_id=number, begin=bounds.begin, end=bounds.end))
+        return found
+
+    return QueuesBoundsDocument(queues=await asyncio.to_thread(look))
 
 
 @router.get("/queues/{topic}/{queue_id}", responses=refusals(404, 422))

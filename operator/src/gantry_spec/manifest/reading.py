@@ -44,13 +44,13 @@ def group_of(document: Value | Mapping[str, Any]) -> BrokerGroup:
     """A group from plain values, such as the body of a custom resource. Raises ``ManifestError``."""
     if not isinstance(document, Mapping):
         raise ManifestError([Problem("", f"a {KIND} is a mapping that begins with apiVersion: {API_VERSION}")])
-    problems = [*_head_problems(document), *_unknown(document.get("spec"), Spec, "spec")]
+    problems = [*_head_problems(document), *unknown_fields(document.get("spec"), Spec, "spec")]
     if problems:
         raise ManifestError(problems)
     try:
-        group = msgspec.convert(document, BrokerGroup, dec_hook=_decode)
+        group = msgspec.convert(document, BrokerGroup, dec_hook=decode_value)
     except msgspec.ValidationError as error:
-        raise ManifestError([_problem_of(str(error))]) from error
+        raise ManifestError([problem_of(str(error))]) from error
     broken = list(broken_rules(group.spec))
     if broken:
         raise ManifestError(broken)
@@ -67,12 +67,12 @@ def _head_problems(document: Mapping[str, Any]) -> Iterator[Problem]:
         if document.get(name) != wanted:
             yield Problem(name, f"it is {document.get(name)!r}, and {wanted} is read here")
     for name in sorted(set(map(str, document)) - _TOP):
-        yield _unknown_problem(name, name, sorted(_TOP))
+        yield unknown_problem(name, name, sorted(_TOP))
     if not isinstance(document.get("metadata"), Mapping):
         yield Problem("metadata", "it is missing: a group needs at least metadata.name")
 
 
-def _unknown(value: object, part: type[msgspec.Struct], path: str) -> Iterator[Problem]:
+def unknown_fields(value: object, part: type[msgspec.Struct], path: str) -> Iterator[Problem]:
     """Fields that nobody knows."""
     if not isinstance(value, Mapping):
         return
@@ -80,15 +80,16 @@ def _unknown(value: object, part: type[msgspec.Struct], path: str) -> Iterator[P
     for name, inner in value.items():
         field = known.get(str(name))
         if field is None:
-            yield _unknown_problem(f"{path}.{name}", str(name), list(known))
+            yield unknown_problem(f"{path}.{name}", str(name), list(known))
         elif is_part(field.kind):
-            yield from _unknown(inner, field.kind, f"{path}.{name}")
+            yield from unknown_fields(inner, field.kind, f"{path}.{name}")
         elif get_origin(field.kind) is list and is_part(kind := item_of(field.kind)[0]) and isinstance(inner, list):
             for index, item in enumerate(inner):
-                yield from _unknown(item, kind, f"{path}.{name}[{index}]")
+                yield from unknown_fields(item, kind, f"{path}.{name}[{index}]")
 
 
-def _unknown_problem(path: str, name: str, known: list[str]) -> Problem:
+def unknown_problem(path: str, name: str, known: list[str]) -> Problem:
+    """What is said of one, with the name that was meant."""
     by_small_letters = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), list(by_small_letters), n=1, cutoff=0.6)
     if near:
@@ -96,14 +97,16 @@ def _unknown_problem(path: str, name: str, known: list[str]) -> Problem:
     return Problem(path, f"no such field; there are {', '.join(known)}")
 
 
-def _problem_of(message: str) -> Problem:
+def problem_of(message: str) -> Problem:
+    """What the decoder has said."""
     match = _PLACE.match(message)
     assert match is not None, "everything matches"
     text = match["text"].replace("`", "")
     return Problem(match["path"] or "", text[:1].lower() + text[1:])
 
 
-def _decode(kind: type, value: object) -> Any:
+def decode_value(kind: type, value: object) -> Any:
+    """Sizes and times, for the decoder."""
     if kind is Size:
         return parse_size(value)
     if kind is Duration:

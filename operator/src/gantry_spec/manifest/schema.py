@@ -48,6 +48,8 @@ def _default(value: Any) -> Any:
         return {}
     if isinstance(value, Size | Duration | StrEnum):
         return str(value)
+    if isinstance(value, list):
+        return [_default(one) for one in value]
     return value
 
 

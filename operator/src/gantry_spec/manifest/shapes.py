@@ -100,8 +100,16 @@ def _plain(hint: Any) -> tuple[Any, msgspec.Meta | None, bool]:
             return hint, bounds, is_optional
 
 
-def _descriptions(part: type) -> dict[str, str]:
-    """The string under each field of a class."""
+def _descriptions(part: type[msgspec.Struct]) -> dict[str, str]:
+    """The string under each field of a class and of those it is made from."""
+    texts: dict[str, str] = {}
+    for one in reversed(part.__mro__):
+        if one is not msgspec.Struct and issubclass(one, msgspec.Struct):
+            texts |= _own_descriptions(one)
+    return texts
+
+
+def _own_descriptions(part: type) -> dict[str, str]:
     tree = ast.parse(inspect.getsource(part))
     assert isinstance(tree.body[0], ast.ClassDef), "a class has the source of a class"
     body = tree.body[0].body

@@ -1,0 +1,42 @@
+"""From what Kubernetes hands over to a ``Pipeline`` that can be run, or to what is wrong with it, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from gantry_spec.manifest.errors import ManifestError, Problem
+from gantry_spec.manifest.group import API_VERSION, Metadata
+from gantry_spec.manifest.reading import decode_value, problem_of, unknown_fields
+from gantry_spec.pipelines.kinds import PIPELINE_KINDS, Pipeline, PipelineKind
+from gantry_spec.pipelines.parts import PipelineSpec
+from gantry_spec.pipelines.rules import broken_rules
+
+BY_NAME: Final[dict[str, PipelineKind]] = {kind.name: kind for kind in PIPELINE_KINDS}
+
+
+def pipeline_of(document: Mapping[str, Any]) -> Pipeline:
+    """A pipeline from the body of its resource. Raises ``ManifestError``."""
+    kind = BY_NAME.get(str(document.get("kind")))
+    if kind is None or document.get("apiVersion") != API_VERSION:
+        named = f"{document.get('apiVersion')!r} {document.get('kind')!r}"
+        raise ManifestError(
+            [Problem("kind", f"it is {named}, and {', '.join(BY_NAME)} of {API_VERSION} are read here")]
+        )
+    spec = document.get("spec") or {}
+    problems = list(unknown_fields(spec, kind.spec, "spec"))
+    if problems:
+        raise ManifestError(problems)
+    try:
+        read: PipelineSpec = msgspec.convert(spec, kind.spec, dec_hook=decode_value)
+        metadata = msgspec.convert(document["metadata"], Metadata)
+    except msgspec.ValidationError as error:
+        problem = problem_of(str(error))
+        raise ManifestError([problem._replace(path=f"spec.{problem.path}" if problem.path else "spec")]) from error
+    broken = list(broken_rules(kind, read))
+    if broken:
+        raise ManifestError(broken)
+    created = str((document["metadata"] or {}).get("creationTimestamp") or "")
+    return Pipeline(kind=kind, metadata=metadata, spec=read, created=created)

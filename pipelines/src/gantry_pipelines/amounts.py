@@ -1,0 +1,65 @@
+"""Sizes and times as a configuration writes them: ``256Mi``, ``60s``. Values are integers: bytes, and milliseconds.
+
+The words are those of Kubernetes and of Go, since the same text is a resource there. A size that is no whole number of
+bytes, or a time that is no whole number of milliseconds, is refused: nobody can guess what was meant by it.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Final, final
+
+SIZE_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$"
+DURATION_PATTERN: Final = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
+SIZE_BYTES_MAX: Final = 1 << 56
+DURATION_MS_MAX: Final = 10 * 366 * 24 * 3_600_000
+
+_SIZE: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(k|M|G|T|Ki|Mi|Gi|Ti)?")
+_FACTORS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
+    f"{letter}i": 1 << (10 * power) for power, letter in enumerate("KMGT", 1)
+}
+_DURATION: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h)")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+
+
+@final
+class Size(int):
+    """A number of bytes."""
+
+
+@final
+class Duration(int):
+    """A number of milliseconds."""
+
+    @property
+    def seconds(self) -> float:
+        """The same in seconds."""
+        return self / 1000
+
+
+def parse_size(value: object) -> Size:
+    """``64Mi``, ``100G`` or a plain number of bytes. Raises ValueError that says what a size looks like."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        number: Decimal = Decimal(value)
+    elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        number = Decimal(match[1]) * _FACTORS[match[2] or ""]
+    else:
+        raise ValueError(f"{value!r} is no size: write it like 64Mi, 10Gi or 4096")
+    if number != number.to_integral_value() or not 0 <= number <= SIZE_BYTES_MAX:
+        raise ValueError(f"{value!r} is no whole number of bytes from 0 to 64Pi")
+    return Size(number)
+
+
+def parse_duration(value: object) -> Duration:
+    """``500ms``, ``3s``, ``1h30m``; a bare number only if it is 0. Raises ValueError."""
+    if value == 0 and not isinstance(value, bool):
+        return Duration(0)
+    text = value.strip() if isinstance(value, str) else ""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{value!r} is no time: write it like 500ms, 3s or 72h")
+    number = sum((Decimal(amount) * _UNITS_MS[unit] for amount, unit in parts), Decimal(0))
+    if number != number.to_integral_value() or number > DURATION_MS_MAX:
+        raise ValueError(f"{value!r} is no whole number of milliseconds up to ten years")
+    return Duration(number)

@@ -1,0 +1,107 @@
+"""What an archive's jobs need, out of a `TopicArchive`: read once, checked together, before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+from gantry_pipelines.archive.compaction import CompactionRules
+from gantry_pipelines.archive.errors import ArchiveError
+from gantry_pipelines.archive.format import ArchiveFormat, columns_of
+from gantry_pipelines.archive.layout import CHECKPOINT
+from gantry_pipelines.archive.writing import Packing
+from gantry_pipelines.config import ArchiveConfig, Compression, OnDataLoss
+from gantry_pipelines.config_reading import ConfigError
+from gantry_pipelines.engine import spark_conf
+from gantry_pipelines.source_options import connection_options, limit_options, start_options, topics_pattern
+
+
+@final
+@dataclass(frozen=True)
+class ArchiveSettings:
+    """Of all of them; who only looks at an archive needs the first alone."""
+
+    destination: str
+    """A path, or the address of an object store."""
+    format: ArchiveFormat = field(default_factory=ArchiveFormat)
+    packing: Packing = field(default_factory=Packing)
+    rules: CompactionRules = field(default_factory=CompactionRules)
+    retention_days: int = 0
+    """0: for ever."""
+    options: dict[str, str] = field(default_factory=dict)
+    """For the data source."""
+    checkpoint: str = ""
+    is_continuous: bool = False
+    trigger_ms: int = 60_000
+    cores: int | None = None
+    spark_conf: dict[str, str] = field(default_factory=dict)
+
+
+def place_settings(config: ArchiveConfig) -> ArchiveSettings:
+    """For who looks at an archive, or tidies it up. Raises ConfigError."""
+    if not config.here.destination:
+        raise ConfigError(["here.destination: it is missing: where is the archive?"])
+    layout = config.layout
+    try:
+        an_format = ArchiveFormat(
+            layout.rows_per_file, layout.time_zone, columns_of(tuple(column.value for column in config.columns))
+        )
+    except ArchiveError as error:
+        raise ConfigError([f"layout: {error}"]) from error
+    return ArchiveSettings(
+        destination=config.here.destination,
+        format=an_format,
+        packing=packing_of(layout.compression),
+        rules=CompactionRules(int(layout.target_file_size), int(layout.compact_after)),
+        retention_days=config.retention.days,
+    )
+
+
+def run_settings(config: ArchiveConfig) -> ArchiveSettings:
+    """For who writes one. Raises ConfigError."""
+    place = place_settings(config)
+    options = {
+        **connection_options(config),
+        **start_options(config.start),
+        **limit_options(config),
+        "subscribePattern": topics_pattern(config.topics),
+        "failOnDataLoss": str(config.on_data_loss is OnDataLoss.FAIL).lower(),
+        "archive.destination": place.destination,
+        "archive.compression": place.packing.compression,
+    }
+    if place.packing.level is not None:
+        options["archive.level"] = str(place.packing.level)
+    if config.commit_group:
+        options["commitGroup"] = config.commit_group
+    if config.engine.cores:
+        options["archive.cores"] = str(config.engine.cores)
+    return ArchiveSettings(
+        place.destination,
+        place.format,
+        place.packing,
+        place.rules,
+        place.retention_days,
+        options=options,
+        checkpoint=config.here.checkpoint or checkpoint_beside(place.destination),
+        is_continuous=config.is_continuous,
+        trigger_ms=int(config.trigger),
+        cores=config.engine.cores or None,
+        spark_conf=spark_conf(config),
+    )
+
+
+def packing_of(compression: Compression) -> Packing:
+    """How files are packed; only zstd has levels worth choosing from."""
+    if compression is Compression.ZSTD:
+        return Packing("zstd", 3)
+    return Packing(compression.value, None)
+
+
+def checkpoint_beside(destination: str) -> str:
+    """In the archive's own folder. Raises ConfigError for an object store: Spark here has no connector to one."""
+    if "://" in destination and not destination.startswith("file://"):
+        raise ConfigError(
+            ["here.checkpoint: it is missing: Spark's checkpoint must lie in a folder, not beside objects"]
+        )
+    return str(Path(destination.removeprefix("file://"), CHECKPOINT))

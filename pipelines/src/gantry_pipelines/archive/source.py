@@ -1,0 +1,243 @@
+"""The archive as a data source of Spark's: reading a batch writes its files, and gives one row for each of them.
+
+Offsets, limits, forks, lost messages and replicas are those of `pyspark_rocketmq`; of its reader only two steps are
+others. Ends of batches are laid on the grid, and tasks have whole pieces. Workers write Parquet themselves, so bodies
+never cross to the JVM: that is most of what an archive costs otherwise.
+
+A checkpoint that is new begins where the manifest ends, queue by queue, so losing it loses nothing. Offsets carry the
+archive's identity, and one of another archive is refused.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from gantry_pipelines.archive.errors import OtherArchive
+from gantry_pipelines.archive.format import ArchiveFormat, read_format
+from gantry_pipelines.archive.frames import FILE_SCHEMA, as_batch
+from gantry_pipelines.archive.grid import laid
+from gantry_pipelines.archive.manifest import ArchivedFile
+from gantry_pipelines.archive.objects import storage_of
+from gantry_pipelines.archive.planning import BYTES_TARGET, lost_ranges, pieces_to_write, tasks
+from gantry_pipelines.archive.reading import ManifestReader
+from gantry_pipelines.archive.storage import Storage
+from gantry_pipelines.archive.writing import READ_ALSO, Packing, write_files
+from pyspark_rocketmq.model import QueueRange, Task
+from pyspark_rocketmq.offsets import StreamOffset
+from pyspark_rocketmq.options import ReadOptions, read_options
+from pyspark_rocketmq.planning import Cut
+from pyspark_rocketmq.reading import read_task
+from pyspark_rocketmq.stream_reader import StreamReader
+from pyspark_rocketmq.tasks import extents_of
+
+NAME: Final = "gantry-archive"
+IDENTITY: Final = "archive"
+"""In offsets."""
+
+OWN_OPTIONS: Final = (
+    "archive.destination",
+    "archive.compression",
+    "archive.level",
+    "archive.cores",
+    "archive.taskBytes",
+)
+
+
+class ArchiveSource(DataSource):
+    """`spark.dataSource.register(ArchiveSource)`, then `readStream.format("gantry-archive")`; options as of
+    `rocketmq`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For `format`."""
+        return NAME
+
+    def schema(self) -> str:
+        """One row for each file."""
+        return FILE_SCHEMA
+
+    def streamReader(self, schema: StructType) -> "ArchiveReader":
+        """For `spark.readStream`."""
+        own = {name: self.options.get(name, "") for name in OWN_OPTIONS}
+        others = {name: value for name, value in self.options.items() if not name.lower().startswith("archive.")}
+        level = int(own["archive.level"]) if own["archive.level"] else None
+        packing = Packing(own["archive.compression"] or "zstd", level)
+        cores = int(own["archive.cores"] or os.cpu_count() or 1)
+        options = read_options(others, is_stream=True)
+        task_bytes = int(own["archive.taskBytes"] or BYTES_TARGET)
+        return ArchiveReader(options, storage_of(own["archive.destination"]), packing, Slots(cores, task_bytes))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """What tasks are cut for."""
+
+    cores: int = 1
+    task_bytes: int = BYTES_TARGET
+
+
+@final
+class ArchivePartition(InputPartition):
+    """What one task writes, or what one says of messages that are gone."""
+
+    def __init__(self, task: Task | None, lost: tuple[ArchivedFile, ...] = ()) -> None:
+        super().__init__(task)
+        self.task = task
+        self.lost = lost
+
+
+class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One archiving query. What travels to workers is settings; the rest is made where it is needed."""
+
+    def __init__(
+        self, options: ReadOptions, storage: Storage, packing: Packing, slots: Slots, inner: StreamReader | None = None
+    ) -> None:
+        self._options = options
+        self._storage = storage
+        self._packing = packing
+        self._slots = slots
+        self._inner = inner
+        self._format: ArchiveFormat | None = None
+        self._manifest: ManifestReader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "options": self._options,
+            "storage": self._storage,
+            "packing": self._packing,
+            "slots": self._slots,
+            "format": self._format or read_format(self._storage),
+        }
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        ArchiveReader.__init__(self, state["options"], state["storage"], state["packing"], state["slots"])
+        self._format = state["format"]
+
+    @property
+    def inner(self) -> StreamReader:
+        """The reader of topics, for everything that is the same."""
+        if self._inner is None:
+            self._inner = StreamReader(self._options, self.columns)
+            self._inner.follower.lay = self._lay
+        return self._inner
+
+    @property
+    def format(self) -> ArchiveFormat:
+        """What binds the archive; its writer has settled it before the query began."""
+        if self._format is None:
+            self._format = read_format(self._storage)
+        return self._format
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is read of each message."""
+        return (READ_ALSO, *self.format.columns)
+
+    # -- the driver's side ---------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Nothing was archived by this query yet."""
+        return {**self.inner.initialOffset(), IDENTITY: self.format.identity}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """As for every query."""
+        return self.inner.getDefaultReadLimit()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The query ends with what is there now."""
+        self.inner.prepareForTriggerAvailableNow()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch; of a new checkpoint, behind what is archived."""
+        self._check(start)
+        before = StreamOffset.from_json(start)
+        archived = {} if before.ends else self._archived()
+        if not archived:
+            after = self.inner.latestOffset(start, limit)
+            return start if after == start else {**after, IDENTITY: self.format.identity}
+        resumed = StreamOffset(ends=archived).to_json()
+        after = self.inner.latestOffset(resumed, limit)
+        if after == resumed:
+            return start
+        end = StreamOffset.from_json(after)
+        begins = {queue: archived[queue] for queue in end.ends if queue in archived}
+        return {**replace(end, begins={**begins, **end.begins}).to_json(), IDENTITY: self.format.identity}
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where queues end now."""
+        return self.inner.reportLatestOffset()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Tasks that write what is not there yet."""
+        self._check(end)
+        ranges, gaps = self.inner.follower.ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        archived = self._archived()
+        lost = lost_ranges(gaps, archived)
+        archived |= {file.range.queue: file.range.end for file in lost}
+        pieces = pieces_to_write(ranges, archived, self.format.grid_rows)
+        catalog = self.inner.catalog
+        extents = extents_of(pieces, catalog)
+        replicas = {broker: catalog.replicas(broker) for broker in sorted({one.queue.broker for one in pieces})}
+        found = [ArchivePartition(task) for task in tasks(extents, replicas, self._cut())]
+        return [*found, ArchivePartition(None, tuple(lost))] if lost or not found else found
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark has committed this batch."""
+        self.inner.commit(end)
+
+    def stop(self) -> None:
+        """End all connections."""
+        if self._inner is not None:
+            self._inner.stop()
+
+    # -- the worker's side ---------------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Write the files of a task; a row for each as it is done."""
+        assert isinstance(partition, ArchivePartition), "Spark hands over what it was given"
+        yield as_batch(partition.lost)
+        if partition.task is not None:
+            yield from map(_one, self.write(partition.task))
+
+    def write(self, task: Task) -> Iterator[ArchivedFile]:
+        """The files of a task."""
+        batches = read_task(task, self._options.settings)
+        return write_files(batches, task.ranges, self._storage, self.format, self._packing)
+
+    # -- below ---------------------------------------------------------------------------------------------------------
+
+    def _archived(self) -> dict[Any, int]:
+        if self._manifest is None:
+            self._manifest = ManifestReader(self._storage)
+        return self._manifest.read().ends()
+
+    def _check(self, offset: Mapping[str, Any]) -> None:
+        found = offset.get(IDENTITY)
+        if found != self.format.identity:
+            raise OtherArchive(
+                f"the checkpoint is that of archive {found}, and {self._storage} has {self.format.identity}:"
+                " use another checkpoint; a new one goes on where the archive ends"
+            )
+
+    def _cut(self) -> Cut:
+        return Cut(
+            columns=self.columns,
+            transport=self._options.settings.transport,
+            bytes_target=self._slots.task_bytes,
+            partitions_min=self._options.partitions_min,
+            cores=self._slots.cores,
+        )
+
+    def _lay(self, limited: Sequence[QueueRange], whole: Sequence[QueueRange]) -> list[QueueRange]:
+        return laid(limited, whole, self.format.grid_rows)
+
+
+def _one(file: ArchivedFile) -> pa.RecordBatch:
+    return as_batch([file])

@@ -1,0 +1,70 @@
+"""`gantry pipeline verify`: is the archive what its manifest says? Needs no Spark, no broker and no lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from gantry_pipelines.archive.errors import ArchiveError
+from gantry_pipelines.archive.exits import job_error
+from gantry_pipelines.archive.objects import storage_of
+from gantry_pipelines.archive.settings import place_settings
+from gantry_pipelines.archive.verification import verify
+from gantry_pipelines.config import ArchiveConfig
+from gantry_pipelines.job import EXIT_DONE, EXIT_FAILED, Job, Outcome
+from gantry_pipelines.reporting import Reporter
+
+FINDINGS_SHOWN_MAX: Final = 50
+
+
+@final
+class VerifyConfig(ArchiveConfig, frozen=True):
+    """A `TopicArchive`, and how closely to look."""
+
+    deep: bool = False
+    """Read every byte: checksums, offsets and days of all rows."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """What is looked at."""
+
+    destination: str
+    is_deep: bool = False
+
+
+@final
+class VerifyJob(Job[VerifyConfig, VerifySettings]):
+    """Proves that an archive has no gap. `--set deep=true` reads all of it."""
+
+    name = "verify"
+    kind = "TopicArchive"
+    config_type = VerifyConfig
+
+    def parse(self, config: VerifyConfig) -> VerifySettings:
+        """What the run needs."""
+        return VerifySettings(place_settings(config).destination, config.deep)
+
+    def run(self, settings: VerifySettings, reporter: Reporter) -> Outcome:
+        """Look, and say what was found."""
+        try:
+            verdict = verify(
+                storage_of(settings.destination),
+                is_deep=settings.is_deep,
+                told=lambda done, _all: reporter.progress(files=done),
+            )
+        except ArchiveError as error:
+            raise job_error(error) from error
+        findings = [str(finding) for finding in verdict.findings]
+        for finding in findings[:FINDINGS_SHOWN_MAX]:
+            reporter.say(finding)
+        return Outcome(
+            EXIT_FAILED if findings else EXIT_DONE,
+            "Damaged" if findings else "Verified",
+            verdict.text().partition("\n")[0],
+            rows=verdict.rows,
+            bytes=verdict.size_bytes,
+            files=verdict.files,
+            facts={"findings": len(findings), "deep": settings.is_deep},
+        )

@@ -1,0 +1,156 @@
+"""What a job is: a name, what it reads out of a configuration, and a run that ends with an outcome.
+
+``parse`` is pure and says everything that is wrong before anything is started; ``run`` does the work, tells a
+``Reporter`` how far it has come, and looks at ``reporter.stop``. Jobs are found by name when they are wanted, so one
+job's packages are no other's, and a job that is not installed says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, final
+
+from gantry_pipelines.config import AnalyticsConfig, ArchiveConfig, AuditConfig, PipelineConfig
+from gantry_pipelines.errors import JobError
+
+if TYPE_CHECKING:
+    from gantry_pipelines.reporting import Reporter
+
+EXIT_DONE: Final = 0
+EXIT_FAILED: Final = 1
+"""It could not be done; or, of what only looks: something is wrong."""
+EXIT_CONFIG: Final = 2
+EXIT_ABSENT: Final = 3
+"""A topic, an archive or a group is not there."""
+EXIT_UNKNOWN: Final = 4
+"""Nothing can be said: nobody answered who knows."""
+EXIT_DATA_LOSS: Final = 5
+"""Messages are gone, or a log has forked: a person decides."""
+EXIT_INTERRUPTED: Final = 130
+
+C = TypeVar("C", bound=PipelineConfig)
+S = TypeVar("S")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far one queue is read. Offsets are ends of half-open ranges."""
+
+    topic: str
+    broker: str
+    queue: int
+    done: int
+    latest: int
+    lag_seconds: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    exit_code: int = EXIT_DONE
+    reason: str = "Done"
+    """One stable word in CamelCase, for programs; the operator makes it a condition's reason."""
+
+    text: str = ""
+    """A sentence for people."""
+
+    rows: int = 0
+    bytes: int = 0
+    files: int = 0
+    rows_lost: int = 0
+    """Messages that were gone before they were read."""
+
+    checkpoint: str = ""
+    queues: tuple[QueueProgress, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    """More of this job's own, as JSON can say it: the path of a report, counts by kind of finding."""
+
+
+class Job(ABC, Generic[C, S]):
+    """One of the things a pipeline can do."""
+
+    name: ClassVar[str]
+    """As it is typed."""
+
+    kind: ClassVar[str]
+    """Of the resource that its configuration is."""
+
+    config_type: type[C]
+
+    @abstractmethod
+    def parse(self, config: C) -> S:
+        """What the run needs. Pure. Raises ``ConfigError`` with all that is wrong, by path of the field."""
+
+    @abstractmethod
+    def run(self, settings: S, reporter: Reporter) -> Outcome:
+        """Do it. Returns soon after ``reporter.stop`` was asked; raises ``JobError`` or the source's errors."""
+
+
+class Entry(NamedTuple):
+    """Where a job lives, and what is said of it."""
+
+    module: str
+    name: str
+    """Of the class."""
+
+    kind: str
+    summary: str
+    config_type: type[PipelineConfig] = ArchiveConfig
+
+
+JOBS: Final[dict[str, Entry]] = {
+    "archive": Entry(
+        "gantry_pipelines.archive.job", "ArchiveJob", "TopicArchive", "Write topics to Parquet, each message once."
+    ),
+    "audit": Entry(
+        "gantry_pipelines.audit.job", "AuditJob", "LogAudit", "Compare replicas, indexes and archives.", AuditConfig
+    ),
+    "analytics": Entry(
+        "gantry_pipelines.analytics.job",
+        "AnalyticsJob",
+        "TopicAnalytics",
+        "Rates, latencies, hot keys and lag by window, as Parquet.",
+        AnalyticsConfig,
+    ),
+    "restore": Entry(
+        "gantry_pipelines.archive.restore_job", "RestoreJob", "TopicArchive", "Send an archive back to a topic."
+    ),
+    "verify": Entry(
+        "gantry_pipelines.archive.verify_job", "VerifyJob", "TopicArchive", "Prove that an archive has no gap."
+    ),
+    "compact": Entry(
+        "gantry_pipelines.archive.compact_job", "CompactJob", "TopicArchive", "Join the files of closed days."
+    ),
+    "migrate-check": Entry(
+        "gantry_pipelines.migrate_check.job",
+        "MigrateCheckJob",
+        "LogAudit",
+        "Compare two clusters, topic by topic.",
+        AuditConfig,
+    ),
+}
+"""By what is typed. A job may have a configuration of its own type, which says more than its resource."""
+
+
+def job_named(name: str) -> Job[Any, Any]:
+    """The job of this name. Raises ``JobError`` where it is not installed."""
+    entry = JOBS[name]
+    try:
+        found = getattr(importlib.import_module(entry.module), entry.name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if entry.module == missing or entry.module.startswith(f"{missing}."):
+            raise JobError(f"the job {name} is not part of this copy", reason="NotInstalled") from error
+        raise JobError(
+            f"the job {name} needs the package {missing}, which is not installed",
+            remedy="pip install 'gantry-mq[spark]'",
+            reason="NotInstalled",
+        ) from error
+    job = found()
+    assert isinstance(job, Job), "the table names jobs"
+    return job

@@ -1,0 +1,170 @@
+"""Filters of a query that narrow what is read, instead of reading all and dropping most.
+
+What narrows exactly (topic, broker, queue, offset) is done here, and Spark need not look again. `tags` and `storeTime`
+narrow too, and are handed back to Spark: a broker's clock may have been set back, so times are taken with a margin, and
+what lies within it is Spark's to drop. Everything else is handed back untouched.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from pyspark_rocketmq.model import QueueId
+
+TIME_MARGIN_MS: Final = 10 * 60 * 1000
+"""How far clocks of one broker's masters may be apart, before a filter by store time could miss a message."""
+
+_NEVER_NULL: Final = frozenset({"topic", "broker", "queue", "offset", "storeTime"})
+_EXACT: Final = {"topic": str, "broker": str, "queue": int, "offset": int}
+
+_TESTS: Final[dict[type, tuple[str, Callable[[Any, Any], bool]]]] = {
+    EqualTo: ("=", lambda value, wanted: value == wanted),
+    EqualNullSafe: ("=", lambda value, wanted: value == wanted),
+    GreaterThan: (">", lambda value, wanted: value > wanted),
+    GreaterThanOrEqual: (">=", lambda value, wanted: value >= wanted),
+    LessThan: ("<", lambda value, wanted: value < wanted),
+    LessThanOrEqual: ("<=", lambda value, wanted: value <= wanted),
+    In: ("in", lambda value, wanted: value in wanted),
+    StringStartsWith: ("starts", lambda value, wanted: value.startswith(wanted)),
+    StringEndsWith: ("ends", lambda value, wanted: value.endswith(wanted)),
+    StringContains: ("contains", lambda value, wanted: wanted in value),
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What is left of a read."""
+
+    tests: tuple[Filter, ...] = ()
+    """Of topic, broker and queue."""
+    offset_min: int = 0
+    offset_end: int | None = None
+    time_min_ms: int | None = None
+    """With the margin taken off already."""
+    time_end_ms: int | None = None
+    tags: frozenset[str] | None = None
+    is_empty: bool = False
+    """Whether filters contradict each other."""
+
+    def wants(self, queue: QueueId) -> bool:
+        """Whether anything of a queue can be in the answer."""
+        values = {"topic": queue.topic, "broker": queue.broker, "queue": queue.number}
+        return not self.is_empty and all(
+            _TESTS[type(one)][1](values[one.attribute[0]], one.value)  # type: ignore[attr-defined]
+            for one in self.tests
+        )
+
+    def clamp(self, begin: int, end: int) -> tuple[int, int]:
+        """What of the offsets `[begin, end)` can be in the answer."""
+        low = max(begin, self.offset_min)
+        high = end if self.offset_end is None else min(end, self.offset_end)
+        return (low, high) if low < high else (begin, begin)
+
+
+def narrow(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
+    """What these filters leave, and those of them that Spark still has to apply."""
+    narrowing, rest = Narrowing(), []
+    for one in filters:
+        narrowed, is_exact = _narrowed(narrowing, one)
+        narrowing = narrowed
+        if not is_exact:
+            rest.append(one)
+    return narrowing, rest
+
+
+def _narrowed(now: Narrowing, one: Filter) -> tuple[Narrowing, bool]:
+    attribute = getattr(one, "attribute", ())
+    if len(attribute) != 1:
+        return now, False
+    column = attribute[0]
+    if isinstance(one, IsNotNull):
+        return now, column in _NEVER_NULL
+    if type(one) not in _TESTS:
+        return now, False
+    value = one.value  # type: ignore[attr-defined]
+    if column in _EXACT:
+        if not _has_type(value, _EXACT[column], is_list=isinstance(one, In)):
+            return now, False
+        if column == "offset":
+            return _by_offset(now, one, value)
+        return replace(now, tests=(*now.tests, one)), True
+    if column == "tags":
+        return _by_tags(now, one, value), False
+    if column == "storeTime":
+        return _by_time(now, one, value), False
+    return now, False
+
+
+def _has_type(value: object, wanted: type, *, is_list: bool) -> bool:
+    if is_list:
+        return isinstance(value, (tuple, list)) and all(type(one) is wanted for one in value)
+    return type(value) is wanted
+
+
+def _by_offset(now: Narrowing, one: Filter, value: Any) -> tuple[Narrowing, bool]:
+    low, high, is_exact = 0, None, True
+    match one:
+        case EqualTo() | EqualNullSafe():
+            low, high = value, value + 1
+        case GreaterThan():
+            low = value + 1
+        case GreaterThanOrEqual():
+            low = value
+        case LessThan():
+            high = value
+        case LessThanOrEqual():
+            high = value + 1
+        case In():
+            if not value:
+                return replace(now, is_empty=True), True
+            low, high = min(value), max(value) + 1
+            is_exact = len(set(value)) == high - low
+        case _:
+            return now, False
+    ends = [end for end in (now.offset_end, high) if end is not None]
+    return replace(now, offset_min=max(now.offset_min, low), offset_end=min(ends, default=None)), is_exact
+
+
+def _by_tags(now: Narrowing, one: Filter, value: Any) -> Narrowing:
+    if isinstance(one, (EqualTo, EqualNullSafe)) and isinstance(value, str):
+        tags = frozenset({value})
+    elif isinstance(one, In) and all(isinstance(tag, str) for tag in value):
+        tags = frozenset(value)
+    else:
+        return now
+    tags = tags if now.tags is None else tags & now.tags
+    return replace(now, tags=tags, is_empty=now.is_empty or not tags)
+
+
+def _by_time(now: Narrowing, one: Filter, value: Any) -> Narrowing:
+    if not isinstance(value, datetime):
+        return now
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    at_ms = int(moment.timestamp() * 1000)
+    low, end = at_ms - TIME_MARGIN_MS, at_ms + TIME_MARGIN_MS
+    is_below = isinstance(one, (EqualTo, EqualNullSafe, LessThan, LessThanOrEqual))
+    is_above = isinstance(one, (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual))
+    narrowed = now
+    if is_above:
+        narrowed = replace(narrowed, time_min_ms=max(low, narrowed.time_min_ms or 0))
+    if is_below:
+        ends = [one for one in (narrowed.time_end_ms, end) if one is not None]
+        narrowed = replace(narrowed, time_end_ms=min(ends))
+    return narrowed

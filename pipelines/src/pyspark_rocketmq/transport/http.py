@@ -1,0 +1,149 @@
+"""Records as ranges of the log from a sidecar: nothing of it passes the broker's event loop.
+
+Ranges come from the sidecar's fast port where it has one, in some threads ahead of whoever unpacks them. The log is
+opened by its entity tag: a range of another epoch is refused (412), and the view with it, so that nobody mixes two
+histories.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, final
+from urllib.parse import quote, urlencode
+
+import numpy as np
+
+from pyspark_rocketmq.model import Bounds, EpochStart, LogState, QueueId, Replica, Task, TransportKind
+from pyspark_rocketmq.settings import ReadSettings
+from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Piece, Unreachable
+from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces
+from pyspark_rocketmq.transport.sidecar import NoSuchQueue, Sidecars
+
+TOPICS_AT_ONCE: Final = 64
+"""As many as a sidecar takes in one question."""
+
+
+@final
+class HttpView:
+    """A replica, by its sidecar."""
+
+    kind: Final = TransportKind.HTTP
+
+    def __init__(self, replica: Replica, sidecars: Sidecars, settings: ReadSettings) -> None:
+        assert replica.sidecar is not None, "only replicas with a sidecar are read so"
+        self.replica: Final = replica
+        self.where: Final = f"{replica.broker}:{replica.number} by {replica.sidecar}"
+        self._sidecar = sidecars.at(replica.sidecar)
+        self._settings = settings
+        self._log: dict[str, Any] | None = None
+        """As a task opened it."""
+        self._threads: ThreadPoolExecutor | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<HttpView {self.where}>"
+
+    @property
+    def is_doubtful(self) -> bool:
+        return False
+
+    def log(self) -> LogState:
+        found = self._open()
+        epochs = tuple(EpochStart(int(one["epoch"]), int(one["begin"])) for one in found.get("epochs") or ())
+        return LogState(self.replica.broker, int(found["begin"]), int(found["end"]), epochs)
+
+    def bounds(self, queues: tuple[QueueId, ...]) -> dict[QueueId, Bounds]:
+        topics = sorted({queue.topic for queue in queues})
+        found: dict[tuple[str, int], Bounds] = {}
+        for first in range(0, len(topics), TOPICS_AT_ONCE):
+            question = urlencode([("topic", topic) for topic in topics[first : first + TOPICS_AT_ONCE]])
+            for one in self._sidecar.document(f"/v1/log/queues?{question}")["queues"]:
+                found[one["topic"], one["queue_id"]] = Bounds(int(one["begin"]), int(one["end"]))
+        return {queue: found.get((queue.topic, queue.number), Bounds(0, 0)) for queue in queues}
+
+    def offset_at(self, queue: QueueId, timestamp_ms: int) -> int:
+        try:
+            found = self._sidecar.document(f"{_path(queue)}/offset?timestamp_ms={max(0, timestamp_ms)}")
+            return int(found["offset"])
+        except NoSuchQueue:
+            return 0
+
+    def place(self, queue: QueueId, offset: int) -> tuple[int, int]:
+        unit = self.units(queue, offset, offset + 1)[0]
+        return int(unit["physical"]), int(unit["size"])
+
+    def pieces(self, task: Task) -> Iterator[Piece]:
+        self._log = self._open()
+        try:
+            yield from log_pieces(task, self, self._settings)
+        finally:
+            self._log = None
+
+    def close(self) -> None:
+        """Wait for nobody; the connections are the sidecar's."""
+        self._is_closed = True
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- the log's bytes -----------------------------------------------------------------------------------------------
+
+    def units(self, queue: QueueId, begin: int, end: int) -> Units:
+        """Exactly these."""
+        try:
+            answer = self._sidecar.get(f"{_path(queue)}/units?from={begin}&count={end - begin}")
+        except NoSuchQueue as error:
+            raise NotYet(f"{self.where} has no message of {queue} yet") from error
+        first, stop = _span(answer.headers)
+        if first != begin or not begin < stop <= end or len(answer.body) != (stop - begin) * UNIT.itemsize:
+            raise Unreachable(f"{self.where} answers with other units of {queue} than it was asked for")
+        if stop < end:
+            raise NotYet(f"{self.where} has {queue} up to offset {stop} now, and is asked for {end}")
+        if self._log is not None and answer.headers.get("etag") != self._log["etag"]:
+            raise Unreachable(f"{self.where} has another epoch than when it was opened")
+        return np.frombuffer(answer.body, UNIT)
+
+    def ranges(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
+        """Some ranges ahead of whoever takes them."""
+        log, pool = self._log, self._pool()
+        assert log is not None, "a task opens the log first"
+        waiting: deque[Future[Bytes]] = deque()
+        left = deque(wanted)
+        try:
+            while left or waiting:
+                while left and len(waiting) <= self._settings.read_ahead:
+                    begin, end = left.popleft()
+                    waiting.append(pool.submit(self._range, begin, end, log))
+                yield waiting.popleft().result()
+        finally:
+            for one in waiting:
+                one.cancel()
+
+    def _range(self, begin: int, end: int, log: dict[str, Any]) -> Bytes:
+        if begin < int(log["begin"]):
+            raise Gone(f"{self.where} has the log from {log['begin']} on, and is asked for {begin}")
+        return self._sidecar.log_bytes(begin, end, etag=str(log["etag"]), fast_port=log.get("fast_port"))
+
+    def _open(self) -> dict[str, Any]:
+        """What the sidecar says of the log now."""
+        return self._sidecar.document("/v1/log")
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._is_closed:
+            raise Unreachable(f"{self.where} is closed")
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._settings.read_ahead + 1, thread_name_prefix="gantry-ranges")
+        return self._threads
+
+
+def _path(queue: QueueId) -> str:
+    return f"/v1/log/queues/{quote(queue.topic, safe='')}/{queue.number}"
+
+
+def _span(headers: Any) -> tuple[int, int]:
+    try:
+        return int(headers["x-gantry-first"]), int(headers["x-gantry-end"])
+    except (KeyError, ValueError):
+        return -1, -1

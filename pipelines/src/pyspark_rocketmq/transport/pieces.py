@@ -1,0 +1,201 @@
+"""From a task to ranges of a log: the way of reading that files and sidecars share.
+
+A queue's units say where its messages lie. Runs of messages that lie close together are read as one range; what lies
+between two of them is read through if it is less than `gap_bytes_max`, since a range costs more than that:
+
+    log     | a | x | a | a |   ... far ...   | a | a | x | a |
+    ranges  [---------------)                 [----------------)       x: somebody else's, dropped
+
+A task in the order of the log reads all its queues' units first, and each byte once. Records' edges come from units and
+never from walking, so a record is known before it is looked at, and none can be missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, final
+
+import numpy as np
+import numpy.typing as npt
+
+from gantry_wire.message import RECORD_BYTES_MIN
+from pyspark_rocketmq.errors import DamagedRecord
+from pyspark_rocketmq.model import QueueId, QueueRange, Task
+from pyspark_rocketmq.settings import ReadSettings
+from pyspark_rocketmq.transport.base import Bytes, Expected, Numbers, Piece, tag_codes
+
+UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+assert UNIT.itemsize == 20
+Units = npt.NDArray[Any]
+
+UNITS_AT_ONCE: Final = 1 << 16
+RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A unit that says more is none."""
+_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
+
+
+class LogSource(Protocol):
+    """A log and its queues, as bytes. Raises ViewErrors."""
+
+    @property
+    def where(self) -> str: ...
+
+    def units(self, queue: QueueId, begin: int, end: int) -> Units:
+        """Exactly these units, at most UNITS_AT_ONCE."""
+
+    def ranges(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
+        """The bytes of each range of the log, in turn."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """Where wanted records lie: one entry for each, in the order of the task."""
+
+    queue: Numbers
+    offset: Numbers
+    physical: Numbers
+    size: Numbers
+
+    @property
+    def ends(self) -> Numbers:
+        return self.physical + self.size
+
+    def pick(self, chosen: Any) -> _Places:
+        return _Places(self.queue[chosen], self.offset[chosen], self.physical[chosen], self.size[chosen])
+
+
+def log_pieces(task: Task, source: LogSource, settings: ReadSettings) -> Iterator[Piece]:
+    """All records of a task, in its order."""
+    if task.physical is not None:
+        yield from _in_log_order(task, task.physical, source, settings)
+    else:
+        yield from _in_queue_order(task, source, settings)
+
+
+def _in_queue_order(task: Task, source: LogSource, settings: ReadSettings) -> Iterator[Piece]:
+    for number, wanted in enumerate(task.ranges):
+        for begin in range(wanted.begin, wanted.end, UNITS_AT_ONCE):
+            end = min(begin + UNITS_AT_ONCE, wanted.end)
+            places = _wanted(_places(source, number, wanted.queue, begin, end), task)
+            before = tuple(replace(one, begin=one.end) for one in task.ranges[:number])
+
+            def rest(at: int, head: tuple[QueueRange, ...] = before, here: int = number) -> Task:
+                moved = replace(task.ranges[here], begin=at)
+                return replace(task, ranges=(*head, moved, *task.ranges[here + 1 :]))
+
+            runs = runs_of(places[0].physical, places[0].size, settings)
+            ends = [int(places[0].offset[last - 1]) + 1 for _, last in runs[:-1]] + [end]
+            yield from _read(source, places[0], runs, [rest(at) for at in ends])
+
+
+def _in_log_order(task: Task, span: tuple[int, int], source: LogSource, settings: ReadSettings) -> Iterator[Piece]:
+    begin, end = span
+    parts = [
+        _places(source, number, wanted.queue, first, min(first + UNITS_AT_ONCE, stop))
+        for number, wanted in enumerate(task.ranges)
+        for first, stop in [_narrowed(source, wanted, begin, end)]
+        for first in range(first, stop, UNITS_AT_ONCE)
+    ]
+    places, _ = _wanted(_joined(parts), task)
+    places = places.pick((places.physical >= begin) & (places.physical < end))
+    places = places.pick(np.argsort(places.physical, kind="stable"))
+    if (places.physical[1:] < places.ends[:-1]).any():
+        raise DamagedRecord(f"{source.where}: units of two queues claim the same bytes of the log [{begin}, {end})")
+    runs = runs_of(places.physical, places.size, settings)
+    ends = [int(places.ends[last - 1]) for _, last in runs[:-1]] + [end]
+    yield from _read(source, places, runs, [replace(task, physical=(min(at, end), end)) for at in ends])
+
+
+def _read(source: LogSource, places: _Places, runs: list[tuple[int, int]], rests: list[Task]) -> Iterator[Piece]:
+    """One piece for each run; without any, an empty one that says that this part is behind us."""
+    if not runs:
+        nothing = np.empty(0, np.int64)
+        yield Piece(np.empty(0, np.uint8), nothing, Expected(nothing, nothing), rests[-1], source.where)
+        return
+    spans = [(int(places.physical[first]), int(places.ends[last - 1])) for first, last in runs]
+    for (first, last), (begin, _), data, rest in zip(runs, spans, source.ranges(spans), rests, strict=True):
+        some = places.pick(slice(first, last))
+        expected = Expected(some.queue, some.offset, some.physical, some.size)
+        yield Piece(data, some.physical - begin, expected, rest, source.where)
+
+
+def _places(source: LogSource, number: int, queue: QueueId, begin: int, end: int) -> tuple[_Places, Numbers]:
+    """What units say, and their tags codes. Raises DamagedRecord for a unit that is none."""
+    units = source.units(queue, begin, end)
+    assert len(units) == end - begin, "a source gives what it is asked for, or raises"
+    physical, size = units["physical"].astype(np.int64), units["size"].astype(np.int64)
+    is_unit = (size >= RECORD_BYTES_MIN) & (size <= RECORD_BYTES_MAX) & (physical >= 0)
+    if not is_unit.all():
+        bad = begin + int(np.argmin(is_unit))
+        raise DamagedRecord(f"{source.where}: the unit of {queue} at offset {bad} is damaged: it leads to no record")
+    places = _Places(np.full(len(units), number, dtype=np.int64), np.arange(begin, end), physical, size)
+    return places, units["tags"].astype(np.int64)
+
+
+def _joined(parts: list[tuple[_Places, Numbers]]) -> tuple[_Places, Numbers]:
+    if not parts:
+        nothing = np.empty(0, np.int64)
+        return _Places(nothing, nothing, nothing, nothing), nothing
+    some = [places for places, _ in parts]
+    together = _Places(
+        np.concatenate([one.queue for one in some]), np.concatenate([one.offset for one in some]),
+        np.concatenate([one.physical for one in some]), np.concatenate([one.size for one in some]),
+    )  # fmt: skip
+    return together, np.concatenate([tags for _, tags in parts])
+
+
+def _wanted(found: tuple[_Places, Numbers], task: Task) -> tuple[_Places, Numbers]:
+    """Without those whose tag cannot be wanted, by its hash. What is no hash (of an extended unit) may be any tag."""
+    places, tags = found
+    codes = tag_codes(task)
+    if codes is None:
+        return found
+    may = np.isin(tags, np.array(sorted(codes), dtype=np.int64)) | (tags < _INT_MIN) | (tags > _INT_MAX)
+    return places.pick(may), tags[may]
+
+
+def _narrowed(source: LogSource, wanted: QueueRange, begin: int, end: int) -> tuple[int, int]:
+    """Of a range which units can lie in `[begin, end)` of the log: a whole queue need not be read for one chunk."""
+    if wanted.count <= UNITS_AT_ONCE:
+        return wanted.begin, wanted.end
+    first = _bisect(source, wanted.queue, wanted.begin, wanted.end, begin)
+    return first, _bisect(source, wanted.queue, first, wanted.end, end)
+
+
+def _bisect(source: LogSource, queue: QueueId, first: int, last: int, physical: int) -> int:
+    """The first unit whose message lies at `physical` or beyond."""
+    while first < last:
+        middle = (first + last) // 2
+        if int(source.units(queue, middle, middle + 1)["physical"][0]) < physical:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+def runs_of(physical: Numbers, size: Numbers, settings: ReadSettings) -> list[tuple[int, int]]:
+    """Which records `[first, last)` are read as one range. Pure."""
+    count = len(physical)
+    if not count:
+        return []
+    ends = physical + size
+    gaps = physical[1:] - ends[:-1]
+    breaks = (np.flatnonzero((gaps > settings.gap_bytes_max) | (gaps < 0)) + 1).tolist()
+    runs: list[tuple[int, int]] = []
+    for first, last in zip([0, *breaks], [*breaks, count], strict=True):
+        runs += _cut(ends, first, last, int(physical[first]), physical, settings.range_bytes)
+    return runs
+
+
+def _cut(
+    ends: Numbers, first: int, last: int, begin: int, physical: Numbers, bytes_max: int
+) -> Iterable[tuple[int, int]]:
+    """A run as ranges of at most `bytes_max`, or of one record."""
+    while first < last:
+        stop = first + int(np.searchsorted(ends[first:last], begin + bytes_max, "right"))
+        stop = max(stop, first + 1)
+        yield first, stop
+        first = stop
+        begin = int(physical[first]) if first < last else begin

@@ -1,0 +1,49 @@
+"""Fixtures of the pipelines' tests: one Spark session and one group of brokers for all of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+from spark_kit.processes import Group, group
+
+from gantry_broker.testing.ports import free_ports
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# As in broker/tests: no deadline for one example, on a machine with two busy cores.
+settings.register_profile("gantry", deadline=None, print_blob=True)
+settings.load_profile("gantry")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark on two cores, started once. Mark tests that use it with `needs_spark`; nobody stops it."""
+    from gantry_pipelines import spark_session
+
+    folder = tmp_path_factory.mktemp("spark")
+    conf = {
+        "spark.driver.memory": "1g",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.shuffle.partitions": "2",
+    }
+    session = spark_session("tests", cores=2, conf=conf)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def free_address() -> Callable[[], str]:
+    """An address where nobody listens."""
+    return lambda: f"127.0.0.1:{free_ports(1)[0]}"
+
+
+@pytest.fixture(scope="session")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """A name server, a master with a slave, and their sidecars, as processes. Tests send to topics of their own."""
+    with group(tmp_path_factory.mktemp("brokers")) as running:
+        yield running

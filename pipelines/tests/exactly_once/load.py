@@ -1,0 +1,99 @@
+"""A producer that knows which of its messages were acknowledged. A program: it runs beside the archive and its kills.
+
+    python -m exactly_once.load --name-server A --topic T --acknowledged FILE
+
+It reads totals from standard input, one a line, and answers each with a line when so many sends were acknowledged.
+Every body is unique, and each is sent once: what gets no answer is not sent again, so that it is in the log at most
+once, and a message of another number takes its place. The file has the numbers of acknowledged messages; it is synced
+before they are reported."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import itertools
+import os
+import sys
+from pathlib import Path
+from typing import BinaryIO, Final, final
+
+from gantry_client import ClientError, ClientSettings, Message, Producer, ProducerSettings
+
+BATCH: Final = 200
+SENDERS: Final = 4
+PAUSE_S: Final = 0.2
+
+
+def body_of(number: int) -> bytes:
+    """Of the message with this number: nobody else's, and not all of one size."""
+    seed = hashlib.blake2b(number.to_bytes(8, "big"), digest_size=32).hexdigest()
+    return f"{number:010d} {seed * (1 + number % 3)}".encode()
+
+
+def number_of(body: bytes) -> int:
+    """The number, of a body that is what it should be. Raises ValueError for any other."""
+    number = int(body[:10])
+    if body != body_of(number):
+        raise ValueError(f"body {body[:40]!r} is not that of message {number}")
+    return number
+
+
+@final
+class Load:
+    """Owned by one loop."""
+
+    def __init__(self, producer: Producer, topic: str, file: BinaryIO) -> None:
+        self._producer: Final = producer
+        self._topic: Final = topic
+        self._file: Final = file
+        self._numbers: Final = itertools.count()
+        self.acknowledged = 0
+
+    async def send_until(self, total: int) -> None:
+        """Until so many are acknowledged, and that is written down."""
+        await asyncio.gather(*(self._send(total) for _ in range(SENDERS)))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    async def _send(self, total: int) -> None:
+        while self.acknowledged < total:
+            mine = list(itertools.islice(self._numbers, BATCH))
+            messages = [
+                Message(self._topic, body_of(number), keys=(f"k{number}",), tags=f"t{number % 5}") for number in mine
+            ]
+            try:
+                receipts = await self._producer.send_batch(messages)
+            except ClientError:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            known = [number for number, one in zip(mine, receipts, strict=True) if one.is_acknowledged]
+            self._file.write(b"".join(b"%d\n" % number for number in known))
+            self.acknowledged += len(known)
+
+
+async def obey(name_server: str, topic: str, path: Path) -> None:
+    """Read totals, one a line, and say when each is reached; the end of the input is the end."""
+    settings = ProducerSettings(retries=0, send_timeout_ms=10_000)
+    client = ClientSettings(route_poll_interval_ms=500)
+    loop = asyncio.get_running_loop()
+    with path.open("ab") as file:
+        async with Producer(name_server, "ExactlyOnce", settings=settings, client_settings=client) as producer:
+            load = Load(producer, topic, file)
+            while line := await loop.run_in_executor(None, sys.stdin.readline):
+                await load.send_until(int(line))
+                print(load.acknowledged, flush=True)
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--name-server", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--acknowledged", type=Path, required=True)
+    given = parser.parse_args()
+    asyncio.run(obey(given.name_server, given.topic, given.acknowledged))
+
+
+if __name__ == "__main__":
+    main()

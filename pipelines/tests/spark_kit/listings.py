@@ -1,0 +1,53 @@
+"""What others see of an archive by listing its folder: pyarrow, DuckDB, Spark; none of them knows the manifest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+COLUMNS: Final = ("topic", "broker", "queue", "offset", "body")
+
+Seen = Counter[tuple[str, str, int, int, bytes]]
+"""How often each row is there."""
+
+
+def by_pyarrow(root: Path) -> Seen:
+    """As a person reads a folder with pyarrow."""
+    (root / "data").mkdir(parents=True, exist_ok=True)
+    partitions = ds.partitioning(pa.schema([("topic", pa.string()), ("day", pa.string())]), flavor="hive")
+    dataset: Any = ds.dataset(str(root / "data"), format="parquet", partitioning=partitions)
+    if not dataset.files:
+        return Counter()
+    return _counted(dataset.to_table(columns=list(COLUMNS)))
+
+
+def by_duckdb(root: Path) -> Seen:
+    """As a person reads a folder with DuckDB."""
+    pattern = f"{root}/data/**/*.parquet"
+    connection = duckdb.connect()
+    try:
+        if not connection.execute("SELECT count(*) FROM glob(?)", [pattern]).fetchall()[0][0]:
+            return Counter()
+        connection.execute("SET threads=1")
+        rows = connection.execute(
+            f'SELECT {", ".join(COLUMNS[:3])}, "offset", body '
+            "FROM read_parquet(?, hive_partitioning=true, hive_types={'topic': VARCHAR})",
+            [pattern],
+        ).fetchall()
+    finally:
+        connection.close()
+    return Counter(rows)
+
+
+READERS: Final[dict[str, Callable[[Path], Seen]]] = {"pyarrow": by_pyarrow, "duckdb": by_duckdb}
+
+
+def _counted(table: pa.Table) -> Seen:
+    columns = [table.column(name).to_pylist() for name in COLUMNS]
+    return Counter(zip(*columns, strict=True))

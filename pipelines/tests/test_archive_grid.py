@@ -1,0 +1,124 @@
+"""Where files begin and end. The rule: it depends on offsets, and on where batches end, never on settings of a run."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gantry_pipelines.archive.grid import laid, line_after, pieces
+from gantry_pipelines.archive.layout import Place, day_end_ms, day_of, place_of, quoted
+from gantry_pipelines.archive.manifest import tiling_faults
+from pyspark_rocketmq.limits import limited_rows
+from pyspark_rocketmq.model import QueueId, QueueRange
+
+QUEUE = QueueId("orders", "broker-a", 3)
+
+
+def test_nothing_lies_on_both_sides_of_a_line() -> None:
+    """A range is cut on every line of the grid that it crosses, and nowhere else."""
+    found = list(pieces(QueueRange(QUEUE, 37, 350), 100))
+
+    assert [(one.begin, one.end) for one in found] == [(37, 100), (100, 200), (200, 300), (300, 350)]
+    assert list(pieces(QueueRange(QUEUE, 100, 100), 100)) == []
+    assert line_after(100, 100) == 200 and line_after(99, 100) == 100
+
+
+def batch(starts: dict[QueueId, int], ends: dict[QueueId, int], rows_max: int, grid_rows: int) -> dict[QueueId, int]:
+    """Where the next batch ends."""
+    whole = [QueueRange(queue, starts[queue], end) for queue, end in sorted(ends.items())]
+    return {one.queue: one.end for one in laid(limited_rows(whole, rows_max), whole, grid_rows)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_other_limits_make_the_same_names(seed: int) -> None:
+    """However many rows a batch may have, a log that is read to its end is cut into the same files."""
+    draw = random.Random(seed)
+    queues = [QueueId("orders", "broker-a", number) for number in range(draw.randint(1, 6))]
+    ends = {queue: draw.randint(0, 2000) for queue in queues}
+    grid_rows = draw.choice((1, 7, 100, 3000))
+
+    def names(rows_max: int) -> set[str]:
+        starts, found = dict.fromkeys(queues, 0), set[str]()
+        while starts != ends:
+            reached = batch(starts, ends, rows_max, grid_rows)
+            assert any(reached[queue] > starts[queue] for queue in queues), "a batch gets on"
+            for queue in queues:
+                for piece in pieces(QueueRange(queue, starts[queue], reached[queue]), grid_rows):
+                    found.add(Place(piece, "2026-11-22").name)
+            starts = reached
+        return found
+
+    assert names(1_000_000) == names(draw.randint(1, 500)) == names(draw.randint(1, 5000))
+
+
+def test_a_batch_passes_its_limit_by_one_cell_at_most() -> None:
+    """Cells are taken whole; when all queues together would be too many, some wait."""
+    queues = [QueueId("orders", "broker-a", number) for number in range(50)]
+    starts, ends = dict.fromkeys(queues, 30), dict.fromkeys(queues, 5000)
+
+    reached = batch(starts, ends, 120, 100)
+
+    assert 0 < sum(reached[queue] - starts[queue] for queue in queues) <= 120 + 100
+    assert {reached[queue] for queue in queues} == {30, 100}
+
+
+def test_a_short_queue_is_not_left_behind_by_long_ones() -> None:
+    """What is nearly done is done first, so no queue waits for others to come to their ends."""
+    queues = [QueueId("a", "b", number) for number in range(5)]
+    starts, ends = dict.fromkeys(queues, 0), dict.fromkeys(queues, 1000000) | {queues[4]: 10}
+
+    reached = batch(starts, ends, 100, 100)
+
+    assert reached[queues[4]] == 10
+
+
+def test_a_limit_that_takes_nothing_is_kept() -> None:
+    """A batch for which too little has come stays empty."""
+    whole = [QueueRange(QUEUE, 0, 50)]
+
+    assert laid([QueueRange(QUEUE, 0, 0)], whole, 100) == [QueueRange(QUEUE, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "broker"),
+    [("orders", "broker-a"), ("%RETRY%group", "b-1-2"), ("a|b", "10.0.0.1:10911"), ("_hidden", ".b/c d")],
+    ids=["plain", "retry", "bar", "awkward"],
+)
+def test_a_name_says_its_range(topic: str, broker: str) -> None:
+    """Topic, broker, queue, range and day come out of a path as they went in; no part begins as hidden files do."""
+    place = Place(QueueRange(QueueId(topic, broker, 12), 100_000, 123_456), "2026-11-22")
+
+    assert place_of(place.path) == place
+    assert not any(part.startswith((".", "_")) for part in place.path.split("/"))
+    assert place.path.count("/") == 3
+
+
+def test_what_is_no_file_of_ours_has_no_place() -> None:
+    """A name that was made by anybody else is not taken for a range."""
+    for path in (
+        "data/topic=a/day=2026-11-22/part-0.parquet",
+        "a.parquet",
+        f"data/topic=a/{quoted('x')}-0-1-2.parquet",
+    ):
+        assert place_of(path) is None
+
+
+def test_days_are_those_of_the_time_zone() -> None:
+    """A store time belongs to the date that people there write, and a day ends at their midnight."""
+    late_us = 1_795_390_200_000_000  # 2026-11-22T23:30Z
+
+    assert day_of(late_us, "UTC") == "2026-11-22" and day_of(late_us, "Europe/Berlin") == "2026-11-23"
+    assert day_end_ms("2026-11-22", "UTC") - day_end_ms("2026-11-22", "Europe/Berlin") == 3_600_000
+
+
+def test_tiling_says_what_is_wrong() -> None:
+    """A gap, an overlap and an empty range are each named; where a queue begins does not matter."""
+
+    def faults(*ends: tuple[int, int]) -> list[str]:
+        return tiling_faults(QueueRange(QUEUE, begin, end) for begin, end in ends)
+
+    assert faults((5, 10), (10, 20)) == []
+    assert faults((0, 10), (12, 20)) == [f"{QUEUE}: nothing has [10, 12)"]
+    assert faults((0, 10), (8, 20)) == [f"{QUEUE}: [8, 10) is there twice"]
+    assert faults((0, 10), (10, 10)) == [f"{QUEUE}[10, 10) is empty"]

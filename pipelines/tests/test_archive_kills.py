@@ -1,0 +1,142 @@
+"""Kills between any two steps of the archive, without Spark. The rule: whoever lists the folder, at whatever moment,
+sees each message at most once and none that the manifest does not have; after the next start, every message once."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from spark_kit.listings import READERS, Seen
+from spark_kit.toy_log import HOUR_US, ToyLog
+from spark_kit.toy_run import Life, days_later_ms, lose_checkpoint
+
+from gantry_pipelines.archive import points
+from gantry_pipelines.archive.layout import is_data
+from gantry_pipelines.archive.manifest import Kind
+from gantry_pipelines.archive.reading import read_manifest
+from gantry_pipelines.archive.storage import Folder
+from gantry_pipelines.archive.verification import verify
+from pyspark_rocketmq.model import QueueId
+
+QUEUES = [QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1), QueueId("%RETRY%bills", "broker-b", 0)]
+LOG = ToyLog({QUEUES[0]: 250, QUEUES[1]: 120, QUEUES[2]: 30}, step_us=HOUR_US // 20)
+SHORTER = ToyLog({**LOG.ends, QUEUES[0]: 230}, step_us=LOG.step_us)
+LATER_MS = days_later_ms("2026-11-23", 3)
+WRITING = (points.MID_DATA, points.AFTER_DATA, points.BEFORE_RECORD, points.AFTER_RECORD, points.MID_BATCH)
+
+
+def whole(log: ToyLog) -> Seen:
+    """Every row of the log, once."""
+    return Counter(
+        (queue.topic, queue.broker, queue.number, offset, log.row(queue, offset)["body"])
+        for queue, end in log.ends.items()
+        for offset in range(end)
+    )
+
+
+def faults(root: Path, wanted: Seen | None = None) -> list[str]:
+    """What is wrong for anybody who lists the folder now; with `wanted`, nothing may be missing."""
+    found = [f"{one}: {fault}" for one, read in READERS.items() for fault in seen_faults(read(root), wanted)]
+    listed = {path for path in Folder(str(root)).paths() if is_data(path)}
+    known = {file.place.path for record in read_manifest(Folder(str(root))).records.values() for file in record.files}
+    return found + [f"{path} is not in the manifest" for path in sorted(listed - known)]
+
+
+def seen_faults(seen: Seen, wanted: Seen | None) -> list[str]:
+    """Doubled, strange, and, where all are wanted, missing."""
+    strange = [row[:4] for row in seen if row not in whole(LOG)]
+    doubled = [row[:4] for row, count in seen.items() if count > 1]
+    missing = [] if wanted is None else [row[:4] for row in wanted if row not in seen]
+    named = {"strange": strange, "doubled": doubled, "missing": missing}
+    return [f"{len(rows)} {word}, {rows[0]}" for word, rows in named.items() if rows]
+
+
+@pytest.mark.parametrize("point", [*WRITING, points.AFTER_BATCH])
+def test_a_kill_at_any_step_of_a_batch_neither_loses_nor_doubles(tmp_path: Path, point: str) -> None:
+    """Killed at the second time that the work comes to this step; the next start may have other limits."""
+    root = tmp_path / "archive"
+
+    killed = Life(str(root), LOG, rows_max=150, crash_at=(point, 2)).lived()
+    after_kill = faults(root)
+    ended = Life(str(root), LOG, rows_max=1000).lived()
+
+    assert (killed, ended) == (-signal.SIGKILL, 0)
+    assert after_kill == []
+    assert faults(root, whole(LOG)) == []
+    assert not list(root.glob("_staged/*"))
+    assert verify(Folder(str(root)), is_deep=True).findings == ()
+
+
+@pytest.mark.parametrize("point", [points.AFTER_DATA, points.AFTER_RECORD])
+def test_a_lost_checkpoint_is_recovered_from_the_manifest(tmp_path: Path, point: str) -> None:
+    """With the checkpoint gone a run begins where the manifest ends, whatever was under way, and other limits apply."""
+    root = tmp_path / "archive"
+
+    Life(str(root), LOG, rows_max=150, crash_at=(point, 3)).lived()
+    lose_checkpoint(root)
+    ended = Life(str(root), LOG, rows_max=70).lived()
+
+    assert ended == 0
+    assert faults(root, whole(LOG)) == []
+
+
+@pytest.mark.parametrize("point", [points.MID_MERGE, points.AFTER_MERGE, points.AFTER_EXCHANGE])
+def test_a_kill_at_any_step_of_a_compaction_neither_loses_nor_doubles(tmp_path: Path, point: str) -> None:
+    """Readers see the old day or the new one; the next start ends with the new one."""
+    root = tmp_path / "archive"
+
+    killed = Life(str(root), LOG, is_compacting=True, now_ms=LATER_MS, crash_at=(point, 1)).lived()
+    after_kill = faults(root, whole(LOG))
+    ended = Life(str(root), LOG, is_compacting=True, now_ms=LATER_MS).lived()
+
+    assert (killed, ended) == (-signal.SIGKILL, 0)
+    assert after_kill == [] == faults(root, whole(LOG))
+    names = [path for path in Folder(str(root)).paths() if is_data(path)]
+    assert len(names) == 4, "two queues of one topic with two days, and one queue with one, of which one has one file"
+    assert verify(Folder(str(root)), is_deep=True).findings == ()
+    assert not list(root.glob("_staged/*"))
+
+
+def test_a_kill_while_days_expire_leaves_nothing_behind(tmp_path: Path) -> None:
+    """What is too old is gone from manifest and folder, and the ranges go on to tile: nothing is archived again."""
+    root = tmp_path / "archive"
+    now_ms = days_later_ms("2026-11-22", 3)
+
+    killed = Life(str(root), LOG, expire_days=3, now_ms=now_ms, crash_at=(points.MID_EXPIRY, 1)).lived()
+    lose_checkpoint(root)
+    ended = Life(str(root), LOG, expire_days=3, now_ms=now_ms).lived()
+
+    assert (killed, ended) == (-signal.SIGKILL, 0)
+    manifest = read_manifest(Folder(str(root)))
+    assert manifest.faults() == [] and manifest.ends() == LOG.ends
+    assert {file.place.day for file in manifest.data()} == {"2026-11-23"}
+    assert {file.kind for file in manifest.files()} == {Kind.DATA, Kind.EXPIRED}
+    assert faults(root) == [] and not list(root.glob("data/topic=*/day=2026-11-22/*"))
+
+
+@pytest.mark.parametrize(
+    ("guard", "lives"),
+    [
+        ("staging", [Life("", SHORTER, None, (points.BEFORE_RECORD, 1)), Life("", LOG)]),
+        ("showing", [Life("", LOG, 150, (points.AFTER_RECORD, 2)), Life("", LOG, 150)]),
+        ("exchange", [Life("", LOG, None, (points.AFTER_MERGE, 2), is_compacting=True, now_ms=LATER_MS)]),
+    ],
+    ids=["staging", "showing", "exchange"],
+)
+def test_without_a_guard_the_damage_is_seen(tmp_path: Path, guard: str, lives: list[Life]) -> None:
+    """The twin: the same kills with a guard taken away are found by the same listings."""
+    root = tmp_path / "archive"
+    codes = []
+    for life in lives:
+        codes.append(
+            Life(
+                str(root), life.log, life.rows_max, life.crash_at, guard, life.is_compacting, None, life.now_ms
+            ).lived()
+        )
+        if guard == "staging":
+            lose_checkpoint(root)
+
+    assert codes[0] == -signal.SIGKILL
+    assert faults(root, whole(LOG)) != []

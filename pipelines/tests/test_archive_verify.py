@@ -1,0 +1,117 @@
+"""What `verify` finds. The rule: it finds every fault that is planted, names its file, and finds nothing in a good
+one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from spark_kit.toy_archive import archived
+from spark_kit.toy_log import ToyLog
+
+from gantry_pipelines.archive.verification import verify
+from pyspark_rocketmq.model import QueueId
+
+QUEUE, OTHER = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1)
+LOG = ToyLog({QUEUE: 250, OTHER: 100})
+
+
+def data(root: Path, number: int = 0) -> Path:
+    return sorted(root.glob("data/*/*/*.parquet"))[number]
+
+
+def record(root: Path, number: int = 0) -> Path:
+    return sorted(root.glob("_manifest/records/*/*.json"))[number]
+
+
+def flip(root: Path) -> None:
+    content = bytearray(data(root).read_bytes())
+    content[len(content) // 3] ^= 1
+    data(root).write_bytes(content)
+
+
+def cut(root: Path) -> None:
+    data(root).write_bytes(data(root).read_bytes()[:-10])
+
+
+def drop(root: Path) -> None:
+    data(root).unlink()
+
+
+def add(root: Path) -> None:
+    (data(root).parent / "copy.parquet").write_bytes(data(root).read_bytes())
+
+
+def swap(root: Path) -> None:
+    """Two files in each other's place, and the manifest believes it: only what a file says of itself tells."""
+    one, other = data(root, 0), data(root, 1)
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+    pages = {number: json.loads(record(root, number).read_text()) for number in (0, 1)}
+    for number in (0, 1):
+        said, meant = pages[number]["files"][0], pages[1 - number]["files"][0]
+        changed = {**said, "bytes": meant["bytes"], "checksum": meant["checksum"]}
+        record(root, number).write_text(json.dumps({**pages[number], "files": [changed]}))
+
+
+def forget(root: Path) -> None:
+    record(root, 1).unlink()
+    data(root, 1).unlink()
+
+
+def double(root: Path) -> None:
+    """A record that has the end of another's range, too."""
+    page = json.loads(record(root, 1).read_text())
+    page["files"][0]["begin"] -= 50
+    page["files"][0]["rows"] += 50
+    (record(root).parent / "another.json").write_text(json.dumps(page))
+
+
+def repack(root: Path) -> None:
+    """The same rows less one, in a good file of the size and checksum that the manifest has: its rows tell."""
+    path = data(root)
+    with pq.ParquetFile(path) as parquet:
+        table, said = parquet.read(), dict(parquet.metadata.metadata or {})
+    pq.write_table(table.slice(1).replace_schema_metadata(said), path)
+    page = json.loads(record(root).read_text())
+    page["files"][0]["bytes"] = path.stat().st_size
+    record(root).write_text(json.dumps(page))
+
+
+@pytest.mark.parametrize(
+    ("plant", "is_deep", "said"),
+    [
+        (flip, True, "other bytes"),
+        (cut, False, "bytes, and the manifest says"),
+        (drop, False, "is missing"),
+        (add, False, "is not in the manifest"),
+        (swap, False, "another range of itself"),
+        (forget, False, "nothing has [100, 200)"),
+        (double, False, "is there twice"),
+        (repack, False, "99 rows"),
+    ],
+    ids=["flip", "cut", "drop", "add", "swap", "forget", "double", "repack"],
+)
+def test_a_planted_fault_is_found(tmp_path: Path, plant: Callable[[Path], None], is_deep: bool, said: str) -> None:
+    """Each fault alone is found and named; before it was planted nothing was."""
+    storage = archived(LOG, tmp_path)
+    before = verify(storage, is_deep=True)
+
+    plant(tmp_path)
+
+    assert before.findings == () and before.rows == 350
+    assert any(said in str(finding) for finding in verify(storage, is_deep=is_deep).findings)
+
+
+def test_what_was_flipped_is_found_by_reading_only(tmp_path: Path) -> None:
+    """Without `--deep` bytes are not read: a flip in the middle of a file passes, and that is said."""
+    storage = archived(LOG, tmp_path)
+
+    flip(tmp_path)
+
+    assert verify(storage).findings == ()
+    assert len(verify(storage, is_deep=True).findings) == 1

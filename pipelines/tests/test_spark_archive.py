@@ -1,0 +1,75 @@
+"""Archiving with a real Spark, out of real brokers, by the job as it is typed. The rule: every reader sees every
+acknowledged message once, and what they see is what was sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.testing import assertDataFrameEqual
+from spark_kit.listings import READERS
+from spark_kit.processes import Group
+
+from gantry_pipelines.archive.frames import FILE_SCHEMA, row_of, transform
+from gantry_pipelines.archive.job import ArchiveJob
+from gantry_pipelines.archive.layout import Place
+from gantry_pipelines.archive.manifest import ArchivedFile, Kind
+from gantry_pipelines.archive.verify_job import VerifyJob, VerifySettings
+from gantry_pipelines.config import ArchiveConfig
+from gantry_pipelines.config_reading import config_of
+from gantry_pipelines.job import Outcome
+from gantry_pipelines.reporting import Reporter
+from pyspark_rocketmq.model import QueueId, QueueRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.needs_spark
+
+
+def archive(brokers: Group, root: Path, topic: str, **more: Any) -> Outcome:
+    """One run of the job, to the end of what is there."""
+    here = {
+        "nameServers": [brokers.name_server],
+        "sidecars": list(brokers.urls[:1]),
+        "destination": str(root),
+        "once": True,
+    }
+    document = {"topics": {"include": [topic]}, "layout": {"rowsPerFile": 1000}, "here": here} | more
+    job, reporter = ArchiveJob(), Reporter("archive")
+    with reporter.stop.armed():
+        return job.run(job.parse(config_of(document, ArchiveConfig)), reporter)
+
+
+def test_an_archive_is_what_was_sent(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
+    """Spark, pyarrow and DuckDB all see each message once, by listing the folder; a second run adds what came since."""
+    root = tmp_path / "archive"
+    sent = brokers.send(900, topic="kept")
+    first = archive(brokers, root, "kept")
+    sent += brokers.send(300, topic="kept")
+    second = archive(brokers, root, "kept", limits={"maxRowsPerTrigger": 7}, engine={"cores": 1})
+    third = archive(brokers, root, "kept")
+
+    wanted = {("kept", "broker-a", one.queue, one.offset, one.body): 1 for one in sent}
+    assert [first.rows, second.rows, third.rows] == [900, 300, 0]
+    assert {name: dict(read(root)) for name, read in READERS.items()} == dict.fromkeys(READERS, wanted)
+    by_spark = spark.read.parquet(str(root / "data")).select("topic", "broker", "queue", "offset", "body").collect()
+    assert sorted((row[0], row[1], row[2], row[3], bytes(row[4])) for row in by_spark) == sorted(wanted)
+    assert VerifyJob().run(VerifySettings(str(root), is_deep=True), Reporter("verify")).exit_code == 0
+    assert all(one.done == one.latest for one in third.queues) and len(third.queues) == 4
+
+
+def test_the_frame_of_files_keeps_its_rows_and_their_order(spark: SparkSession) -> None:
+    """What the source gives is entered as it is: nothing is dropped or counted twice, a task's files go by offset."""
+    queue = QueueId("orders", "broker-a", 0)
+    files = [
+        ArchivedFile(Place(QueueRange(queue, begin, begin + 10), "2026-11-22"), 10, 5, "c", kind=kind)
+        for begin, kind in ((20, Kind.DATA), (0, Kind.LOST), (10, Kind.DATA))
+    ]
+    given = spark.createDataFrame([row_of(file) for file in files], FILE_SCHEMA).coalesce(1)
+
+    found = transform(given)
+
+    wanted = spark.createDataFrame([row_of(files[index]) for index in (1, 2, 0)], FILE_SCHEMA)
+    assertDataFrameEqual(found, wanted, checkRowOrder=True)

@@ -1,0 +1,94 @@
+"""Fingerprints of messages, and a check between two of our own clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark_kit.processes import Group, group
+
+from gantry_pipelines.config import Here, Topics
+from gantry_pipelines.job import Outcome
+from gantry_pipelines.migrate_check.job import MigrateCheckConfig, MigrateCheckJob, Source
+from gantry_pipelines.reporting import Reporter
+from pyspark_rocketmq.catalog import Catalog
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.needs_spark
+
+
+def messages(spark: SparkSession, *rows: tuple[int, int, bytes, dict[str, str]]) -> DataFrame:
+    from gantry_pipelines.migrate_check.fingerprints import READ_COLUMNS
+    from pyspark_rocketmq.schema import ddl
+
+    made = [("orders", "old", queue, offset, "red", None, 0, own, body) for queue, offset, body, own in rows]
+    return spark.createDataFrame(made, ddl(READ_COLUMNS))
+
+
+def test_order_and_brokers_own_properties_do_not_count_and_everything_else_does(spark: SparkSession) -> None:
+    """The same messages have the same sums; one byte, one property, one message more or twice has not."""
+    from pyspark.testing import assertDataFrameEqual
+
+    from gantry_pipelines.migrate_check.fingerprints import differences, fingerprints
+
+    theirs = messages(spark, (0, 1, b"one", {"a": "1", "b": "2"}), (0, 2, b"two", {}), (1, 0, b"three", {}))
+    moved = messages(
+        spark,
+        (1, 0, b"three", {"CLUSTER": "new"}),
+        (0, 2, b"two", {}),
+        (0, 1, b"one", {"b": "2", "a": "1", "WAIT": "x"}),
+    )
+    altered = messages(spark, (0, 1, b"one", {"a": "1", "b": "3"}), (0, 2, b"two", {}), (1, 0, b"Three", {}))
+    doubled = messages(spark, (0, 1, b"two", {}), (0, 2, b"two", {}), (1, 0, b"three", {}))
+
+    left = fingerprints(theirs, {"old": "new"})
+
+    def found(ours: DataFrame) -> DataFrame:
+        return differences(left, fingerprints(ours, {"old": "new"}))
+
+    schema = found(moved).schema
+    assertDataFrameEqual(found(moved), spark.createDataFrame([], schema))
+    rows = [("orders", "new", 0, 0, 2, 2), ("orders", "new", 1, 0, 1, 1)]
+    assertDataFrameEqual(found(altered), spark.createDataFrame(rows, schema))
+    assertDataFrameEqual(found(doubled), spark.createDataFrame(rows[:1], schema))
+    whole = differences(
+        fingerprints(theirs, {}, frozenset({"orders"})), fingerprints(altered, {}, frozenset({"orders"}))
+    )
+    assertDataFrameEqual(whole, spark.createDataFrame([("orders", "*", -1, -1, 3, 3)], schema))
+
+
+def checked(spark: SparkSession, theirs: Group, ours: Group, folder: Path, **more: Any) -> Outcome:
+    here = Here(name_servers=[ours.name_server], sidecars=list(ours.urls), destination=str(folder))
+    topics = Topics(include=["moved"], exclude=[])
+    config = MigrateCheckConfig(source=Source(name_servers=[theirs.name_server]), here=here, topics=topics, **more)
+    job = MigrateCheckJob(lambda config: spark)
+    return job.run(job.parse(config), Reporter("migrate-check"))
+
+
+def test_two_clusters_of_ours_are_the_same_until_they_are_not(
+    spark: SparkSession, brokers: Group, tmp_path: Path
+) -> None:
+    """0 for the same; 1 with the place for another message, for a group that is behind, for messages that lack."""
+    with group(tmp_path / "other", slaves=0, with_sidecars=False) as other:
+        for one in (brokers, other):
+            one.sent.clear()
+            one.send(120, topic="moved")
+            with Catalog(one.settings()) as catalog:
+                catalog.commit_group("movers", dict.fromkeys(catalog.queues(["moved"]), 20))
+        same = checked(spark, other, brokers, tmp_path / "same", consumer_groups=["movers"])
+        other.send(4, topic="moved")
+        brokers.send(4, topic="moved", bytes_each=300)
+        with Catalog(other.settings()) as catalog:
+            catalog.commit_group("movers", dict.fromkeys(catalog.queues(["moved"]), 25))
+        differs = checked(spark, other, brokers, tmp_path / "differs", consumer_groups=["movers"])
+        other.send(4, topic="moved")
+        fewer = checked(spark, other, brokers, tmp_path / "fewer", consumer_groups=["movers"])
+
+    assert (same.exit_code, same.rows) == (0, 120), same.facts
+    assert differs.exit_code == 1
+    assert differs.facts["byKind"] == {"content": 4, "group-behind": 4}
+    assert fewer.facts["byKind"] == {"content": 4, "fewer-messages": 4, "group-behind": 4}
+    assert "DIFFERS content: moved/broker-a/0" in (tmp_path / "differs" / "migrate-check.txt").read_text()

@@ -1,0 +1,144 @@
+"""A read, cut into tasks: nothing is lost, nothing is read twice, whatever was guessed about sizes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_rocketmq.model import QueueId, QueueRange, Replica, Task, TransportKind
+from pyspark_rocketmq.planning import BYTES_WORTHWHILE, Cut, Extent, can_chunk, is_dense, piece_bytes, plan
+
+BROKERS = ("broker-a", "broker-b")
+PLAIN = {name: (Replica(name, 1, "a:1"), Replica(name, 0, "a:2")) for name in BROKERS}
+WITH_BYTES = {
+    name: (Replica(name, 1, "a:1", sidecar="http://a"), Replica(name, 0, "a:2", "http://b")) for name in BROKERS
+}
+
+
+Row = tuple[QueueId, int, int, int]
+"""A queue, an offset, and of its record the place and the size."""
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Row]:
+    """Records of some queues of two brokers, in the order of their logs."""
+    rows: list[Row] = []
+    for broker in BROKERS:
+        place, counts = 1000, Counter[QueueId]()
+        for number, size in draw(st.lists(st.tuples(st.integers(0, 3), st.integers(91, 400)), max_size=40)):
+            queue = QueueId("orders" if number < 3 else "other", broker, number)
+            rows.append((queue, counts[queue], place, size))
+            counts[queue] += 1
+            place += size
+    return rows
+
+
+@st.composite
+def wanted(draw: st.DrawFn) -> tuple[list[Row], list[Extent]]:
+    """Such logs, and ranges of their queues with sizes that may be wrong."""
+    rows = draw(logs())
+    extents: list[Extent] = []
+    for queue in sorted({row[0] for row in rows}):
+        those = [row for row in rows if row[0] == queue]
+        begin = draw(st.integers(0, len(those)))
+        end = draw(st.integers(begin, len(those)))
+        if begin < end:
+            last = those[end - 1]
+            size = draw(st.integers(1, 1000))
+            extents.append(Extent(QueueRange(queue, begin, end), those[begin][2], last[2] + last[3], size))
+    return rows, extents
+
+
+def rows_of(task: Task, rows: list[Row]) -> list[tuple[QueueId, int]]:
+    """What a reader makes of a task."""
+    found: list[tuple[QueueId, int]] = []
+    for queue, offset, place, _ in rows:
+        is_in_chunk = task.physical is None or task.physical[0] <= place < task.physical[1]
+        if queue.broker == task.broker and is_in_chunk:
+            found += [(queue, offset) for one in task.ranges if one.queue == queue and one.begin <= offset < one.end]
+    return found
+
+
+@given(wanted(), st.sampled_from([PLAIN, WITH_BYTES]), st.integers(1, 5000), st.integers(1, 9), st.integers(1, 4))
+def test_tasks_are_together_what_was_asked_for(
+    drawn: tuple[list[Row], list[Extent]],
+    replicas: dict[str, tuple[Replica, ...]],
+    bytes_target: int,
+    partitions_min: int,
+    cores: int,
+) -> None:
+    """Each message of the ranges is in one task, once, and no other message is in any, however the read is cut."""
+    rows, extents = drawn
+    cut = Cut(("offset",), bytes_target=bytes_target, partitions_min=partitions_min, cores=cores)
+
+    read = Counter(row for task in plan(extents, replicas, cut) for row in rows_of(task, rows))
+
+    asked = Counter((one.range.queue, at) for one in extents for at in range(one.range.begin, one.range.end))
+    assert read == asked
+
+
+@given(wanted(), st.integers(1, 5000))
+def test_a_task_is_of_one_broker_and_never_empty(drawn: tuple[list[Row], list[Extent]], bytes_target: int) -> None:
+    """Whoever reads a task goes to one broker's replicas, and has something to read."""
+    _, extents = drawn
+    for task in plan(extents, WITH_BYTES, Cut(("offset",), bytes_target=bytes_target)):
+        assert task.ranges and all(one.queue.broker == task.broker and one.count > 0 for one in task.ranges)
+        assert task.physical is None or task.physical[0] < task.physical[1]
+
+
+def extent(number: int, count: int, begin: int, end: int, size: int = 1000) -> Extent:
+    return Extent(QueueRange(QueueId("orders", "broker-a", number), 0, count), begin, end, size)
+
+
+def test_most_of_a_stretch_is_read_as_a_whole() -> None:
+    """Half of the bytes wanted and more: chunks of the log. Less: ranges of queues."""
+    dense = [extent(0, 600, 0, 1_000_000), extent(1, 300, 500, 990_000)]
+    sparse = [extent(0, 100, 0, 1_000_000)]
+    cut = Cut(("offset",), bytes_target=300_000)
+
+    assert is_dense(dense) and not is_dense(sparse)
+    assert [task.physical for task in plan(dense, WITH_BYTES, cut)] == [
+        (0, 333333),
+        (333333, 666666),
+        (666666, 1000000),
+    ]
+    assert [task.physical for task in plan(sparse, WITH_BYTES, cut)] == [None]
+
+
+@pytest.mark.parametrize(
+    ("transport", "replicas", "expected"),
+    [
+        (TransportKind.AUTO, WITH_BYTES["broker-a"], True),
+        (TransportKind.AUTO, (*WITH_BYTES["broker-a"], Replica("broker-a", 2, "a:3")), False),
+        (TransportKind.AUTO, (Replica("broker-a", 0, "a:1", directory="/data"),), True),
+        (TransportKind.AUTO, (), False),
+        (TransportKind.PULL, WITH_BYTES["broker-a"], False),
+        (TransportKind.HTTP, PLAIN["broker-a"], True),
+    ],
+    ids=["sidecars", "one without", "directory", "nobody", "pull", "http"],
+)
+def test_bytes_are_planned_only_where_every_replica_gives_them(
+    transport: TransportKind, replicas: tuple[Replica, ...], expected: bool
+) -> None:
+    """A task of bytes must not come to a replica that has only RocketMQ's protocol."""
+    assert can_chunk(replicas, transport) is expected
+
+
+def test_there_are_about_as_many_tasks_as_cores() -> None:
+    """Small reads are one task, middle ones have a task for each core, large ones more, so that none is too large."""
+    cut = Cut(("offset",), bytes_target=128 << 20, cores=4)
+
+    assert piece_bytes(1000, cut) == 1000
+    assert piece_bytes(3 * BYTES_WORTHWHILE, cut) == BYTES_WORTHWHILE
+    assert piece_bytes(400 << 20, cut) == 100 << 20
+    assert piece_bytes(10 << 30, cut) == 128 << 20
+
+
+def test_partitions_asked_for_are_made_as_long_as_there_are_messages() -> None:
+    """`minPartitions` cuts queues, too; a message is never cut."""
+    tasks = plan([extent(0, 10, 0, 10_000)], PLAIN, Cut(("offset",), partitions_min=4))
+    assert [task.count for task in tasks] == [2, 2, 2, 2, 2]
+    assert len(plan([extent(0, 3, 0, 3000)], PLAIN, Cut(("offset",), partitions_min=9))) == 3
