@@ -14,12 +14,15 @@ from gantry_interop.processes import Nursery
 
 from gantry_client import (
     Admin,
+    BrokerRefused,
+    ClientSettings,
     ConsumerSettings,
     FetchStatus,
     Message,
     MessageQueue,
     PollConsumer,
     Producer,
+    ProducerSettings,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
@@ -32,6 +35,8 @@ pytestmark = pytest.mark.needs_java
 
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST, max_reconsume_times=1)
 PATIENT_S = 180.0
+PATIENT = ClientSettings(connect_timeout_ms=60_000, request_timeout_ms=60_000)
+SENDING = ProducerSettings(send_timeout_ms=60_000)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +52,7 @@ def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 async def create(address: str, topic: str, *, queues: int = 4) -> None:
-    async with Admin(address) as admin:
+    async with Admin(address, client_settings=PATIENT) as admin:
         await admin.topics.create(topic, queues=queues)
 
 
@@ -56,8 +61,8 @@ async def test_every_way_of_sending_is_read_back(apache: str) -> None:
     await create(apache, "ways")
     large = b"z" * 9000
     async with (
-        Producer(apache, "ways-p") as producer,
-        Admin(apache) as admin,
+        Producer(apache, "ways-p", settings=SENDING, client_settings=PATIENT) as producer,
+        Admin(apache, client_settings=PATIENT) as admin,
         PullConsumer(apache, "ways-g") as consumer,
     ):
         receipt = await producer.send(Message("ways", large, tags="t", keys=["key-1"]))
@@ -101,8 +106,8 @@ async def test_failures_are_retried_and_set_aside(apache: str) -> None:
             raise RetryLater()
 
     async with (
-        Producer(apache) as producer,
-        Admin(apache) as admin,
+        Producer(apache, settings=SENDING, client_settings=PATIENT) as producer,
+        Admin(apache, client_settings=PATIENT) as admin,
         PullConsumer(apache, "looking") as looking,
         PushConsumer(apache, "retries-g", topics="retries", handler=handle, settings=FIRST),
     ):
@@ -114,7 +119,9 @@ async def test_failures_are_retried_and_set_aside(apache: str) -> None:
 
         await wait_until(is_set_aside, timeout_s=PATIENT_S)
         (queue,) = await looking.queues("%DLQ%retries-g")
-        result = await looking.fetch(queue, 0, wait_ms=5000)
+        async with asyncio.timeout(PATIENT_S):
+            while not (result := await looking.fetch(queue, 0, wait_ms=5000)).messages:
+                pass
 
     assert tries == {b"good": 1, b"bad": 2}
     assert [message.body for message in result.messages] == [b"bad"]
@@ -131,7 +138,11 @@ async def test_members_share_queues(apache: str) -> None:
     def member() -> PushConsumer:
         return PushConsumer(apache, "shared-g", topics="shared", handler=handle, settings=FIRST)
 
-    async with Producer(apache) as producer, Admin(apache) as admin, member() as first:
+    async with (
+        Producer(apache, settings=SENDING, client_settings=PATIENT) as producer,
+        Admin(apache, client_settings=PATIENT) as admin,
+        member() as first,
+    ):
         async with member() as second:
             await wait_until(lambda: len(second.queues) > 0 and len(first.queues) <= 3, timeout_s=PATIENT_S)
             for number in range(100):
@@ -152,8 +163,8 @@ async def test_an_administrator_moves_a_running_consumer(apache: str) -> None:
         seen[message.body] += 1
 
     async with (
-        Producer(apache) as producer,
-        Admin(apache) as admin,
+        Producer(apache, settings=SENDING, client_settings=PATIENT) as producer,
+        Admin(apache, client_settings=PATIENT) as admin,
         PushConsumer(apache, "moved-g", topics="moved", handler=handle, settings=FIRST) as consumer,
     ):
         for number in range(20):
@@ -176,7 +187,7 @@ async def test_ordered_polled_and_delayed_messages(apache: str) -> None:
     async def handle(message: ReceivedMessage) -> None:
         seen[message.queue.queue_id].append(int(message.body))
 
-    async with Producer(apache) as producer:
+    async with Producer(apache, settings=SENDING, client_settings=PATIENT) as producer:
         async with PushConsumer(apache, "ordered-g", topics="ordered", handler=handle, is_ordered=True, settings=FIRST):
             for number in range(100):
                 queue = MessageQueue(topic="ordered", broker_name="broker-a", queue_id=number % 2)
@@ -202,16 +213,32 @@ async def test_ordered_polled_and_delayed_messages(apache: str) -> None:
 async def test_topics_and_groups_are_administered(apache: str) -> None:
     """Apache's broker understands every order of ours, and we every answer of its."""
     await create(apache, "short-lived", queues=2)
-    async with Admin(apache) as admin, Producer(apache) as producer:
+    async with (
+        Admin(apache, client_settings=PATIENT) as admin,
+        Producer(apache, settings=SENDING, client_settings=PATIENT) as producer,
+    ):
         await producer.send(Message("short-lived", b"x"))
         (broker,) = await admin.brokers.all()
-        stats = await admin.topics.stats("short-lived")
 
-        assert sum(queue.max_offset for queue in stats.values()) == 1
+        async def is_counted() -> bool:
+            stats = await admin.topics.stats("short-lived")
+            return sum(queue.max_offset for queue in stats.values()) == 1
+
+        async def has_runtime() -> bool:
+            try:
+                return bool(await admin.brokers.runtime(broker.address))
+            except BrokerRefused:  # until its first statistics are a second old
+                return False
+
+        async def is_gone() -> bool:
+            return "short-lived" not in await admin.topics.all()
+
+        await wait_until(is_counted, timeout_s=PATIENT_S)  # Apache's broker puts it in its queue after its answer
+        await wait_until(has_runtime, timeout_s=PATIENT_S)
         assert (await admin.brokers.runtime(broker.address))["brokerVersionDesc"] == "V5_3_3"
         assert (await admin.brokers.config(broker.address))["brokerName"] == "broker-a"
         assert "SELF_TEST_TOPIC" not in await admin.topics.all()
         assert await admin.groups.members("nobody") is None
 
         await admin.topics.delete("short-lived")
-        assert "short-lived" not in await admin.topics.all()
+        await wait_until(is_gone, timeout_s=PATIENT_S)
