@@ -101,7 +101,13 @@ def test_what_cannot_be_written_is_said_before_anything_is(spark: SparkSession, 
         ).save()
 
 
-@pytest.mark.parametrize("point", ["halves-known", "marker-stored", "one-ended:7", "all-ended"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        "one-ended:7",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("halves-known", "marker-stored", "all-ended")),
+    ],
+)
 def test_a_query_whose_commit_fails_delivers_its_batch_once(
     spark: SparkSession, brokers: Group, tmp_path: Path, point: str
 ) -> None:
