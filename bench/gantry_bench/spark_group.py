@@ -55,6 +55,11 @@ class Group:
         return ";".join(self.record.addresses)
 
     @property
+    def broker(self) -> str:
+        """Its name for clients."""
+        return f"{self.record.name}-0"
+
+    @property
     def token(self) -> str:
         """That the sidecars take."""
         return (self.folder / "token").read_text().split(":", 1)[1].strip()
@@ -69,7 +74,7 @@ class Group:
         if transport == "http":
             options |= {"sidecars": ",".join(one.sidecar_url for one in self.record.members), "token": self.token}
         if transport == "file":
-            options |= {"directories": f'{{"bench-0": "{self.slave_store}"}}'}
+            options |= {"directories": f'{{"{self.broker}": "{self.slave_store}"}}'}
         return options
 
 

@@ -26,8 +26,9 @@ from gantry_bench import spark_figures as ways
 from gantry_bench.errors import BenchmarkFailed
 from gantry_bench.machine import Cores, OtherWork
 from gantry_bench.processes import ROOT
+from gantry_bench.spark_archive import archive, archived_rows
 from gantry_bench.spark_figures import Sends, SparkReport, SparkScale, Way
-from gantry_bench.spark_group import SENDS_TOPIC, SINK_TOPIC, TOPIC, Group, fill, group, latencies_ms
+from gantry_bench.spark_group import SINK_TOPIC, TOPIC, Group, fill, group, latencies_ms
 from gantry_bench.spark_tuples import TupleSource
 from gantry_pipelines.session import spark_session
 from pyspark_rocketmq.schema import HEADER_COLUMNS
@@ -35,7 +36,6 @@ from pyspark_rocketmq.schema import HEADER_COLUMNS
 CORES: Final = 2
 IDLE_S: Final = 5.0
 READER_START_S: Final = 120.0
-BROKER: Final = "bench-0"
 
 
 def measure(scale: SparkScale, cores: Cores, folder: Path, tell: Callable[[str], None]) -> SparkReport:
@@ -102,7 +102,7 @@ def _ways(
         timed(ways.PARQUET_READ, lambda path=parquet: drain(spark.read.parquet(str(path))))
         timed(ways.HEADERS, lambda: drain(topic(spark, here, "file", columns=",".join(HEADER_COLUMNS))))
         timed(ways.TUPLES, lambda: drain(tuples(spark, here)))
-        timed(ways.ARCHIVE, lambda path=archived: archive(spark, here, path, folder / f"checkpoint-{turn}"))
+        timed(ways.ARCHIVE, lambda path=archived: archive(here, path))
         timed(ways.HTTP, lambda: drain(topic(spark, here, "http")))
         timed(ways.PULL, lambda: drain(topic(spark, here, "pull")))
         tell("counting")
@@ -124,7 +124,7 @@ def topic(spark: SparkSession, here: Group, transport: str, **options: str) -> D
 
 def tuples(spark: SparkSession, here: Group) -> DataFrame:
     """The same by the reader of tuples."""
-    options = {"store": str(here.slave_store), "topic": TOPIC, "broker": BROKER}
+    options = {"store": str(here.slave_store), "topic": TOPIC, "broker": here.broker}
     return spark.read.format("rocketmq_tuples").options(**options).load()
 
 
