@@ -1,0 +1,36 @@
+"""The archive job, as `gantry pipeline archive` runs it, inside the benchmark's session, and a plain look at its result."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pyarrow.dataset as datasets
+
+from gantry_bench.spark_group import TOPIC, Group
+from gantry_pipelines.archive.job import ArchiveJob
+from gantry_pipelines.config import ArchiveConfig
+from gantry_pipelines.config_reading import config_of
+from gantry_pipelines.reporting import Output, Reporter
+
+
+def archive(here: Group, target: Path) -> int:
+    """All of the topic, by the slave's files; how many rows the job says that it wrote."""
+    document = {
+        "topics": {"include": [TOPIC]},
+        "transport": "file",
+        "here": {
+            "nameServers": [here.name_server],
+            "directories": {here.broker: str(here.slave_store)},
+            "destination": str(target),
+            "once": True,
+        },
+    }
+    job, reporter = ArchiveJob(), Reporter("archive", output=Output(lines=io.StringIO(), result=io.StringIO()))
+    with reporter.stop.armed():
+        return job.run(job.parse(config_of(document, ArchiveConfig)), reporter).rows
+
+
+def archived_rows(target: Path) -> int:
+    """By a plain listing of the folder, as every reader of Parquet does it."""
+    return int(datasets.dataset(sorted(str(path) for path in target.rglob("*.parquet"))).count_rows())

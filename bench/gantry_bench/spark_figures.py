@@ -1,0 +1,137 @@
+"""What the benchmark of the Spark parts amounts to: ways, ratios, goals and the table. Pure.
+
+A figure is rows a second, the median of the repetitions of one way. Ways take turns, so that whatever else the machine
+does falls on all of them; goals compare two ways of one run, never times of two machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from gantry_bench.figures import Figures
+from gantry_bench.measurement import Goal
+
+ALL: Final = "all columns"
+HEADERS: Final = "headers only"
+TUPLES: Final = "a reader of tuples, all columns"
+PARQUET_READ: Final = "Spark reads the same rows from Parquet"
+ARCHIVE: Final = "archive"
+PARQUET_WRITE: Final = "Spark writes the same rows to Parquet"
+HTTP: Final = "all columns, from the slave's sidecar"
+PULL: Final = "all columns, by RocketMQ's protocol"
+SINK: Final = "sink, at least once"
+SINK_TRANSACTIONAL: Final = "sink, transactional"
+
+ALL_MIN: Final = 1.2
+HEADERS_MIN: Final = 3.0
+ARCHIVE_MIN: Final = 2.0
+SENDS_MAX: Final = 1.2
+
+
+class SparkScale(msgspec.Struct, frozen=True):
+    """How much of everything."""
+
+    rows: int
+    repetitions: int
+    sink_rows: int
+    turns: int
+    """Of sends without and with a reader."""
+
+    sends: int
+    """In each turn, one after the other."""
+
+
+FULL: Final = SparkScale(rows=2_000_000, repetitions=3, sink_rows=200_000, turns=20, sends=500)
+QUICK: Final = SparkScale(rows=20_000, repetitions=1, sink_rows=2_000, turns=1, sends=50)
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One way to move rows, and how long each repetition took."""
+
+    name: str
+    rows: int
+    seconds: list[float]
+
+    @property
+    def rate(self) -> float:
+        """Rows a second, of the median."""
+        return self.rows / median(self.seconds)
+
+
+class Sends(msgspec.Struct, frozen=True):
+    """Quantiles of sends, one after the other, in milliseconds."""
+
+    reader: str
+    count: int
+    p50_ms: float
+    p99_ms: float
+
+
+class SparkReport(msgspec.Struct, frozen=True):
+    """What was measured."""
+
+    bytes_stored: int
+    ways: list[Way]
+    alone: Sends
+    beside: Sends
+    archive_bytes: int
+    parquet_bytes: int
+    rows_missing: int
+    other_cores: float
+    """Before and after the measurement, when nothing of ours ran."""
+
+    def way(self, name: str) -> Way:
+        """The one of this name."""
+        return next(one for one in self.ways if one.name == name)
+
+
+def ratio(report: SparkReport, one: str, other: str) -> float:
+    """How many times as fast the first is."""
+    return report.way(one).rate / report.way(other).rate
+
+
+def spark_goals(report: SparkReport, scale: SparkScale) -> Sequence[Goal]:
+    """Those of the acceptance list."""
+    return [
+        Goal("all columns, against Spark's read of the same rows from Parquet", ALL_MIN,
+             ratio(report, ALL, PARQUET_READ), "times as fast", is_floor=True),
+        Goal("headers only, against all columns", HEADERS_MIN,
+             ratio(report, HEADERS, ALL), "times as fast", is_floor=True),
+        Goal("archive, against Spark's writer of Parquet", ARCHIVE_MIN,
+             ratio(report, ARCHIVE, PARQUET_WRITE), "times as fast", is_floor=True),
+        Goal("p99 of sends to the master while Spark reads from the slave, against sends alone", SENDS_MAX,
+             report.beside.p99_ms / report.alone.p99_ms, "times"),
+    ]  # fmt: skip
+
+
+def spark_figures(report: SparkReport, scale: SparkScale) -> Figures:
+    """One line for each way."""
+    tuples = report.way(TUPLES).rate
+    return Figures(
+        name="spark",
+        headings=["way", "rows", "seconds", "rows/s", "MB/s stored", "of tuples"],
+        rows=[_row(way, report.bytes_stored / scale.rows, tuples) for way in report.ways],
+        notes=[
+            f"{scale.rows:,} messages, {report.bytes_stored / 1e9:.2f} GB in the log; medians of {scale.repetitions} in turns.",
+            f"Parquet of the archive {report.archive_bytes / 1e6:,.0f} MB, of Spark's writer {report.parquet_bytes / 1e6:,.0f} MB"
+            " (zstd, both).",
+            f"Sends alone: p50 {report.alone.p50_ms:.3f}, p99 {report.alone.p99_ms:.3f} ms; beside the reader: p50"
+            f" {report.beside.p50_ms:.3f}, p99 {report.beside.p99_ms:.3f} ms; {report.alone.count:,} each, in turns.",
+            f"Other programs used {report.other_cores:.1f} cores before and after.",
+        ],
+    )  # fmt: skip
+
+
+def _row(way: Way, bytes_each: float, tuples: float) -> list[str]:
+    return [
+        way.name,
+        f"{way.rows:,}",
+        " ".join(f"{seconds:.1f}" for seconds in way.seconds),
+        f"{way.rate:,.0f}",
+        f"{way.rate * bytes_each / 1e6:,.0f}",
+        f"{way.rate / tuples:.2f}",
+    ]

@@ -1,0 +1,146 @@
+"""The group that is read: `gantry up`, a master and a slave with their sidecars, and what sends to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, final
+
+from gantry_bench.errors import BenchmarkFailed
+from gantry_cli.local.state import GroupRecord, GroupState
+from gantry_client import Admin, Message, Producer
+
+TOPIC: Final = "bench-spark"
+SINK_TOPIC: Final = "bench-spark-out"
+SENDS_TOPIC: Final = "bench-spark-sends"
+QUEUES: Final = 4
+BODY_BYTES: Final = 1024
+BATCH_COUNT: Final = 500
+OUTSTANDING: Final = 4
+TAGS: Final = ("new", "paid", "sent", "done")
+READY_S: Final = 300.0
+
+_MANIFEST: Final = f"""
+apiVersion: gantry.dev/v1alpha1
+kind: BrokerGroup
+metadata: {{name: bench}}
+spec:
+  topics:
+    - {{name: {TOPIC}, queues: {QUEUES}}}
+    - {{name: {SINK_TOPIC}, queues: {QUEUES}}}
+    - {{name: {SENDS_TOPIC}, queues: 1}}
+  broker: {{diskMaxUsedSpaceRatio: "95", diskSpaceCleanForciblyRatio: "99", diskSpaceWarningLevelRatio: "99", mappedFileSizeCommitLog: "268435456"}}
+"""
+
+
+@final
+class Group:
+    """A running group."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder: Final = folder
+        record = GroupState(folder).read_group()
+        if record is None:
+            raise BenchmarkFailed(f"{folder} holds no group")
+        self.record: Final[GroupRecord] = record
+
+    @property
+    def name_server(self) -> str:
+        return ";".join(self.record.addresses)
+
+    @property
+    def broker(self) -> str:
+        """Its name for clients."""
+        return f"{self.record.name}-0"
+
+    @property
+    def token(self) -> str:
+        """That the sidecars take."""
+        return (self.folder / "token").read_text().split(":", 1)[1].strip()
+
+    @property
+    def slave_store(self) -> Path:
+        return Path(next(one.store for one in self.record.members if one.number != 1))
+
+    def options(self, transport: str) -> dict[str, str]:
+        """Of the source."""
+        options = {"nameServers": self.name_server, "subscribe": TOPIC, "transport": transport}
+        if transport == "http":
+            options |= {"sidecars": ",".join(one.sidecar_url for one in self.record.members), "token": self.token}
+        if transport == "file":
+            options |= {"directories": f'{{"{self.broker}": "{self.slave_store}"}}'}
+        return options
+
+
+@contextmanager
+def group(folder: Path) -> Iterator[Group]:
+    """Start it on free ports; it is gone afterwards."""
+    manifest = folder.with_suffix(".yaml")
+    manifest.write_text(_MANIFEST)
+    ports = ("--namesrv-port", "0", "--broker-port", "0", "--console-port", "0")
+    _gantry("up", "--data", str(folder), "--detach", "-f", str(manifest), *ports)
+    try:
+        yield Group(folder)
+    finally:
+        _gantry("down", "--data", str(folder))
+
+
+def _gantry(*words: str) -> None:
+    result = subprocess.run([sys.executable, "-m", "gantry_cli", *words], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise BenchmarkFailed(f"gantry {words[0]}: {result.stdout}{result.stderr}")
+
+
+def fill(group: Group, rows: int) -> None:
+    """So many messages, each acknowledged, and all of them on the slave."""
+    asyncio.run(_fill(group.name_server, rows))
+
+
+async def _fill(name_server: str, rows: int) -> None:
+    numbers = iter(range(0, rows, BATCH_COUNT))
+    noise = os.urandom(1 << 20)
+
+    def message(number: int) -> Message:
+        start = number * 977 % (len(noise) - BODY_BYTES)
+        body = b"%016d" % number + noise[start : start + BODY_BYTES - 16]
+        return Message(TOPIC, body, tags=TAGS[number % len(TAGS)], keys=[f"order-{number}"])
+
+    async with Producer(name_server, "bench-spark") as producer:
+
+        async def send() -> None:
+            for first in numbers:
+                receipts = await producer.send_batch([message(n) for n in range(first, min(rows, first + BATCH_COUNT))])
+                if not all(one.is_acknowledged for one in receipts):
+                    raise BenchmarkFailed(f"a batch was not acknowledged: {receipts[0].status.name}")
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(OUTSTANDING):
+                tasks.create_task(send())
+    async with Admin(name_server) as admin:
+        ends = await admin.topics.stats(TOPIC)
+        stored = sum(one.max_offset - one.min_offset for one in ends.values())
+    if stored != rows:
+        raise BenchmarkFailed(f"{rows} messages were acknowledged, and {stored} are there")
+
+
+def latencies_ms(group: Group, count: int) -> list[float]:
+    """Of sends to the master, one after the other."""
+
+    async def send() -> list[float]:
+        took = []
+        async with Producer(group.name_server, "bench-spark") as producer:
+            message = Message(SENDS_TOPIC, bytes(BODY_BYTES))
+            await producer.send(message)
+            for _ in range(count):
+                began = time.perf_counter()
+                await producer.send(message)
+                took.append((time.perf_counter() - began) * 1000)
+        return took
+
+    return asyncio.run(send())

@@ -1,0 +1,207 @@
+"""Runs what `make bench-spark` measures: fills a group, reads it in every way in turns, writes, and times sends beside it.
+
+Reading goes by the slave's files unless a way says otherwise, as Parquet is read from files; the reader beside the sends goes
+by the slave's sidecar, as from another machine. That one stands for another machine on the same two cores, so it runs with
+SCHED_IDLE, and is stopped while sends are measured alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import quantiles
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from gantry_bench import spark_figures as ways
+from gantry_bench.errors import BenchmarkFailed
+from gantry_bench.machine import Cores, OtherWork
+from gantry_bench.processes import ROOT
+from gantry_bench.spark_archive import archive, archived_rows
+from gantry_bench.spark_figures import Sends, SparkReport, SparkScale, Way
+from gantry_bench.spark_group import SINK_TOPIC, TOPIC, Group, fill, group, latencies_ms
+from gantry_bench.spark_tuples import TupleSource
+from gantry_pipelines.session import spark_session
+from pyspark_rocketmq.schema import HEADER_COLUMNS
+
+CORES: Final = 2
+IDLE_S: Final = 5.0
+READER_START_S: Final = 120.0
+
+
+def measure(scale: SparkScale, cores: Cores, folder: Path, tell: Callable[[str], None]) -> SparkReport:
+    """All of it."""
+    before = _others()
+    with group(folder / "group") as here:
+        tell(f"sending {scale.rows:,} messages of 1 KiB")
+        fill(here, scale.rows)
+        stored = sum(one.stat().st_blocks * 512 for one in (here.slave_store / "commitlog").iterdir())
+        spark = spark_session(
+            "bench-spark", cores=CORES, conf={"spark.driver.memory": "3g", "spark.sql.parquet.compression.codec": "zstd"}
+        )
+        try:
+            spark.dataSource.register(TupleSource)
+            measured, missing = _ways(spark, here, scale, folder, tell)
+            sinks = _sinks(spark, here, scale, folder, tell)
+        finally:
+            spark.stop()
+        alone, beside = _sends(here, scale, folder, tell)
+        report = SparkReport(
+            bytes_stored=stored,
+            ways=measured + sinks,
+            alone=alone,
+            beside=beside,
+            archive_bytes=_size(folder / "archive-0"),
+            parquet_bytes=_size(folder / "parquet-0"),
+            rows_missing=missing,
+            other_cores=0.0,
+        )
+    return _with_others(report, max(before, _others()))
+
+
+def _with_others(report: SparkReport, cores: float) -> SparkReport:
+    return msgspec.structs.replace(report, other_cores=cores)
+
+
+def _others() -> float:
+    with OtherWork() as work:
+        time.sleep(IDLE_S)
+    return work.cores
+
+
+# -- reading and writing files -----------------------------------------------------------------------------------------
+
+
+def _ways(
+    spark: SparkSession, here: Group, scale: SparkScale, folder: Path, tell: Callable[[str], None]
+) -> tuple[list[Way], int]:
+    """Each way to read or write the rows; how many rows were missing somewhere."""
+    found: dict[str, list[float]] = {}
+    missing = 0
+
+    def timed(name: str, work: Callable[[], None]) -> None:
+        tell(name)
+        began = time.perf_counter()
+        work()
+        found.setdefault(name, []).append(time.perf_counter() - began)
+
+    drain(topic(spark, here, "file").limit(1000))  # the JVM, the workers and the page cache are warm from here on
+    for turn in range(scale.repetitions):
+        parquet, archived = folder / f"parquet-{turn}", folder / f"archive-{turn}"
+        timed(ways.ALL, lambda: drain(topic(spark, here, "file")))
+        timed(ways.PARQUET_WRITE, lambda path=parquet: topic(spark, here, "file").write.parquet(str(path)))
+        timed(ways.PARQUET_READ, lambda path=parquet: drain(spark.read.parquet(str(path))))
+        timed(ways.HEADERS, lambda: drain(topic(spark, here, "file", columns=",".join(HEADER_COLUMNS))))
+        timed(ways.TUPLES, lambda: drain(tuples(spark, here)))
+        timed(ways.ARCHIVE, lambda path=archived: archive(here, path))
+        timed(ways.HTTP, lambda: drain(topic(spark, here, "http")))
+        timed(ways.PULL, lambda: drain(topic(spark, here, "pull")))
+        tell("counting")
+        counts = [
+            topic(spark, here, "file").count(), topic(spark, here, "http", columns="offset").count(),
+            tuples(spark, here).count(), spark.read.parquet(str(parquet)).count(), archived_rows(archived),
+        ]  # fmt: skip
+        missing += sum(abs(scale.rows - count) for count in counts)
+        if turn:
+            shutil.rmtree(parquet)
+            shutil.rmtree(archived)
+    return [Way(name, scale.rows, seconds) for name, seconds in found.items()], missing
+
+
+def topic(spark: SparkSession, here: Group, transport: str, **options: str) -> DataFrame:
+    """The topic by one transport."""
+    return spark.read.format("rocketmq").options(**here.options(transport), **options).load()
+
+
+def tuples(spark: SparkSession, here: Group) -> DataFrame:
+    """The same by the reader of tuples."""
+    options = {"store": str(here.slave_store), "topic": TOPIC, "broker": here.broker}
+    return spark.read.format("rocketmq_tuples").options(**options).load()
+
+
+def drain(frame: DataFrame) -> None:
+    """Bring every row to the JVM, and nowhere else."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*.parquet"))
+
+
+# -- writing to a topic ------------------------------------------------------------------------------------------------
+
+
+def _sinks(
+    spark: SparkSession, here: Group, scale: SparkScale, folder: Path, tell: Callable[[str], None]
+) -> list[Way]:
+    """The sink, at least once and transactional, of rows that Spark holds in memory."""
+    rows = spark.read.parquet(str(folder / "parquet-0")).select("body", "tags", "keys").limit(scale.sink_rows)
+    rows = rows.repartition(CORES * 2).cache()
+    if rows.count() != scale.sink_rows:
+        raise BenchmarkFailed("the rows for the sink are not there")
+    measured = []
+    for name, more in ((ways.SINK, {}), (ways.SINK_TRANSACTIONAL, {"transactional": "true"})):
+        took = []
+        for _ in range(scale.repetitions):
+            tell(name)
+            began = time.perf_counter()
+            options = {"nameServers": here.name_server, "topic": SINK_TOPIC, **more}
+            rows.write.format("rocketmq").options(**options).mode("append").save()
+            took.append(time.perf_counter() - began)
+        measured.append(Way(name, scale.sink_rows, took))
+    return measured
+
+
+# -- sends beside a reader ---------------------------------------------------------------------------------------------
+
+
+def _sends(here: Group, scale: SparkScale, folder: Path, tell: Callable[[str], None]) -> tuple[Sends, Sends]:
+    """Sends to the master in turns: with Spark reading from the slave, and with it stopped."""
+    tell("sends beside a reader")
+    took: dict[bool, list[float]] = {False: [], True: []}
+    with reader(here, folder) as process:
+        latencies_ms(here, scale.sends)
+        for turn in range(scale.turns * 2):
+            is_beside = turn % 2 == 1
+            os.killpg(process.pid, signal.SIGCONT if is_beside else signal.SIGSTOP)
+            took[is_beside] += latencies_ms(here, scale.sends)
+            if process.poll() is not None:
+                raise BenchmarkFailed("the reader beside the sends has ended")
+    return _quantiles("none", took[False]), _quantiles("Spark, from the slave", took[True])
+
+
+def _quantiles(name: str, values: list[float]) -> Sends:
+    cuts = quantiles(values, n=100)
+    return Sends(reader=name, count=len(values), p50_ms=cuts[49], p99_ms=cuts[98])
+
+
+@contextmanager
+def reader(here: Group, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of its own group that reads the topic again and again from the slave's sidecar."""
+    sign = folder / "reading"
+    log = (folder / "reader.log").open("wb")
+    process = subprocess.Popen(
+        ["chrt", "--idle", "0", sys.executable, str(ROOT / "bench" / "spark_reader.py"), str(here.folder), str(sign)],
+        stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + READER_START_S
+        while not sign.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise BenchmarkFailed(f"the reader did not begin: {(folder / 'reader.log').read_text()[-2000:]}")
+            time.sleep(0.1)
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGCONT)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        log.close()

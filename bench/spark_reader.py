@@ -1,0 +1,26 @@
+"""Reads the benchmark's topic from the slave's sidecar, again and again, until it is killed.
+
+`python spark_reader.py GROUP_FOLDER SIGN`: the file SIGN is made when the first read has ended.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gantry_bench.spark_group import Group
+from gantry_bench.spark_run import drain, topic
+from gantry_pipelines.session import spark_session
+
+
+def main(folder: str, sign: str) -> None:
+    """Until it is killed."""
+    spark = spark_session("bench-spark-reader", cores=1, conf={"spark.driver.memory": "1g"})
+    here = Group(Path(folder))
+    while True:
+        drain(topic(spark, here, "http", readFrom="slave"))
+        Path(sign).touch()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
