@@ -32,7 +32,7 @@ def bodies_of(settings: ReadSettings, topic: str) -> list[bytes]:
         ranges = tuple(QueueRange(queue, one.begin, one.end) for queue, one in bounds.items() if one.end > one.begin)
         broker = ranges[0].queue.broker
         task = Task(broker, catalog.replicas(broker), settings.transport, ranges, ("body",))
-    return [body for batch in read_task(task, settings) for body in batch.column(0).to_pylist()]
+    return [row["body"] for batch in read_task(task, settings) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("signature", [SignatureKind.V1, SignatureKind.STRICT], ids=["v1", "strict"])
@@ -45,7 +45,7 @@ async def test_an_account_that_may_consume_may_read(tmp_path: Path, signature: S
     own.write_text("accessKey: admin-key\nsecretKey: admin-secret\n")
     conf = {"namesrvAddr": address, "aclCredentialsPath": str(own), "aclMode": signature.name}
     try:
-        async with guarded_broker(tmp_path, **conf) as broker:
+        async with guarded_broker(tmp_path, clock=None, **conf) as broker:
             async with signed_dialogue(broker, ADMIN, SignatureKind.STRICT) as admin:
                 await admin.send_ok(b"guarded")
             await wait_until(lambda: address in broker.registration.registered)
