@@ -192,7 +192,7 @@ def test_tasks_on_spark_find_what_a_loop_finds(spark: SparkSession, stores: Stor
 
     from gantry_pipelines.audit.frames import ROWS_DDL
     from gantry_pipelines.audit.opening import open_copy
-    from gantry_pipelines.audit.spark_tasks import chunks_frame, looked, on_spark
+    from gantry_pipelines.audit.spark_tasks import looked, on_spark, tasks_frame
 
     spoilt = copied(stores[1], tmp_path / "spoilt")
     plant("swap-chunks", Log.of(stores[0]), [spoilt], SEED)
@@ -203,5 +203,5 @@ def test_tasks_on_spark_find_what_a_loop_finds(spark: SparkSession, stores: Stor
 
     expected = spark.createDataFrame(rows_batch(run_here(tasks)).to_pandas(), ROWS_DDL)
 
-    assertDataFrameEqual(looked(chunks_frame(spark, tasks)), expected)
+    assertDataFrameEqual(looked(tasks_frame(spark, tasks)), expected)
     assert audit(settings, on_spark(spark)).findings == found((stores[0], spoilt))
