@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 from run_audit_faults import Plan, found, plans, run_plan
-from spark_kit.broker_pair import copied, directories, running_pair, send_all, sidecars, write_pair
+from spark_kit.broker_pair import (
+    copied,
+    delete_topic,
+    directories,
+    running_pair,
+    send_all,
+    sidecars,
+    topic_of_two_lives,
+    write_pair,
+)
 from spark_kit.processes import Group
 from spark_kit.store_faults import LOG_FAULTS, UNIT_FAULTS, Log, plant, wrongs
 
@@ -163,11 +172,14 @@ def test_a_running_group_is_audited_by_its_sidecars(brokers: Group, tmp_path: Pa
 
 @pytest.mark.slow
 def test_faults_of_running_brokers_are_found_by_sidecars(tmp_path: Path) -> None:
-    """A byte that changes below a running slave, a hole in its log and one in its queue are found over HTTP."""
+    """A byte that changes below a running slave, a hole in its log and one in its queue are found over HTTP; topics
+    that were deleted, or made again, are no fault."""
     import asyncio
 
     with running_pair(tmp_path / "group") as group:
         asyncio.run(send_all(group.name_server, SEED, 1_500))
+        asyncio.run(topic_of_two_lives(group.name_server, 20))
+        asyncio.run(delete_topic(group.name_server, "audit_trail"))
         group.until(group.is_well)
         settings = AuditSettings(sidecars(group), chunk_bytes=1 << 17)
         clean = audit(settings)
@@ -179,6 +191,7 @@ def test_faults_of_running_brokers_are_found_by_sidecars(tmp_path: Path) -> None
         wrong = wrongs(spoilt.findings, log, before, {1: slave})
 
     assert clean.findings == []
+    assert any("audit_trail does not exist" in note for note in clean.brokers[0].notes)
     assert wrong == [], texts
 
 
