@@ -1,8 +1,9 @@
 """`make bench-spark`: how fast Spark reads, archives and writes topics, and what the broker's sends feel of it.
 
-One run on `local[2]`: a group of a master and a slave takes messages of 1 KiB; then one Spark session reads them in every
-way, in turns, beside Spark's own Parquet and a reader that yields tuples. Goals are ratios within the run, printed as met or
-not met; the exit code is 1 when rows were missing, or when a goal was missed and `--assert-goals` was given.
+One run on `local[2]`: a group of a master and a slave takes messages of 1 KiB; then one Spark session reads them in
+every way, in turns, beside Spark's own Parquet and a reader that yields tuples. Goals are ratios within the run,
+printed as met or not met; the exit code is 1 when rows were missing, or when a goal was missed and `--assert-goals` was
+given.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gantry_bench.spark_group import Group
 from gantry_bench.spark_run import drain, topic
+
 from gantry_pipelines.session import spark_session
 
 

@@ -1,4 +1,4 @@
-"""The archive job, as `gantry pipeline archive` runs it, inside the benchmark's session, and a plain look at its result."""
+"""The archive job, as `gantry pipeline archive` runs it, in the benchmark's session, and a plain look at its result."""
 
 from __future__ import annotations
 

@@ -116,9 +116,10 @@ def spark_figures(report: SparkReport, scale: SparkScale) -> Figures:
         headings=["way", "rows", "seconds", "rows/s", "MB/s stored", "of tuples"],
         rows=[_row(way, report.bytes_stored / scale.rows, tuples) for way in report.ways],
         notes=[
-            f"{scale.rows:,} messages, {report.bytes_stored / 1e9:.2f} GB in the log; medians of {scale.repetitions} in turns.",
-            f"Parquet of the archive {report.archive_bytes / 1e6:,.0f} MB, of Spark's writer {report.parquet_bytes / 1e6:,.0f} MB"
-            " (zstd, both).",
+            f"{scale.rows:,} messages, {report.bytes_stored / 1e9:.2f} GB in the log; medians of"
+            f" {scale.repetitions} in turns.",
+            f"Parquet of the archive {report.archive_bytes / 1e6:,.0f} MB, of Spark's writer"
+            f" {report.parquet_bytes / 1e6:,.0f} MB (zstd, both).",
             f"Sends alone: p50 {report.alone.p50_ms:.3f}, p99 {report.alone.p99_ms:.3f} ms; beside the reader: p50"
             f" {report.beside.p50_ms:.3f}, p99 {report.beside.p99_ms:.3f} ms; {report.alone.count:,} each, in turns.",
             f"Other programs used {report.other_cores:.1f} cores before and after.",

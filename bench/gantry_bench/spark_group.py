@@ -35,7 +35,11 @@ spec:
     - {{name: {TOPIC}, queues: {QUEUES}}}
     - {{name: {SINK_TOPIC}, queues: {QUEUES}}}
     - {{name: {SENDS_TOPIC}, queues: 1}}
-  broker: {{diskMaxUsedSpaceRatio: "95", diskSpaceCleanForciblyRatio: "99", diskSpaceWarningLevelRatio: "99", mappedFileSizeCommitLog: "268435456"}}
+  broker:
+    diskMaxUsedSpaceRatio: "95"
+    diskSpaceCleanForciblyRatio: "99"
+    diskSpaceWarningLevelRatio: "99"
+    mappedFileSizeCommitLog: "268435456"
 """
 
 

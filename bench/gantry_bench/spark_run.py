@@ -1,7 +1,7 @@
-"""Runs what `make bench-spark` measures: fills a group, reads it in every way in turns, writes, and times sends beside it.
+"""Runs what `make bench-spark` measures: fills a group, reads it in every way in turns, writes, and times sends.
 
-Reading goes by the slave's files unless a way says otherwise, as Parquet is read from files; the reader beside the sends goes
-by the slave's sidecar, as from another machine. That one stands for another machine on the same two cores, so it runs with
+Reading goes by the slave's files unless a way says otherwise, as Parquet is read from files; the reader beside the
+sends goes by the slave's sidecar, as from another machine. It stands for one on the same two cores, so it runs with
 SCHED_IDLE, and is stopped while sends are measured alone.
 """
 
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Final
@@ -46,7 +47,9 @@ def measure(scale: SparkScale, cores: Cores, folder: Path, tell: Callable[[str],
         fill(here, scale.rows)
         stored = sum(one.stat().st_blocks * 512 for one in (here.slave_store / "commitlog").iterdir())
         spark = spark_session(
-            "bench-spark", cores=CORES, conf={"spark.driver.memory": "3g", "spark.sql.parquet.compression.codec": "zstd"}
+            "bench-spark",
+            cores=CORES,
+            conf={"spark.driver.memory": "3g", "spark.sql.parquet.compression.codec": "zstd"},
         )
         try:
             spark.dataSource.register(TupleSource)
@@ -88,7 +91,7 @@ def _ways(
     found: dict[str, list[float]] = {}
     missing = 0
 
-    def timed(name: str, work: Callable[[], None]) -> None:
+    def timed(name: str, work: Callable[[], object]) -> None:
         tell(name)
         began = time.perf_counter()
         work()
@@ -98,11 +101,11 @@ def _ways(
     for turn in range(scale.repetitions):
         parquet, archived = folder / f"parquet-{turn}", folder / f"archive-{turn}"
         timed(ways.ALL, lambda: drain(topic(spark, here, "file")))
-        timed(ways.PARQUET_WRITE, lambda path=parquet: topic(spark, here, "file").write.parquet(str(path)))
-        timed(ways.PARQUET_READ, lambda path=parquet: drain(spark.read.parquet(str(path))))
+        timed(ways.PARQUET_WRITE, partial(write_parquet, spark, here, parquet))
+        timed(ways.PARQUET_READ, partial(read_parquet, spark, parquet))
         timed(ways.HEADERS, lambda: drain(topic(spark, here, "file", columns=",".join(HEADER_COLUMNS))))
         timed(ways.TUPLES, lambda: drain(tuples(spark, here)))
-        timed(ways.ARCHIVE, lambda path=archived: archive(here, path))
+        timed(ways.ARCHIVE, partial(archive, here, archived))
         timed(ways.HTTP, lambda: drain(topic(spark, here, "http")))
         timed(ways.PULL, lambda: drain(topic(spark, here, "pull")))
         tell("counting")
@@ -133,6 +136,16 @@ def drain(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
+def write_parquet(spark: SparkSession, here: Group, path: Path) -> None:
+    """Spark's own writer, all columns."""
+    topic(spark, here, "file").write.parquet(str(path))
+
+
+def read_parquet(spark: SparkSession, path: Path) -> None:
+    """Spark's own reader, all columns."""
+    drain(spark.read.parquet(str(path)))
+
+
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.parquet"))
 
@@ -140,9 +153,7 @@ def _size(folder: Path) -> int:
 # -- writing to a topic ------------------------------------------------------------------------------------------------
 
 
-def _sinks(
-    spark: SparkSession, here: Group, scale: SparkScale, folder: Path, tell: Callable[[str], None]
-) -> list[Way]:
+def _sinks(spark: SparkSession, here: Group, scale: SparkScale, folder: Path, tell: Callable[[str], None]) -> list[Way]:
     """The sink, at least once and transactional, of rows that Spark holds in memory."""
     rows = spark.read.parquet(str(folder / "parquet-0")).select("body", "tags", "keys").limit(scale.sink_rows)
     rows = rows.repartition(CORES * 2).cache()

@@ -469,6 +469,23 @@ async def test_a_broker_that_hangs_holds_nobody_up_and_is_not_told_twice() -> No
     assert "no address" in told[-1][1]
 
 
+async def test_the_same_order_again_is_no_reason_to_hurry() -> None:
+    """Whoever is told to go takes its time: deciding the same again must not make the group come round at once."""
+    bench, sidecars, hurried = Bench(), Orders(), []
+    bench.pod("g-0-slave-0")
+    hands = Hands(
+        bench.objects, bench.api, sidecars, leases(bench),
+        told=lambda action, refusal: None, wake=lambda: hurried.append(True), empty_end=lambda shard: None,
+    )  # fmt: skip
+    for epoch in (1000, 1000, 1000, 1001):
+        hands.do([act.Follow(shard=0, member=2, epoch=epoch, master="m:1")], group(), "token")
+        await hands.settle()
+        await asyncio.sleep(0)
+
+    assert sidecars.given == [2, 2, 2, 2]
+    assert len(hurried) == 2
+
+
 async def test_what_is_under_way_ends_with_the_group() -> None:
     """Nothing is left behind when the group's task is closed."""
     bench, sidecars = Bench(), Orders()

@@ -14,7 +14,7 @@ from operator_world.fake_kubernetes import FakeKubernetes
 from gantry_operator.api import CLAIMS, LEASES, PODS, STATEFUL_SETS, Object, Place
 from gantry_operator.cache import Cache
 from gantry_operator.errors import SidecarSilent
-from gantry_operator.objects.names import GROUP_LABEL, SHARD_LABEL, shard_name
+from gantry_operator.objects.names import GROUP_LABEL, SHARD_LABEL, TEMPLATE_ANNOTATION, master_set, shard_name
 from gantry_operator.observing import pods
 from gantry_operator.observing.look import Looker, holds_nothing
 from gantry_operator.observing.machines import Machine, machine_of
@@ -316,6 +316,26 @@ async def test_a_report_counts_for_whom_it_says_it_is(said: dict[str, Any], is_b
     member = observed.shards[0].members[0]
     assert (member.report is not None) is is_believed
     assert member.report is None or (member.report.boot_id, member.report.wrote) == ("u1", 5)
+
+
+@pytest.mark.parametrize(
+    ("is_there", "is_current"), [(False, True), (True, False)], ids=["made anew", "of another template"]
+)
+async def test_a_pod_is_outdated_only_by_what_its_statefulset_says(is_there: bool, is_current: bool) -> None:
+    """While StatefulSets are made anew nobody says what their pods should be, and none is restarted for it."""
+    pod = pod_with("running", podIP="h1")
+    pod["metadata"] = pod["metadata"] | {"annotations": {TEMPLATE_ANNOTATION: "what it runs with"}}
+    looker = looker_with(Voices(h1=said_by(1)), pod)
+    if is_there:
+        made: Object = {"apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicas": 1}}
+        made["metadata"] = {"name": master_set(GROUP, 0), "namespace": NAMESPACE, "uid": "s", "resourceVersion": "2"}
+        made["metadata"] |= {"labels": {GROUP_LABEL: GROUP, SHARD_LABEL: "0"}}
+        made["spec"]["template"] = {"metadata": {"annotations": {TEMPLATE_ANNOTATION: "what is wanted"}}}
+        looker._cache.put(made)
+
+    observed = await looker.look(group_of(GROUP_DOCUMENT), Wanted(), "token")
+
+    assert (observed.shards[0].members[0].template == observed.template) is is_current
 
 
 async def test_everybody_is_asked_at_the_same_time() -> None:

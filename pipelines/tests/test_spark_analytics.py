@@ -179,7 +179,7 @@ def test_a_run_writes_closed_windows_and_the_next_one_goes_on_behind_them(
     tables = Tables(tmp_path)
     reset = tables.progress()
     with tables:  # as if the first run's progress had been lost: the same windows are written again
-        tables.write("forget", {}, {"writtenTo": 0})
+        tables.write("forget", {}, {})
     replayed = job.run(job.parse(config), Reporter("analytics"))
 
     assert (first.exit_code, first.rows) == (0, 300)

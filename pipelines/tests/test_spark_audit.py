@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 from run_audit_faults import Plan, found, plans, run_plan
-from spark_kit.broker_pair import copied, directories, running_pair, send_all, sidecars, write_pair
+from spark_kit.broker_pair import (
+    copied,
+    delete_topic,
+    directories,
+    running_pair,
+    send_all,
+    sidecars,
+    topic_of_two_lives,
+    write_pair,
+)
 from spark_kit.processes import Group
 from spark_kit.store_faults import LOG_FAULTS, UNIT_FAULTS, Log, plant, wrongs
 
@@ -163,11 +172,14 @@ def test_a_running_group_is_audited_by_its_sidecars(brokers: Group, tmp_path: Pa
 
 @pytest.mark.slow
 def test_faults_of_running_brokers_are_found_by_sidecars(tmp_path: Path) -> None:
-    """A byte that changes below a running slave, a hole in its log and one in its queue are found over HTTP."""
+    """A byte that changes below a running slave, a hole in its log and one in its queue are found over HTTP; topics
+    that were deleted, or made again, are no fault."""
     import asyncio
 
     with running_pair(tmp_path / "group") as group:
         asyncio.run(send_all(group.name_server, SEED, 1_500))
+        asyncio.run(topic_of_two_lives(group.name_server, 20))
+        asyncio.run(delete_topic(group.name_server, "audit_trail"))
         group.until(group.is_well)
         settings = AuditSettings(sidecars(group), chunk_bytes=1 << 17)
         clean = audit(settings)
@@ -179,6 +191,7 @@ def test_faults_of_running_brokers_are_found_by_sidecars(tmp_path: Path) -> None
         wrong = wrongs(spoilt.findings, log, before, {1: slave})
 
     assert clean.findings == []
+    assert any("audit_trail does not exist" in note for note in clean.brokers[0].notes)
     assert wrong == [], texts
 
 
@@ -192,7 +205,7 @@ def test_tasks_on_spark_find_what_a_loop_finds(spark: SparkSession, stores: Stor
 
     from gantry_pipelines.audit.frames import ROWS_DDL
     from gantry_pipelines.audit.opening import open_copy
-    from gantry_pipelines.audit.spark_tasks import chunks_frame, looked, on_spark
+    from gantry_pipelines.audit.spark_tasks import looked, on_spark, tasks_frame
 
     spoilt = copied(stores[1], tmp_path / "spoilt")
     plant("swap-chunks", Log.of(stores[0]), [spoilt], SEED)
@@ -203,5 +216,5 @@ def test_tasks_on_spark_find_what_a_loop_finds(spark: SparkSession, stores: Stor
 
     expected = spark.createDataFrame(rows_batch(run_here(tasks)).to_pandas(), ROWS_DDL)
 
-    assertDataFrameEqual(looked(chunks_frame(spark, tasks)), expected)
+    assertDataFrameEqual(looked(tasks_frame(spark, tasks)), expected)
     assert audit(settings, on_spark(spark)).findings == found((stores[0], spoilt))

@@ -37,8 +37,8 @@ def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
     """Run a job on Spark: archive, audit, analytics, restore, verify, compact, migrate-check.
 
     Its configuration is the TopicArchive, LogAudit or TopicAnalytics that Kubernetes takes (docs/pipelines.md), and it
-    runs without a cluster. Name servers come from it, else from GANTRY_NAMESRV, else from a `gantry up` in this directory.
-    Ctrl-C ends a job in order; what it has begun is finished when it runs again. ARGUMENTS are its own.
+    runs without a cluster. Name servers come from it, else from GANTRY_NAMESRV, else from a `gantry up` in this
+    directory. Ctrl-C ends a job in order; what it has begun is finished when it runs again. ARGUMENTS are its own.
     """
     for package in ("gantry_pipelines", "pyspark"):
         if importlib.util.find_spec(package) is None:

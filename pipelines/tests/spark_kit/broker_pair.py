@@ -1,7 +1,7 @@
 """A real master and a real slave with their sidecars, and stores that they have written: `gantry up`, small files.
 
 The messages are of every kind that ends up in a log: with keys and without, with tags, delayed, in several topics and
-queues, from a few bytes to some thousands. A seed says which.
+queues, from a few bytes to some thousands, and of a topic that was deleted and made again. A seed says which.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Final
 
 from local_group_kit import FREE_PORTS, Group
 
-from gantry_client import Message, Producer
+from gantry_client import Admin, Message, Producer
 from pyspark_rocketmq.model import Replica
 
 TOPICS: Final = ("orders", "payments", "audit_trail")
+TWICE: Final = "lived_twice"
 BROKER_SETTINGS: Final = (
     '{diskMaxUsedSpaceRatio: "95", diskSpaceCleanForciblyRatio: "99", diskSpaceWarningLevelRatio: "99",'
     ' waitTimeMillsInSendQueue: "60000", maxHashSlotNum: "1000", maxIndexNum: "4000",'
@@ -34,7 +35,8 @@ def messages(seed: int, count: int) -> Iterator[Message]:
         topic = rng.choices(TOPICS, (6, 3, 1))[0]
         body = rng.randbytes(rng.choice((8, 100, 700, 3_000)))
         tags = rng.choice((None, "paid", "sent", "Ä-lost"))
-        yield Message(topic, body, tags=tags, keys=(f"key-{rng.randrange(50)}", f"n{number}"))
+        level = 1 if rng.random() < 0.02 else 0
+        yield Message(topic, body, tags=tags, keys=(f"key-{rng.randrange(50)}", f"n{number}"), delay_level=level)
 
 
 async def send_all(name_servers: str, seed: int, count: int) -> None:
@@ -47,6 +49,23 @@ async def send_all(name_servers: str, seed: int, count: int) -> None:
                 await asyncio.gather(*(producer.send(one) for one in waiting))
                 waiting = []
         await asyncio.gather(*(producer.send(one) for one in waiting))
+
+
+async def topic_of_two_lives(name_servers: str, count: int) -> None:
+    """A topic that is deleted and made again: numbers begin at 0 once more, and older records have no units."""
+    async with Admin(name_servers) as admin, Producer(name_servers) as producer:
+        for life in (1, 2):
+            await admin.topics.create(TWICE, queues=2)
+            for number in range(count * life):
+                await producer.send(Message(TWICE, b"life %d, number %d" % (life, number), tags="once"))
+            if life == 1:
+                await admin.topics.delete(TWICE)
+
+
+async def delete_topic(name_servers: str, topic: str) -> None:
+    """Its messages stay in the log until they expire."""
+    async with Admin(name_servers) as admin:
+        await admin.topics.delete(topic)
 
 
 @contextmanager
@@ -65,6 +84,7 @@ def write_pair(folder: Path, *, seed: int, count: int) -> tuple[Path, Path]:
     """Stores of a master and a slave that were written together and stopped in order."""
     with running_pair(folder) as group:
         asyncio.run(send_all(group.name_server, seed, count))
+        asyncio.run(topic_of_two_lives(group.name_server, 20))
         group.until(group.is_well)
     stores = tuple(group.state.store(0, number) for number in (1, 2))
     return stores[0], stores[1]

@@ -57,6 +57,8 @@ class Hands:
         self._refusals: Final[dict[Errand, str]] = {}
         """What each was refused last, so that the same is logged once."""
 
+        self._newest: Final[dict[Errand, act.Action]] = {}
+
     def __repr__(self) -> str:
         return f"<Hands {'/'.join(self._objects.key)} errands={sorted(self._errands)}>"
 
@@ -97,7 +99,7 @@ class Hands:
             self._wake()  # what was refused is tried again when the time comes, and not at once
 
     async def _one(self, errand: Errand, action: act.Action, group: BrokerGroup, token: str) -> bool:
-        """Whether it is done."""
+        """Whether it is done, and was not the last time."""
         refusal, is_leaving = "", False
         try:
             await self._doing(action, group, token)
@@ -111,7 +113,8 @@ class Hands:
         facts = {"group": "/".join(self._objects.key), "action": line_of(action), "refusal": refusal}
         log.log(level, "not done" if refusal else "done", extra=facts)
         self._told(action, refusal)
-        return not refusal
+        is_again, self._newest[errand] = self._newest.get(errand) == action, action
+        return not refusal and not is_again  # a pod that was told to go takes its time, and is told again meanwhile
 
     async def _doing(self, action: act.Action, group: BrokerGroup, token: str) -> None:
         match action:

@@ -187,7 +187,7 @@ class Looker:
             boot_id=boot_id,
             started_by_ms=known.started_by_ms,
             disk_id=disk_id,
-            template=CURRENT if pod is None or template == sets.template else template,
+            template=CURRENT if pod is None or sets.template in ("", template) else template,
             acks_needed=group.spec.replication.acks_needed if acks is None else acks,
             disk=disk,
             disk_lost_since_ms=known.disk_lost_since_ms,

@@ -29,7 +29,8 @@ from gantry_pipelines.config_reading import ConfigError
 from gantry_pipelines.connecting import read_settings, reader_options, selected
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import JobError
-from gantry_pipelines.job import EXIT_ABSENT, EXIT_INTERRUPTED, Job, Outcome
+from gantry_pipelines.job import EXIT_ABSENT, EXIT_INTERRUPTED, EXIT_UNKNOWN, Job, Outcome
+from pyspark_rocketmq.ages import stored_ms
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.settings import ReadSettings
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from gantry_pipelines.reporting import Reporter
 
 NEWEST = "writtenTo"
+PAUSE_SECONDS = 1.0
 
 
 @final
@@ -182,12 +184,21 @@ class _Run:
         ).load()  # fmt: skip
 
     def _oldest_ms(self, catalog: Catalog, now_ms: int) -> int:
-        """When the oldest message was stored that is still there."""
-        from pyspark_rocketmq.ages import stored_ms
-
+        """When the oldest message was stored that is still there. Nothing is skipped because a broker is silent now."""
         bounds = catalog.bounds(catalog.queues(self._topics))
         first = {queue: one.begin for queue, one in bounds.items() if one.begin < one.end}
-        return min(stored_ms(first, catalog, self._order.reading).values(), default=now_ms)
+        deadline = time.monotonic() + self._order.reading.patience_ms / 1000
+        while True:
+            known = stored_ms(first, catalog, self._order.reading)
+            if known.keys() == first.keys():
+                return min(known.values(), default=now_ms)
+            if time.monotonic() >= deadline or self._reporter.stop.wait(PAUSE_SECONDS):
+                silent = ", ".join(sorted(str(queue) for queue in first.keys() - known.keys())[:5])
+                raise JobError(
+                    f"nobody says when the oldest messages of {silent} were stored", remedy="look at their brokers",
+                    reason="NoReplica", exit_code=EXIT_UNKNOWN,
+                )  # fmt: skip
+            self._reporter.alive()
 
 
 def _start_ms(start: str, now_ms: int) -> int:

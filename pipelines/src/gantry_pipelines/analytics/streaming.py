@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gantry_pipelines.reporting import Reporter
 
 LOOK_SECONDS: Final = 1
+BEGUN_SECONDS: Final = 0.2
 Made = Mapping[str, Callable[[DataFrame], DataFrame]]
 
 
@@ -63,6 +64,7 @@ def run_stream(
         else:
             stream = stream.trigger(processingTime=f"{int(config.trigger)} milliseconds")
         running.append(stream.start())
+        _wait_begun(running[-1], reporter)
     reporter.stop.on_stop(lambda: _stop(running))
     while any(query.isActive for query in running):
         for query in running:
@@ -80,6 +82,13 @@ def _raise_failed(query: StreamingQuery, running: list[StreamingQuery]) -> None:
         return
     _stop(running)
     raise JobError(f"the query {query.name} ended: {str(problem).splitlines()[0][:500]}", reason="QueryFailed")
+
+
+def _wait_begun(query: StreamingQuery, reporter: Reporter) -> None:
+    """Each query starts a Python of its own for its source, which has ten seconds to answer: one at a time."""
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        if reporter.stop.wait(BEGUN_SECONDS):
+            return
 
 
 def _stop(running: list[StreamingQuery]) -> None:

@@ -58,8 +58,23 @@ class Conclusion:
             seen = sorted({*self._runs, *copy.queues()})
             for key in seen:
                 more += self._strays(number, copy, key)
+        self._findings[:] = [one for one in self._findings if not self._is_of_an_older_life(one)]
         all_of_them = [name for one in self._findings for name in self._renamed(one)]
         return sorted(dict.fromkeys([*all_of_them, *more]), key=_place)
+
+    def _is_of_an_older_life(self, one: Finding) -> bool:
+        """A record whose topic was deleted since has no unit, and is not missed; nor if the topic was made again."""
+        if one.kind is not Kind.UNIT_MISSING:
+            return False
+        runs = self._runs.get((one.topic, one.queue), [])
+        if any(run.physical > one.physical and run.begin < one.offset + one.count for run in runs if run.begin == 0):
+            return True
+        if self._copies[one.replica].knows_topic(one.topic) is not False:
+            return False
+        note = f"{self._broker}:{one.replica}: the topic {one.topic} does not exist any more; its records have no units"
+        if note not in self.notes:
+            self.notes.append(note)
+        return True
 
     # -- numbers -------------------------------------------------------------------------------------------------------
 
@@ -120,7 +135,7 @@ class Conclusion:
         begin = runs[0].begin if runs else end
         # Of a topic that was made again only its newest life has units.
         for earlier, later in pairwise(runs):
-            begin = later.begin if later.begin < earlier.end else begin
+            begin = 0 if later.begin == 0 < earlier.end else begin
         last = runs[-1].end if runs else begin
         holes = [(a.end, b.begin) for a, b in pairwise(runs) if a.end < b.begin and a.end >= begin]
         for low, high in ((first, min(begin, end)), *holes, (max(last, first), end)):

@@ -72,6 +72,10 @@ class LogCopy(Protocol):
         """Topics and numbers of the queues that have files here, as far as the copy can say."""
         ...
 
+    def knows_topic(self, topic: str) -> bool | None:
+        """Whether this topic exists; None where the copy cannot say."""
+        ...
+
     def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
         """The numbers `[first, end)` that there may be units for; (0, 0) without such a queue."""
         ...

@@ -215,6 +215,10 @@ class DirectoryCopy:
                 found += [(topic, int(name)) for name in sorted(os.listdir(root / topic)) if name.isdigit()]
         return found
 
+    def knows_topic(self, topic: str) -> bool | None:
+        """What was deleted stands in the recovery point; the table of topics may be older than the log."""
+        return None
+
     def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
         """By the last unit that is not empty, wherever there are holes before it."""
         segments = self._queue(topic, queue)

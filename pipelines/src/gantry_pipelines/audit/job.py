@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import pyarrow.parquet as pq
 
+from gantry_pipelines.audit.archive_check import audit_archive
 from gantry_pipelines.audit.errors import AuditError, Interrupted
 from gantry_pipelines.audit.frames import findings_table
 from gantry_pipelines.audit.model import Check
@@ -25,11 +27,13 @@ from gantry_pipelines.audit.result import AuditResult
 from gantry_pipelines.audit.running import RunTasks, audit
 from gantry_pipelines.audit.settings import AuditSettings, SidecarAccess
 from gantry_pipelines.config import AuditCheck, AuditConfig
+from gantry_pipelines.config_reading import ConfigError
 from gantry_pipelines.connecting import read_settings, token_for
 from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.errors import JobError
 from gantry_pipelines.job import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Job, Outcome
 from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.errors import RocketMQSourceError
 from pyspark_rocketmq.model import ReadFrom, Replica, TransportKind
 from pyspark_rocketmq.settings import ReadSettings
 
@@ -72,7 +76,9 @@ class AuditJob(Job[AuditConfig, AuditOrder]):
         self._run_tasks = run_tasks if run_tasks is not None else _spark_tasks
 
     def parse(self, config: AuditConfig) -> AuditOrder:
-        """Reads the files of tokens and credentials, and asks nobody."""
+        """Reads the files of tokens and credentials, and asks nobody. Raises ``ConfigError``."""
+        if AuditCheck.ARCHIVE in config.checks and not config.here.archive:
+            raise ConfigError(["here.archive: the check `archive` needs the folder of the archive"])
         reading = replace(
             read_settings(config), transport=TransportKind.AUTO, read_from=ReadFrom.SLAVE_FIRST,
             replica_lag_bytes_max=1 << 62,
@@ -92,12 +98,24 @@ class AuditJob(Job[AuditConfig, AuditOrder]):
             audit_settings = AuditSettings(
                 replicas, settings.checks, chunk_bytes=settings.chunk_bytes, access=access_of(settings)
             )
-            result = audit(audit_settings, self._run_tasks(settings, reporter))
+            run_tasks = self._run_tasks(settings, reporter)
+            result = audit(audit_settings, run_tasks) if checks_of_logs(settings) else AuditResult(time.time(), 0.0, ())
+            if Check.ARCHIVE in settings.checks:
+                reporter.say("comparing the archive", archive=settings.archive)
+                archive = audit_archive(settings.archive, settings.reading, run_tasks)
+                result = replace(result, archive=archive, ended_s=time.time())
+        except RocketMQSourceError as error:
+            raise JobError(str(error), reason="NotDone", exit_code=EXIT_UNKNOWN) from error
         except Interrupted as error:
             return Outcome(EXIT_INTERRUPTED, "Interrupted", str(error))
         except AuditError as error:
             raise JobError(str(error), reason="NotDone", exit_code=EXIT_UNKNOWN) from error
         return outcome_of(result, settings, reporter)
+
+
+def checks_of_logs(order: AuditOrder) -> bool:
+    """Whether copies are looked at at all."""
+    return bool(order.checks & {Check.COPIES, Check.INDEX})
 
 
 def found_replicas(reading: ReadSettings) -> tuple[Replica, ...]:

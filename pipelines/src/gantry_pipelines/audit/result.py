@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, final
 
-from gantry_pipelines.audit.model import UNKNOWN, Finding, Span
+from gantry_pipelines.audit.model import UNKNOWN, Check, Finding, Span
 
 SHOWN_MAX: Final = 30
 EXIT_CLEAN: Final = 0
@@ -34,17 +34,30 @@ class BrokerResult:
 
 @final
 @dataclass(frozen=True, slots=True)
+class ArchiveResult:
+    """Of an archive beside the log."""
+
+    files: int
+    rows: int
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class AuditResult:
     """Of all brokers."""
 
     began_s: float
     ended_s: float
     brokers: tuple[BrokerResult, ...]
+    archive: ArchiveResult | None = None
 
     @property
     def findings(self) -> list[Finding]:
-        """Of all brokers."""
-        return [one for broker in self.brokers for one in broker.findings]
+        """Of all brokers, and of the archive."""
+        found = [one for broker in self.brokers for one in broker.findings]
+        return found + list(self.archive.findings if self.archive is not None else ())
 
     @property
     def exit_code(self) -> int:
@@ -75,6 +88,10 @@ class AuditResult:
                 }
                 for one in self.brokers
             ],
+            "archive": None if self.archive is None else {
+                "files": self.archive.files, "rows": self.archive.rows, "findings": len(self.archive.findings),
+                "notes": list(self.archive.notes[:10]),
+            },
         }  # fmt: skip
 
     def _lines(self) -> Iterator[str]:
@@ -93,6 +110,10 @@ class AuditResult:
                 yield f"    {place(finding)}"
             if len(one.findings) > SHOWN_MAX:
                 yield f"    and {len(one.findings) - SHOWN_MAX} more; all are in the table"
+        if self.archive is not None:
+            yield f"archive: {self.archive.files} files, {self.archive.rows} rows compared with the log"
+            yield from (f"  note: {note}" for note in self.archive.notes)
+            yield from (f"    {place(finding)}" for finding in self.archive.findings[:SHOWN_MAX])
         total = len(self.findings)
         seconds = self.ended_s - self.began_s
         verdict = "clean: no fault was found" if not total else f"{total} finding{'s' if total > 1 else ''}"
@@ -102,6 +123,9 @@ class AuditResult:
 def place(one: Finding) -> str:
     """One finding in a line."""
     message = f"{one.topic}/{one.queue}" if one.topic else "an unknown queue"
+    if one.check is Check.ARCHIVE:
+        number = f" numbers {one.offset} to {one.offset + one.count - 1}" if one.offset != UNKNOWN else ""
+        return f"{one.kind.value}: {message if one.topic else 'the archive'}{number}: {one.detail}"
     number = f" number {one.offset}" if one.offset != UNKNOWN else ""
     number += f" and {one.count - 1} more" if one.count > 1 else ""
     at = f" at {one.physical}" if one.physical != UNKNOWN else ""

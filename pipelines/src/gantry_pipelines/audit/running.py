@@ -6,10 +6,10 @@ open copies -> ask what they have -> plan -> [ tasks, anywhere ] -> conclude, he
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from gantry_pipelines.audit.chunk import ChunkAudit
 from gantry_pipelines.audit.concluding import Conclusion
@@ -36,8 +36,30 @@ class AuditTask:
     states: tuple[tuple[int, CopyState], ...]
     settings: AuditSettings
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the log."""
+        return self.chunk.span.length
 
-RunTasks = Callable[[list[AuditTask]], Iterable[Row]]
+    def rows(self) -> Iterator[Row]:
+        """Look at the chunk."""
+        return run_task(self)
+
+
+class AnyTask(Protocol):
+    """What can be run anywhere: of chunks, or of an archive's files."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much there is to do."""
+        ...
+
+    def rows(self) -> Iterator[Row]:
+        """Do it."""
+        ...
+
+
+RunTasks = Callable[[Sequence[AnyTask]], Iterable[Row]]
 """Does each task, in any order; the rows of all."""
 
 
@@ -64,10 +86,10 @@ def run_task(task: AuditTask) -> Iterator[Row]:
             yield Looked(task.chunk.broker, Span(0, 0), 0, 0, 0, 0, f"{text} and {task.chunk.span.end} are not listed")
 
 
-def run_here(tasks: list[AuditTask]) -> Iterator[Row]:
+def run_here(tasks: Sequence[AnyTask]) -> Iterator[Row]:
     """One task after the other, in this process."""
     for task in tasks:
-        yield from run_task(task)
+        yield from task.rows()
 
 
 def audit(settings: AuditSettings, run_tasks: RunTasks = run_here) -> AuditResult:

@@ -19,9 +19,11 @@ from gantry_pipelines.audit.copies import UNIT_BYTES, Algorithm, Bytes, CopyStat
 from gantry_pipelines.audit.errors import CopyUnreachable, Expired
 from gantry_pipelines.audit.model import Span
 from gantry_pipelines.audit.settings import SidecarAccess
+from gantry_wire.names import SYSTEM_TOPICS, is_retry_or_dead_letter
 
 PIECE_BYTES_MIN: Final = 64 << 10
 UNITS_MAX: Final = 1 << 16
+TOPICS_MAX: Final = 1_000
 TIMEOUT_S: Final = 60.0
 PAUSE_S: Final = 0.5
 _BUSY: Final = frozenset({429, 502, 504})
@@ -50,6 +52,7 @@ class SidecarCopy:
             headers=headers, verify=verify, timeout=TIMEOUT_S, transport=transport, trust_env=False
         )
         self._log: dict[str, Any] = {}
+        self._known: tuple[dict[str, dict[str, Any]], bool] | None = None
         self._ends: dict[tuple[str, int], tuple[int, int]] = {}
 
     def __repr__(self) -> str:
@@ -133,13 +136,28 @@ class SidecarCopy:
 
     def queues(self) -> list[tuple[str, int]]:
         """Users' topics, as far as the sidecar names them; queues of RocketMQ's own are known from the log only."""
-        answer = self._get("/v1/topics", {})
-        if answer.status_code != 200:
-            return []
-        topics = answer.json().get("topics", [])
         return sorted(
-            (str(topic["name"]), int(queue["queue_id"])) for topic in topics for queue in topic.get("queues", [])
+            (name, int(queue["queue_id"])) for name, topic in self._topics()[0].items() for queue in topic["queues"]
         )
+
+    def knows_topic(self, topic: str) -> bool | None:
+        """Of RocketMQ's own topics, and where there are too many, the sidecar says nothing."""
+        topics, is_all = self._topics()
+        if topic in topics:
+            return True
+        is_ours_to_say = is_all and topic not in SYSTEM_TOPICS and not is_retry_or_dead_letter(topic)
+        return False if is_ours_to_say and not topic.endswith("_REPLY_TOPIC") else None
+
+    def _topics(self) -> tuple[dict[str, dict[str, Any]], bool]:
+        """By name, and whether these are all; asked once."""
+        if self._known is None:
+            answer = self._get("/v1/topics", {"limit": TOPICS_MAX})
+            document: dict[str, Any] = {"topics": [], "left_out": 1}
+            if answer.status_code == 200:
+                document = answer.json()
+            found = {str(topic["name"]): topic for topic in document["topics"]}
+            self._known = found, not document["left_out"]
+        return self._known
 
     def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
         """What the sidecar shows: up to the last unit whose message can be read."""

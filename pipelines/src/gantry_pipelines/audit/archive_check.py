@@ -1,0 +1,235 @@
+"""An archive against the log: each file's rows beside the messages that the log still has of the same range.
+
+    archive    [ 0 .. 100k ) [ 100k .. 200k ) [ 200k .. 250k )
+    log                 [ 130k ............................ 270k )
+                        compared, row by row          | 250k..270k: not archived yet, said
+
+What retention has taken from the log cannot be compared, and what is not archived yet is no fault; both are said. What
+an archive says of itself (ranges that tile, files that are there) is `verify`'s to find, and it is asked, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gantry_pipelines.archive.errors import ArchiveError
+from gantry_pipelines.archive.format import read_format
+from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
+from gantry_pipelines.archive.manifest import Kind as Became
+from gantry_pipelines.archive.objects import storage_of
+from gantry_pipelines.archive.reading import read_manifest
+from gantry_pipelines.archive.storage import Storage
+from gantry_pipelines.archive.verification import verify
+from gantry_pipelines.audit.errors import AuditError
+from gantry_pipelines.audit.model import UNKNOWN, Check, Finding, Kind, Looked, Row, Span
+from gantry_pipelines.audit.result import ArchiveResult
+from gantry_pipelines.audit.running import RunTasks
+from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.errors import DataLost, RocketMQSourceError
+from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, ReadFrom, Replica, Task
+from pyspark_rocketmq.reading import read_task
+from pyspark_rocketmq.schema import arrow_schema
+from pyspark_rocketmq.settings import ReadSettings
+
+NO_COPY: Final = -1
+"""In the place of a replica's number: the archive is none."""
+
+RowsOf = Callable[[QueueRange], Iterable[pa.RecordBatch]]
+"""What the log has of a range, by offset."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ArchiveTask:
+    """All that a worker needs for one file."""
+
+    destination: str
+    file: ArchivedFile
+    columns: tuple[str, ...]
+    """Of the archive; the topic is in the path."""
+    range: QueueRange
+    """What of the file the log still has."""
+    replicas: tuple[Replica, ...]
+    reading: ReadSettings
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file."""
+        return self.file.size_bytes
+
+    def rows(self) -> Iterator[Row]:
+        """Compare the file."""
+        return run_archive_task(self)
+
+
+def archive_tasks(
+    destination: str, bounds: dict[QueueId, Bounds], replicas: dict[str, tuple[Replica, ...]], reading: ReadSettings
+) -> tuple[list[ArchiveTask], list[Finding], list[str]]:
+    """What is to be compared, what is wrong already, and what cannot be compared. Raises ``AuditError``."""
+    storage = storage_of(destination)
+    try:
+        columns = read_format(storage).columns
+        own = [_own(fault.path, fault.text) for fault in verify(storage).findings]
+        manifest = read_manifest(storage)
+    except ArchiveError as error:
+        raise AuditError(f"the archive in {destination} cannot be audited: {error}") from error
+    tasks: list[ArchiveTask] = []
+    findings = list(own)
+    spoilt = {one.detail.partition(":")[0] for one in own}
+    for file in manifest.data():
+        log = bounds.get(file.range.queue, Bounds(0, 0))
+        common = QueueRange(file.range.queue, max(file.range.begin, log.begin), min(file.range.end, log.end))
+        if file.range.queue in bounds and file.range.end > max(log.end, file.range.begin):
+            beyond = QueueRange(file.range.queue, max(file.range.begin, log.end), file.range.end)
+            findings.append(_finding(beyond, Kind.ARCHIVE_EXTRA, f"the log of this queue ends at {log.end}"))
+        if common.count > 0 and file.place.path not in spoilt:
+            tasks.append(ArchiveTask(destination, file, columns, common, replicas[common.queue.broker], reading))
+    return tasks, findings, list(_notes(manifest, bounds))
+
+
+def audit_archive(destination: str, reading: ReadSettings, run_tasks: RunTasks) -> ArchiveResult:
+    """Everything about one archive. Raises ``AuditError`` when it could not be done."""
+    bounds: dict[QueueId, Bounds] = {}
+    replicas: dict[str, tuple[Replica, ...]] = {}
+    try:
+        archived = set(read_manifest(storage_of(destination)).ends())
+        # A slave may be behind: what the archive took from another replica is not beyond the log for that.
+        for whom in (ReadFrom.SLAVE_FIRST, ReadFrom.MASTER):
+            with Catalog(replace(reading, read_from=whom)) as catalog:
+                known = set(catalog.topics())
+                queues = catalog.queues(sorted({one.topic for one in archived} & known))
+                for queue, found in catalog.bounds(queues).items():
+                    before = bounds.get(queue, found)
+                    bounds[queue] = Bounds(min(before.begin, found.begin), max(before.end, found.end))
+                for broker in {queue.broker for queue in queues} - set(replicas):
+                    replicas[broker] = catalog.replicas(broker)
+    except (RocketMQSourceError, ArchiveError) as error:
+        raise AuditError(f"the archive in {destination} cannot be audited: {error}") from error
+    tasks, findings, notes = archive_tasks(destination, bounds, replicas, reading)
+    rows = list(run_tasks(tasks))
+    looked = [row for row in rows if isinstance(row, Looked)]
+    findings += [row for row in rows if isinstance(row, Finding)]
+    notes += [row.note for row in looked if row.note]
+    return ArchiveResult(len(tasks), sum(one.records for one in looked), tuple(findings), tuple(notes))
+
+
+def run_archive_task(task: ArchiveTask) -> Iterator[Row]:
+    """Compare one file. The log is read as any reader reads it."""
+
+    def rows_of(wanted: QueueRange) -> Iterator[pa.RecordBatch]:
+        log_task = Task(
+            broker=wanted.queue.broker, replicas=task.replicas, transport=task.reading.transport, ranges=(wanted,),
+            columns=task.columns,
+        )  # fmt: skip
+        return read_task(log_task, replace(task.reading, is_body_verified=True))
+
+    try:
+        yield from compare_file(storage_of(task.destination), task.file, task.columns, task.range, rows_of)
+    except DataLost as error:
+        text = f"{task.range} expired while it was looked at: {error}"
+        yield Looked(task.range.queue.broker, Span(0, 0), 0, 0, 0, 0, text)
+    except RocketMQSourceError as error:
+        raise AuditError(f"{task.range} of the log cannot be read: {error}") from error
+
+
+def compare_file(
+    storage: Storage, file: ArchivedFile, columns: tuple[str, ...], common: QueueRange, rows_of: RowsOf
+) -> Iterator[Row]:
+    """Each row of a file beside the message of the log, for the range that both have."""
+    schema = arrow_schema(columns)
+    try:
+        with storage.open(file.place.path) as opened:
+            archived = pq.read_table(opened, columns=list(columns)).select(list(columns)).cast(schema)
+    except (OSError, pa.ArrowInvalid) as error:
+        text = f"{file.place.path}: cannot be read: {str(error).splitlines()[0]}"
+        yield _finding(common, Kind.ARCHIVE_MISSING, text)
+        return
+    archived = _within(archived, common)
+    logged = _within(pa.Table.from_batches(list(rows_of(common)), schema=schema), common)
+    mine, theirs = _offsets(archived), _offsets(logged)
+    yield from _runs(common.queue, np.setdiff1d(theirs, mine), Kind.ARCHIVE_MISSING, file.place.path)
+    yield from _runs(common.queue, np.setdiff1d(mine, theirs), Kind.ARCHIVE_EXTRA, file.place.path)
+    both = np.intersect1d(mine, theirs)
+    differing: dict[int, list[str]] = {}
+    left, right = _only(archived, mine, both), _only(logged, theirs, both)
+    for name in columns:
+        for at in _unequal(left[name], right[name]):
+            differing.setdefault(int(both[at]), []).append(name)
+    for offset, names in sorted(differing.items()):
+        one = QueueRange(common.queue, offset, offset + 1)
+        yield _finding(one, Kind.ARCHIVE_DIFFERS, f"{file.place.path}: other {', '.join(names)} than in the log")
+    yield Looked(common.queue.broker, Span(0, 0), len(logged), 0, 0, logged.nbytes)
+
+
+def _unequal(left: pa.ChunkedArray[Any], right: pa.ChunkedArray[Any]) -> list[int]:
+    """Where two columns differ. As values only where they differ somewhere: that is slow, and seldom."""
+    if left.equals(right):
+        return []
+    pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
+    return [at for at, (one, other) in enumerate(pairs) if _plain(one) != _plain(other)]
+
+
+def _plain(value: Any) -> Any:
+    """A map's pairs in whatever order they were read."""
+    return sorted(value) if isinstance(value, list) else value
+
+
+def _offsets(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.asarray(rows["offset"].to_numpy(), dtype=np.int64)
+
+
+def _within(rows: pa.Table, wanted: QueueRange) -> pa.Table:
+    offsets = _offsets(rows)
+    kept = rows.filter(pa.array((offsets >= wanted.begin) & (offsets < wanted.end)))
+    return kept.sort_by("offset")
+
+
+def _only(rows: pa.Table, offsets: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> pa.Table:
+    places: pa.Int64Array = pa.array(np.searchsorted(offsets, wanted), pa.int64())
+    return rows.take(places)
+
+
+def _runs(queue: QueueId, offsets: np.ndarray[Any, Any], kind: Kind, path: str) -> Iterator[Finding]:
+    """Neighbours are one finding."""
+    for part in np.split(offsets, np.where(np.diff(offsets) != 1)[0] + 1):
+        if len(part):
+            text = "not in the file" if kind is Kind.ARCHIVE_MISSING else "not in the log"
+            yield _finding(QueueRange(queue, int(part[0]), int(part[-1]) + 1), kind, f"{path}: {text}")
+
+
+def _finding(one: QueueRange, kind: Kind, detail: str) -> Finding:
+    queue = one.queue
+    return Finding(
+        queue.broker, NO_COPY, Check.ARCHIVE, kind, queue.topic, queue.number, one.begin, UNKNOWN, 0, one.count, detail
+    )
+
+
+def _own(path: str, text: str) -> Finding:
+    """What the archive's own check found."""
+    kind = Kind.ARCHIVE_MISSING if "missing" in text or "nothing has" in text else Kind.ARCHIVE_DIFFERS
+    return Finding("", NO_COPY, Check.ARCHIVE, kind, detail=f"{path}: {text}")
+
+
+def _notes(manifest: Manifest, bounds: dict[QueueId, Bounds]) -> Iterator[str]:
+    gone = lost = 0
+    for file in manifest.files():
+        log = bounds.get(file.range.queue)
+        if file.kind is Became.LOST:
+            lost += file.range.count
+        elif file.kind is Became.DATA:
+            begin = file.range.end if log is None else log.begin
+            gone += max(min(file.range.end, begin) - file.range.begin, 0)
+    if gone:
+        yield f"archive: {gone} messages are not in the log any more, and are not compared with it"
+    if lost:
+        yield f"archive: {lost} messages were lost before they could be archived, as the manifest says"
+    ends = manifest.ends()
+    waiting = sum(max(one.end - max(ends[queue], one.begin), 0) for queue, one in bounds.items() if queue in ends)
+    if waiting:
+        yield f"archive: {waiting} messages of its queues are not archived yet"
