@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,7 +27,7 @@ from pyspark_rocketmq.sink.sweeping import batch_of
 SERVERS = {"nameServers": "127.0.0.1:9876"}
 
 
-def read(columns: dict[str, list[object]], topic: str | None = "T", reserved: Reserved = Reserved.FAIL) -> list[Row]:
+def read(columns: dict[str, list[Any]], topic: str | None = "T", reserved: Reserved = Reserved.FAIL) -> list[Row]:
     """The rows of one batch."""
     types = {"properties": pa.map_(pa.string(), pa.string())}
     arrays = [pa.array(values, types.get(name)) for name, values in columns.items()]
@@ -149,7 +150,7 @@ def test_every_column_reaches_the_message() -> None:
         ({"body": [b"x"], "properties": [[("", "b")]]}, "row 0: property '' has an empty name"),
     ],
 )
-def test_a_row_that_is_no_message_is_named(columns: dict[str, list[object]], said: str) -> None:
+def test_a_row_that_is_no_message_is_named(columns: dict[str, list[Any]], said: str) -> None:
     """Before anything of it travels: a broker would refuse a whole request."""
     with pytest.raises(InvalidRow, match=said):
         read(columns)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -29,7 +30,7 @@ def threaded() -> Iterator[ThreadedCluster]:
         yield one
 
 
-def send(threaded: ThreadedCluster, columns: dict[str, list[object]], **options: str) -> TaskDone:
+def send(threaded: ThreadedCluster, columns: Mapping[str, list[Any]], **options: str) -> TaskDone:
     """What a task does with these rows, in Arrow batches of seven."""
     said = {"nameServers": threaded.cluster.name_server, "topic": "T", "patience": "5s", "requestTimeout": "3s"}
     table = pa.table({name: pa.array(values) for name, values in columns.items()})

@@ -58,10 +58,14 @@ class SourceLag:
     """Messages that the batch passed over, by the kind of their gap."""
 
 
+def _document(said: object) -> Any:
+    return json.loads(said) if isinstance(said, str) else said
+
+
 def lag_of(end: object, latest: object, now_ms: int) -> SourceLag | None:
     """From a source's progress, as text or as a document, as Spark has it; None when it is no source of ours."""
     try:
-        read, there = (json.loads(one) if isinstance(one, str) else one for one in (end, latest))
+        read, there = _document(end), _document(latest)
         ours = StreamOffset.from_json(read)
         ends = flat(there["o"])
     except (ValueError, TypeError, KeyError, AttributeError, RocketMQSourceError):

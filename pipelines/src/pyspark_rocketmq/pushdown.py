@@ -90,7 +90,7 @@ def narrow(filters: Iterable[Filter]) -> tuple[Narrowing, list[Filter]]:
 
 
 def _narrowed(now: Narrowing, one: Filter) -> tuple[Narrowing, bool]:
-    attribute = getattr(one, "attribute", ())
+    attribute: tuple[str, ...] = getattr(one, "attribute", ())
     if len(attribute) != 1:
         return now, False
     column = attribute[0]

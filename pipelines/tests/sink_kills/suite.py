@@ -57,10 +57,10 @@ class Kill(NamedTuple):
     what: str
     """driver, worker or broker."""
     point: str
-    count: int = 1
+    nth: int = 1
 
     def __str__(self) -> str:
-        return f"{self.what}:{self.point}:{self.count}"
+        return f"{self.what}:{self.point}:{self.nth}"
 
 
 DRIVER: Final = (
@@ -197,7 +197,7 @@ class Suite:
         self._orders.mkdir()
         if kill is not None and kill.point != "random":
             action = {"driver": "halt", "worker": "die", "broker": "tell"}[kill.what]
-            (self._orders / "order").write_text(f"{kill.point} {kill.count} {action}")
+            (self._orders / "order").write_text(f"{kill.point} {kill.nth} {action}")
 
     def _environment(self) -> dict[str, str]:
         path = os.pathsep.join([str(HERE / "hook"), os.environ.get("PYTHONPATH", "")])
