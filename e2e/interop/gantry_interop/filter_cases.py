@@ -1,9 +1,9 @@
 """Filters and messages by the grammar, from a seed: what two evaluators must agree on.
 
-Half of the expressions follow the grammar, with operands that mostly make sense; a quarter follow it with operands that
-seldom do; a quarter are such expressions with words taken out, doubled, exchanged or run together. Literals and property
-values come from pools of what number parsers, comparisons and scanners have trouble with. The messages of a case have some
-of the properties that its expression names, often with a value that stands in it.
+Most expressions follow the grammar, with operands that mostly make sense, or seldom do; a quarter are spoilt: words
+taken out, doubled, exchanged or run together. Literals and property values come from pools of what number parsers,
+comparisons and scanners have trouble with. The messages of a case have some of the properties that its expression
+names, often with a value that stands in it.
 """
 
 from __future__ import annotations
@@ -20,30 +20,41 @@ WHOLES: Final = (
     "9223372036854775808", "9223372036854775807L", "9007199254740993", "99999999999999999999", "10l",
 )  # fmt: skip
 FRACTIONS: Final = (
-    "0.5", "1.0", "5.", ".5", "5.0", "1e1", "1E+2", "5e-1", "0.0", "1e400", "1e-400", "4.9e-324", "1.7976931348623157e308",
-    "9007199254740992.0", "2147483648.0", "00.5", "1e", "1.e1", "2.5e0",
+    "0.5", "1.0", "5.", ".5", "5.0", "1e1", "1E+2", "5e-1", "0.0", "1e400", "1e-400", "4.9e-324",
+    "1.7976931348623157e308", "9007199254740992.0", "2147483648.0", "00.5", "1e", "1.e1", "2.5e0",
 )  # fmt: skip
 TEXTS: Final = (
-    "", "x", "abc", "b", "ab", "it''s", "''", "5", "5.0", "-1", "true", "TRUE", "false", "grün", "a = 1", "%", "\t", "--",
-    "/* c */", "1e1", "😀",
+    "", "x", "abc", "b", "ab", "it''s", "''", "5", "5.0", "-1", "true", "TRUE", "false", "gr\xfcn", "a = 1", "%",
+    "\t", "--", "/* c */", "1e1", "\U0001f600",
 )  # fmt: skip
 VALUES: Final = (
-    "", " ", "x", "abc", "b", "ab", "it's", "'", "0", "1", "2", "5", "10", "100", "-1", "-5", "+5", "-0", "+", "-", "5.0", "5.",
-    ".5", ".", "1e1", "1E+1", "1e", "0x1p3", "0X1.8P1", "-0x.8p0", "0x1", "0x1p9999", "NaN", "-NaN", "+Infinity", "-Infinity",
-    "nan", "inf", "Infinityd", "5f", "5D", "5dd", "5L", " 5 ", "5 ", "\t5", "\x005.0", "1_000", "007", "-007", "0.0", "-0.0",
-    "2147483647", "2147483648", "-2147483648", "-2147483649", "9223372036854775807", "9223372036854775808",
-    "-9223372036854775808", "-9223372036854775809", "99999999999999999999999", "000000000000000000000000000005",
-    "9007199254740993", "9007199254740992", "1e308", "1e309", "-1e309", "1e-400", "4.9e-324", "0.1", "0.30000000000000004",
-    "٣", "५", "５", "𝟓", "²", "½", "true", "TRUE", "True", "false", "tru\u0065", "yes", "grün", "😀", "abcabc", "null", "NULL",
-    "1,5", "--1", "+-1", "1 2", "e5", "5e5f", "1e1.0", "\u00a05", "5\u3000",
+    "", " ", "x", "abc", "b", "ab", "it's", "'", "0", "1", "2", "5", "10", "100", "-1", "-5", "+5", "-0", "+", "-",
+    "5.0", "5.", ".5", ".", "1e1", "1E+1", "1e", "0x1p3", "0X1.8P1", "-0x.8p0", "0x1", "0x1p9999", "NaN", "-NaN",
+    "+Infinity", "-Infinity", "nan", "inf", "Infinityd", "5f", "5D", "5dd", "5L", " 5 ", "5 ", "\t5", "\x005.0",
+    "1_000", "007", "-007", "0.0", "-0.0", "2147483647", "2147483648", "-2147483648", "-2147483649",
+    "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809",
+    "99999999999999999999999", "000000000000000000000000000005", "9007199254740993", "9007199254740992", "1e308",
+    "1e309", "-1e309", "1e-400", "4.9e-324", "0.1", "0.30000000000000004", "\u0663", "\u096b", "\uff15", "\U0001d7d3",
+    "\xb2", "\xbd", "true", "TRUE", "True", "false", "true", "yes", "gr\xfcn", "\U0001f600", "abcabc", "null", "NULL",
+    "1,5", "--1", "+-1", "1 2", "e5", "5e5f", "1e1.0", "\xa05", "5\u3000",
 )  # fmt: skip
 COMPARISONS: Final = ("=", "<>", "<", "<=", ">", ">=")
 SEARCHES: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH")
-BLANKS: Final = (" ", " ", " ", " ", "  ", "\t", "\n", "\r\n", "\f", " /* c */ ", " /* ** */ ", " -- c\n", "--c\r")
-STRAYS: Final = (
-    "!", "#", "*", "/", "%", ";", '"', "?", "@", "[", "é", "\u212a", "\x00", "'", "/*", "--", "==", "!=", "&&", ".", ",", ")", "(",
-    "+", "-", "NOT", "AND", "NULL", "IS", "IN", "LIKE", "BETWEEN", "x", "1", "'x'", "TRUE", "<", ">", "=",
+BLANKS: Final = (
+    " ", " ", " ", " ", "  ", "\t", "\n", "\r\n", "\x0c", " /* c */ ", " /* ** */ ", " -- c\n", "--c\r",
 )  # fmt: skip
+STRAYS: Final = (
+    "!", "#", "*", "/", "%", ";", "\"", "?", "@", "[", "\xe9", "\u212a", "\x00", "'", "/*", "--", "==", "!=", "&&",
+    ".", ",", ")", "(", "+", "-", "NOT", "AND", "NULL", "IS", "IN", "LIKE", "BETWEEN", "x", "1", "'x'", "TRUE", "<",
+    ">", "=",
+)  # fmt: skip
+CORNERS: Final = (
+    "a > 5", "a = 5", "a <> 2147483648", "a <= 4.5", "a = 5.0", "5 > a", "-9223372036854775807 < a", "0.5 >= a",
+    "a < b", "b <= a", "a BETWEEN -1 AND 9.5", "a = TRUE", "TRUE = a", "a = b", "a STARTSWITH '5'", "a ENDSWITH '5'",
+    "a IN ('5', '')",
+)  # fmt: skip
+"""What every value of the pool is held against, with each of a few for b."""
+
 DEPTH_MAX: Final = 4
 MESSAGES: Final = 10
 
@@ -54,6 +65,13 @@ class Case:
 
     expression: str
     messages: tuple[dict[str, str], ...]
+
+
+def corners() -> list[Case]:
+    """Every relation with every value that is hard to read."""
+    messages = [{"a": value, "b": other} for value in VALUES for other in ("5", "-0.0", "NaN")]
+    plain = [{"a": value} for value in VALUES]
+    return [Case(one, tuple(messages if "b" in one.split() else plain)) for one in CORNERS]
 
 
 @final

@@ -1,8 +1,8 @@
 """The closures that terms are made of. Each takes a look-up of properties and gives a value.
 
 Unknown is contagious but for AND with something false and OR with something true; in a test for equality an unknown
-left side is unknown, an unknown right side is false, and two unknown sides are equal. Order of evaluation is part of the
-verdict, because a fault on the right is never met when the left has decided.
+left side is unknown, an unknown right side is false, and two unknown sides are equal. Order of evaluation is part of
+the verdict, because a fault on the right is never met when the left has decided.
 
 The forms that filters mostly have, a property compared with a literal, have closures of their own that do the same in
 one call. What is here runs for every message: primitives, no objects.
@@ -198,4 +198,3 @@ def membership(name: str, wanted: Collection[str], *, is_negated: bool) -> Evalu
         return None if text is None else (text in texts) is not is_negated
 
     return evaluate
-

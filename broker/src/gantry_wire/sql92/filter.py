@@ -41,11 +41,6 @@ class SqlFilter:
     def __repr__(self) -> str:
         return f"<SqlFilter {self.expression[:64]!r}>"
 
-    @property
-    def takes_all(self) -> bool:
-        """Whether it can be seen that nothing is held back; never, of a filter."""
-        return False
-
     def evaluate(self, properties: Mapping[str, str]) -> bool | None:
         """True, False, or None for unknown. Raises EvaluationFault for a message that cannot be judged."""
         verdict = self._evaluate(properties.get)

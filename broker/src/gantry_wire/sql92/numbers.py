@@ -22,12 +22,8 @@ DOUBLE_MIN: Final = 5e-324
 """The smallest number above zero."""
 
 _TRIMMED: Final = "".join(map(chr, range(33)))
-_DECIMAL: Final = re.compile(
-    r"[+-]?(?:NaN|Infinity|((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?)"
-)
-_HEXADECIMAL: Final = re.compile(
-    r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
-)
+_DECIMAL: Final = re.compile(r"[+-]?(?:NaN|Infinity|((?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?)")
+_HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 
 
 def is_integer(number: int) -> bool:
@@ -47,7 +43,9 @@ def whole_like(text: str, number: int) -> int:
     value = int(plain) if len(plain) <= _LONG_DIGITS_MAX else LONG_MAX + 2
     value = -value if sign == "-" else value
     if not -highest - 1 <= value <= highest:
-        raise EvaluationFault(f"{text[:64]!r} is beyond the {highest.bit_length() + 1} bits of what it is compared with")
+        raise EvaluationFault(
+            f"{text[:64]!r} is beyond the {highest.bit_length() + 1} bits of what it is compared with"
+        )
     return value
 
 

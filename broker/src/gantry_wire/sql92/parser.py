@@ -49,7 +49,7 @@ class Parser:
         """The whole expression. Raises ExpressionFault."""
         term = terms.boolean(self._either())
         if self.next.kind == Word.BAD:
-            raise self._unexpected()
+            raise _unexpected(self.next)
         return term
 
     def _either(self) -> Term:
@@ -89,6 +89,7 @@ class Parser:
         if word in _COMPARISONS:
             return terms.comparison(word, left, self._signed())
         is_negated = word == "NOT"
+        token = self.next
         if is_negated:
             word = self._step().kind
         if word in _SEARCHES:
@@ -100,8 +101,7 @@ class Parser:
             return terms.outside(left, low, high) if is_negated else terms.between(left, low, high)
         if word == "IN":
             return terms.membership(left, self._texts(), is_negated=is_negated)
-        self._at -= 1
-        raise self._unexpected()
+        raise _unexpected(token)
 
     def _signed(self) -> Term:
         signs: list[str] = []
@@ -131,8 +131,7 @@ class Parser:
                 return terms.property_term(token.text)
             case "(":
                 return self._bracketed()
-        self._at -= 1
-        raise self._unexpected()
+        raise _unexpected(token)
 
     def _bracketed(self) -> Term:
         self._brackets += 1
@@ -168,11 +167,11 @@ class Parser:
 
     def _demand(self, kind: str) -> Token:
         if self.next.kind != kind:
-            raise self._unexpected(kind)
+            raise _unexpected(self.next, kind)
         return self._step()
 
-    def _unexpected(self, wanted: str = "") -> ExpressionFault:
-        token = self.next
-        found = "the text ends" if token.kind == Word.END else f"{token.text[:64]!r} stands"
-        hope = f"; {wanted} was expected" if wanted else ""
-        return ExpressionFault(f"{found} at character {token.start + 1}{hope}")
+
+def _unexpected(token: Token, wanted: str = "") -> ExpressionFault:
+    found = "the text ends" if token.kind == Word.END else f"{token.text[:64]!r} stands"
+    hope = f"; {wanted} was expected" if wanted else ""
+    return ExpressionFault(f"{found} at character {token.start + 1}{hope}")
