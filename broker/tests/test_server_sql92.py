@@ -1,4 +1,4 @@
-"""Consumers that filter by properties, seen from their connections: what they get, what is refused, how much at once."""
+"""Consumers that filter by properties, as they see the broker: what they get, what is refused, how much at once."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -93,6 +93,15 @@ class Comparison:
     def kept(self) -> bool:
         return not self.findings and not self.proves_too_little
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "pairs": self.pairs,
+            "verdicts": dict(self.verdicts),
+            "refused": self.refused,
+            "findings": self.findings,
+            "kept": self.kept,
+        }
+
     def lines(self) -> list[str]:
         counts = ", ".join(f"{letter} {self.verdicts[letter]:,}" for letter in "TFUX")
         found = [
