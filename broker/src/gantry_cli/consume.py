@@ -21,7 +21,8 @@ from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.reading import Delivery, TopicReader
 from gantry_cli.round_trip import READER_GROUP
 from gantry_cli.times import HELP, Start, parse_start
-from gantry_client import PullConsumer, Sql
+from gantry_client import InvalidMessage, PullConsumer, Sql
+from gantry_client.subscriptions import make_filter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,22 +84,16 @@ def consume(
     """
     if tags is not None and sql is not None:
         raise Mistyped("--tag and --sql do not go together: a filter may ask for the tag, as TAGS = 'paid'")
+    wanted = (tags or "*") if sql is None else Sql(sql)
     try:
+        make_filter(wanted)
         start = parse_start(begin, time.time_ns() // 1_000_000)
-    except ValueError as error:
+    except (ValueError, InvalidMessage) as error:
         raise Mistyped(str(error)) from error
     write: Write = line_text if verbose else body_text
     if form.is_document:
         write = lambda message: record_text(form, message_document(message))  # noqa: E731 -- one of three ways to write
-    wish = Wish(
-        topic=topic,
-        group=group,
-        start=start,
-        tags=tags or "*" if sql is None else Sql(sql),
-        count=count,
-        follow=follow,
-        write=write,
-    )
+    wish = Wish(topic=topic, group=group, start=start, tags=wanted, count=count, follow=follow, write=write)
     run(_until_interrupted(_consume(name_server, wish)), name_server)
 
 
