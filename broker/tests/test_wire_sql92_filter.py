@@ -139,7 +139,7 @@ def test_a_record_s_properties_are_read_in_place() -> None:
             assert parse_properties(stored).items() >= pairs.items()
 
     spoilt = bytearray(record)
-    spoilt[-len(stored) - 2 :] = b"\x7f\xff" + bytes(len(stored))
+    spoilt[-2 - len(stored or "") :] = b"\x7f\xff" + bytes(len(stored or ""))
     assert stored_properties(bytes(spoilt), 0) is None
 
 
@@ -151,6 +151,7 @@ def test_a_filter_judges_a_record_as_it_judges_a_map() -> None:
     assert not sql.accepts_encoded("price\x015\x02note\x01x\x02")
     assert not sql.accepts_encoded("")
     assert sql.names == ("price", "note")
+    assert SqlFilter("a IN ('x', 'y', 'z', 'w') AND b = 5").weight == SqlFilter("a IN ('x') AND b = 5").weight
 
 
 # ------- parsing once

@@ -34,8 +34,8 @@ class SqlFilter:
         """The properties that it asks for."""
         self.ignored = expression[parser.next.start :]
         """What follows the expression and is never looked at, as in RocketMQ; empty in a filter that is meant."""
-        self.weight = len(tokens)
-        """What an evaluation costs at most, in words."""
+        self.weight = len(tokens) - 2 * parser.listed
+        """What an evaluation costs at most, in words without the lists of IN."""
         self._marks: tuple[PropertyMark, ...] = property_marks(self.names)
 
     def __repr__(self) -> str:

@@ -39,6 +39,8 @@ class Parser:
         self._brackets = 0
         self.names: dict[str, None] = {}
         """Properties that were named, in the order of the text."""
+        self.listed = 0
+        """Texts of lists; a message is looked up in a list, whatever its length."""
 
     @property
     def next(self) -> Token:
@@ -148,6 +150,7 @@ class Parser:
         while self._take(","):
             texts.append(self._text())
         self._demand(")")
+        self.listed += len(texts)
         return texts
 
     def _text(self) -> str:
