@@ -102,7 +102,6 @@ def test_what_would_fail_is_found_before(config: dict[str, str], seen: dict[str,
     ({}, {"halves": 9, "halves_open": 2}, "up to 2 transactional messages are neither"),
     ({}, {"popping": ["g1", "g2"]}, "by pop are not served here: g1, g2"),
     ({}, {"listings": [Listing("ns", 479, "c", {0: OLD, 2: "192.0.2.9:1"})]}, "slaves of the old broker: 192.0.2.9:1"),
-    ({"enablePropertyFilter": "true"}, {}, "filter by SQL"),
     ({"messageStorePlugIn": "tiered"}, {}, "messageStorePlugIn=tiered"),
 ])  # fmt: skip
 def test_what_does_not_come_along_is_said(config: dict[str, str], seen: dict[str, Any], says: str) -> None:

@@ -97,6 +97,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         "--broker-port",
         "0",
         "--detach",
+        *("-o", "enablePropertyFilter=true"),
         *SMALL_STORE,
     )
     assert up.returncode == 0, up.stderr
@@ -266,6 +267,19 @@ def test_everything_said_of_a_message_is_read_back(stack: Stack) -> None:
     assert stack.done("consume", topic, "--tag", "a || b").split() == ["paid", "b", "b", "b"]
 
 
+def test_properties_are_asked_for_in_sql(stack: Stack) -> None:
+    """--sql filters as an onlooker and as a member of a group, by properties, the tag among them."""
+    topic = stack.topic("priced", queues=1)
+    for price in ("5", "50", "x"):
+        stack.done("produce", topic, f"at {price}", "--property", f"price={price}", "--tag", "new")
+
+    assert stack.done("consume", topic, "--sql", "price > 10").splitlines() == ["at 50"]
+    assert stack.done("consume", topic, "--sql", "price > 1 AND TAGS = 'new'", "--group", "buyers").splitlines() == [
+        "at 5",
+        "at 50",
+    ]
+
+
 def test_group_reads_each_message_once_and_printed_ones_are_done(stack: Stack) -> None:
     """--count commits exactly what was printed; the next call goes on there; then there is nothing left."""
     topic = stack.topic("shared")
@@ -392,6 +406,9 @@ def test_status_shows_brokers_topics_and_groups(stack: Stack) -> None:
         (("produce", "../x", "y"), 2, "may hold only"),
         (("consume", "x", "--from", "yesterday"), 2, "earliest, latest"),
         (("produce", "x", "y", "--property", "nonsense"), 2, "NAME=VALUE"),
+        (("consume", "x", "--sql", "a >"), 2, "the text ends"),
+        (("consume", "x", "--sql", "a > 5 b"), 2, "would be ignored"),
+        (("consume", "x", "--sql", "a > 5", "--tag", "b"), 2, "do not go together"),
         (("status", "-n", "nonsense"), 2, "host:port"),
         (("frobnicate",), 2, "No such command"),
         (("up", "-o", "nonsense"), 2, "KEY=VALUE"),

@@ -16,6 +16,7 @@ from gantry_broker.testing.local import Dialogue, dialogue, local_conf, running_
 from gantry_wire import Command, RequestCode, ResponseCode
 
 SAMPLES = {
+    "enablePropertyFilter": "true",
     "autoCreateTopicEnable": "false",
     "autoCreateSubscriptionGroup": "false",
     "maxMessageSize": "1000",

@@ -86,7 +86,6 @@ def test_effective_settings_make_the_same_broker() -> None:
 
 
 UNSUPPORTED = [
-    ("enablePropertyFilter", "true", "SQL92"),
     ("timerWheelEnable", "true", "delay levels work"),
     ("longPollingEnable", "false", "always held"),
     ("brokerFastFailureEnable", "false", "always on"),

@@ -137,6 +137,9 @@ class BrokerSettings:
     pull_bytes_limit: int = 8 * 1024 * 1024
     """maxTransferBytesOnRequest: the most that a client's own maxMsgBytes may raise it to."""
 
+    is_property_filter_enabled: bool = False
+    """enablePropertyFilter: consumers may filter by properties, in SQL92; false, as in RocketMQ, refuses them."""
+
     is_reply_stored: bool = True
     """storeReplyMessageEnable: replies are kept in the cluster's reply topic besides being pushed to who asked."""
 
@@ -470,6 +473,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxPullBatchSize": ("pull_messages_max", _whole(1, 10_000)),
     "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", _whole(1, 15 * 1024 * 1024)),
     "maxTransferBytesOnRequest": ("pull_bytes_limit", _whole(1, 15 * 1024 * 1024)),
+    "enablePropertyFilter": ("is_property_filter_enabled", _boolean),
     "storeReplyMessageEnable": ("is_reply_stored", _boolean),
     "traceTopicEnable": ("is_trace_topic_made", _boolean),
     "msgTraceTopicName": ("trace_topic", _topic),
@@ -553,7 +557,6 @@ _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
 """How the value of a key is written where it is not obvious from its type."""
 
 _FIXED: Final[dict[str, tuple[str, str]]] = {
-    "enablePropertyFilter": ("false", "SQL92 subscriptions would not be filtered"),
     "timerWheelEnable": ("false", "arbitrary delays would not be kept; delay levels work"),
     "longPollingEnable": ("true", "pulls are always held"),
     "brokerFastFailureEnable": ("true", "flow control is always on"),

@@ -21,7 +21,8 @@ from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.reading import Delivery, TopicReader
 from gantry_cli.round_trip import READER_GROUP
 from gantry_cli.times import HELP, Start, parse_start
-from gantry_client import PullConsumer
+from gantry_client import InvalidMessage, PullConsumer, Sql
+from gantry_client.subscriptions import make_filter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class Wish:
     topic: str
     group: str | None
     start: Start
-    tags: str
+    tags: str | Sql
     count: int | None
     follow: bool
     write: Write
@@ -45,6 +46,7 @@ class Wish:
             "gantry consume orders --from 10m --tag 'paid || sent' --output json",
             "the last ten minutes, filtered, for programs",
         ),
+        ("gantry consume orders --sql \"region = 'eu' AND price > 100\"", "only messages with such properties"),
         ("gantry consume orders --count 5 --verbose", "five messages with their places and times"),
         ("gantry consume orders --group billing", "what the group has left; it counts as consumed"),
     )
@@ -59,14 +61,19 @@ class Wish:
 @click.option(
     "--from", "begin", default="earliest", show_default=True, metavar="WHERE", help=f"Where to begin: {HELP}."
 )
-@click.option("--tag", "tags", default="*", help="Only messages with this tag; `a || b` takes both.")
+@click.option("--tag", "tags", help="Only messages with this tag; `a || b` takes both.")
+@click.option(
+    "--sql",
+    metavar="FILTER",
+    help="Only messages whose properties meet this condition (docs/filters.md); needs enablePropertyFilter.",
+)
 @click.option("--count", type=click.IntRange(1), help="Stop after so many messages.")
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("-v", "--verbose", is_flag=True, help="A line with time, place, tag and keys before each body.")
 @output_option
 def consume(
-    topic: str, name_server: str, group: str | None, begin: str, tags: str, count: int | None, follow: bool,
-    verbose: bool, form: Form,
+    topic: str, name_server: str, group: str | None, begin: str, tags: str | None, sql: str | None, count: int | None,
+    follow: bool, verbose: bool, form: Form,
 ) -> None:  # fmt: skip
     """Read messages.
 
@@ -75,14 +82,18 @@ def consume(
     offset (--from counts only where there is none), and are done when they are printed. Without --follow it ends when
     everything is read that was there at the start.
     """
+    if tags is not None and sql is not None:
+        raise Mistyped("--tag and --sql do not go together: a filter may ask for the tag, as TAGS = 'paid'")
+    wanted = (tags or "*") if sql is None else Sql(sql)
     try:
+        make_filter(wanted)
         start = parse_start(begin, time.time_ns() // 1_000_000)
-    except ValueError as error:
+    except (ValueError, InvalidMessage) as error:
         raise Mistyped(str(error)) from error
     write: Write = line_text if verbose else body_text
     if form.is_document:
         write = lambda message: record_text(form, message_document(message))  # noqa: E731 -- one of three ways to write
-    wish = Wish(topic=topic, group=group, start=start, tags=tags, count=count, follow=follow, write=write)
+    wish = Wish(topic=topic, group=group, start=start, tags=wanted, count=count, follow=follow, write=write)
     run(_until_interrupted(_consume(name_server, wish)), name_server)
 
 

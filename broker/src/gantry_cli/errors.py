@@ -95,6 +95,8 @@ def explain(error: ClientError, name_server: str) -> CliError:
             return Absent(f"{error}", "the group does not exist and this broker creates none")
         case BrokerRefused(code=16):
             return CliError(f"{error}", "name an account that may do this: gantry --credentials FILE ...")
+        case BrokerRefused(code=1) if "consumer to filter" in str(error):
+            return CliError(f"{error}", "let it: enablePropertyFilter=true in its broker.conf (docs/filters.md)")
         case BrokerRefused() | BadReply():
             return CliError(f"{error}", "look at the broker's log")
         case RequestTimeout():

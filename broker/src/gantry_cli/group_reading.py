@@ -19,6 +19,7 @@ from gantry_client import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    Sql,
     StartFrom,
 )
 
@@ -33,7 +34,7 @@ class Membership:
 
     group: str
     topic: str
-    tags: str
+    tags: str | Sql
     start: Start
 
     def settings(self) -> ConsumerSettings:

@@ -115,7 +115,6 @@ def _modes(seen: Seen) -> Iterator[Finding]:
         text = f"messageStorePlugIn={seen.config['messageStorePlugIn']}: what only that storage has does not come along"
         yield Finding(Kind.WARNING, text)
     for key, what in (
-        ("enablePropertyFilter", "consumers that filter by SQL will be refused here"),
         ("enableLmq", "light message queues are not here"),
         ("enableMultiDispatch", "messages of several queues are in their own topic only"),
     ):

@@ -23,7 +23,7 @@ from gantry_cli.migrate_source import CannotMigrate
 COPIED: Final = (
     "brokerClusterName", "brokerName", "mappedFileSizeCommitLog", "maxMessageSize", "messageDelayLevel",
     "flushDiskType", "fileReservedTime", "deleteWhen", "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
-    "defaultTopicQueueNums", "maxHashSlotNum", "maxIndexNum",
+    "defaultTopicQueueNums", "enablePropertyFilter", "maxHashSlotNum", "maxIndexNum",
 )  # fmt: skip
 """What our broker takes over from the old one's settings: what clients notice, and what the files need."""
 SLAVE_ONLY: Final = ("haMasterIsClassic", "haMasterAddress", "haMasterBrokerAddress")

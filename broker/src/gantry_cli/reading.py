@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from gantry_cli.times import Start
-from gantry_client import FetchStatus, MessageQueue, NoRoute, PullConsumer, ReceivedMessage, RequestFailed
+from gantry_client import FetchStatus, MessageQueue, NoRoute, PullConsumer, ReceivedMessage, RequestFailed, Sql
 
 FETCH_MESSAGES: Final = 256
 FOLLOW_WAIT_MS: Final = 15_000
@@ -53,7 +53,7 @@ class Cursor:
 class TopicReader:
     """Reads one topic's queues. Owned by one event loop."""
 
-    def __init__(self, consumer: PullConsumer, topic: str, *, tags: str, warn: Callable[[str], None]) -> None:
+    def __init__(self, consumer: PullConsumer, topic: str, *, tags: str | Sql, warn: Callable[[str], None]) -> None:
         self._consumer = consumer
         self._topic = topic
         self._tags = tags

@@ -50,6 +50,7 @@ from gantry_client.settings import (
     ProducerSettings,
     StartFrom,
 )
+from gantry_client.subscriptions import Sql
 from gantry_client.transactions import Check, Decision, HalfMessage, TransactionProducer
 from gantry_remoting.settings import ClientTlsSettings
 from gantry_wire.commands.admin import SubscriptionGroupConfig
@@ -105,6 +106,7 @@ __all__ = [
     "SendStatus",
     "SendTimeout",
     "SignatureKind",
+    "Sql",
     "StartFrom",
     "SubscriptionGroupConfig",
     "TransactionProducer",

@@ -2,7 +2,8 @@
 
 The answer to a pull is never just messages: it moves the reader along even when nothing matched (20), tells it that
 there is nothing yet (19), or that its offset is outside the queue (21). `FetchResult.next_offset` is right in all of
-them. Brokers filter tags by hash; the text is compared again here, so a colliding tag is never delivered.
+them. Brokers filter tags by hash; the text is compared again here, so a colliding tag is never delivered. What a filter
+over properties takes is the broker's word alone.
 """
 
 from dataclasses import dataclass
@@ -14,14 +15,15 @@ from gantry_client.errors import BadReply, BrokerRefused, NoRoute
 from gantry_client.messages import ReceivedMessage, received
 from gantry_client.routes import MASTER_ID
 from gantry_client.session import Session
+from gantry_client.subscriptions import expression_type
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage, PullResult
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.filters import TagFilter
+from gantry_wire.filters import MessageFilter, TagFilter
 from gantry_wire.limits import BODY_INFLATED_BYTES_MAX
-from gantry_wire.message import decode_records
+from gantry_wire.message import StoredMessage, decode_records
 from gantry_wire.properties import TAGS
 
 SUSPEND_MARGIN_MS = 15_000
@@ -60,7 +62,7 @@ class FetchRequest:
     queue: MessageQueue
     offset: int
     messages_max: int
-    filter: TagFilter
+    filter: MessageFilter
     suspend_ms: int = 0
     """How long the broker may hold the request when there is nothing; 0 not at all."""
     commit_offset: int | None = None
@@ -130,7 +132,7 @@ def _command(request: FetchRequest, *, is_master: bool) -> Command:
         suspend_timeout_millis=request.suspend_ms,
         sub_version=request.subscription_version,
         subscription=request.filter.expression,
-        expression_type="TAG",
+        expression_type=expression_type(request.filter),
     )
     return Command(code=RequestCode.PULL_MESSAGE, ext=header.write())
 
@@ -143,5 +145,11 @@ def _messages(body: bytes, request: FetchRequest, address: str) -> tuple[Receive
     return tuple(
         received(record, request.queue.broker_name, body_bytes_max=request.body_bytes_max)
         for record in records
-        if request.filter.takes_all or request.filter.accepts_tags(record.properties.get(TAGS))
+        if _is_wanted(request.filter, record)
     )
+
+
+def _is_wanted(wanted: MessageFilter, record: StoredMessage) -> bool:
+    if not isinstance(wanted, TagFilter) or wanted.takes_all:
+        return True
+    return wanted.accepts_tags(record.properties.get(TAGS))

@@ -19,21 +19,23 @@ from gantry_client.assignment import Assigner
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import BacklogLimits
 from gantry_client.documents import ResetOffsets, ResetOffsetsResult
-from gantry_client.errors import ClientError
+from gantry_client.errors import BrokerRefused, ClientError
 from gantry_client.fetching import Fetcher, FetchRequest
 from gantry_client.offset_store import BrokerOffsets, FileOffsets, OffsetStore
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.queue_locks import QueueLocks
 from gantry_client.queue_reader import Deliver, QueueReader
+from gantry_client.routes import MASTER_ID
 from gantry_client.session import Session
 from gantry_client.settings import ConsumerSettings, MessageModel
 from gantry_client.start_offset import start_offset
 from gantry_client.subscriptions import Subscription
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
-from gantry_wire.commands.clients import ConsumerData, ConsumerGroup, MessageQueue
+from gantry_wire.commands.clients import CheckClientConfig, ConsumerData, ConsumerGroup, MessageQueue
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
+from gantry_wire.filters import TagFilter
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +78,9 @@ class GroupMember:
         return f"<GroupMember {self.role.group} topics={sorted(self.subscriptions)} queues={len(self.readers)}>"
 
     async def start(self) -> None:
-        """Become a member. Returns before the first queue is assigned."""
+        """Become a member. Returns before the first queue is assigned. Raises BrokerRefused for a refused filter."""
+        for subscription in self.subscriptions.values():
+            await self._check_filter(subscription)
         self._session.enter_consumer_group(self.role.group, self._describe)
         self._session.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
         self._session.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._on_reset)
@@ -91,12 +95,30 @@ class GroupMember:
         await self._give_up(list(self.readers), self._settings.close_timeout_ms)
 
     async def subscribe(self, subscription: Subscription) -> None:
-        """Want one more topic, or other tags of it."""
+        """Want one more topic, or other tags of it. Raises BrokerRefused for a refused filter."""
+        await self._check_filter(subscription)
         self.subscriptions[subscription.topic] = subscription
         stale = [queue for queue in self.readers if queue.topic == subscription.topic]
         await self._give_up(stale, self._settings.handover_timeout_ms)
         await self._introduce()
         self.rebalance_soon()
+
+    async def _check_filter(self, subscription: Subscription) -> None:
+        """Ask every broker of the topic whether it can filter so; one that cannot be asked may be there later."""
+        if isinstance(subscription.filter, TagFilter):
+            return
+        question = CheckClientConfig(
+            client_id=self._session.client_id, group=self.role.group, subscription_data=subscription.data()
+        )
+        try:
+            route = await self._session.routes.get(subscription.topic)
+            names = dict.fromkeys(queue.broker_name for queue in route.read_queues)
+            for address in filter(None, (route.read_address(name, MASTER_ID) for name in names)):
+                await self._session.calls.demand(address, RequestCode.CHECK_CLIENT_CONFIG, body=question)
+        except BrokerRefused:
+            raise
+        except ClientError as error:
+            log.info("a filter is not checked", extra={"topic": subscription.topic, "reason": str(error)})
 
     def rebalance_soon(self) -> None:
         """Work the assignment out anew, now."""

@@ -10,7 +10,7 @@ gets it again. There are no retry topics here; an application that cannot consum
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self, final
 
@@ -22,7 +22,7 @@ from gantry_client.messages import ReceivedMessage
 from gantry_client.outgoing import check_group
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses
-from gantry_client.subscriptions import make_subscription, make_subscriptions
+from gantry_client.subscriptions import Topics, Wanted, make_subscription, make_subscriptions
 from gantry_wire.commands.clients import MessageQueue
 
 POLL_FOREVER_MS = 3_600_000
@@ -37,7 +37,7 @@ class PollConsumer:
         name_servers: NameServerAddresses,
         group: str,
         *,
-        topics: Mapping[str, str] | str,
+        topics: Topics,
         settings: ConsumerSettings | None = None,
         client_settings: ClientSettings | None = None,
     ) -> None:
@@ -74,9 +74,13 @@ class PollConsumer:
         await self.close()
 
     async def start(self) -> None:
-        """Join the group. Returns before the first message."""
+        """Join the group. Returns before the first message. Raises BrokerRefused for a filter that a broker refuses."""
         await self._session.start()
-        await self._member.start()
+        try:
+            await self._member.start()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Leave the group, committing what is consumed. What the last poll gave is not, unless `commit` said so."""
@@ -84,8 +88,8 @@ class PollConsumer:
         await self._member.close()
         await self._session.close()
 
-    async def subscribe(self, topic: str, tags: str = "*") -> None:
-        """Want one more topic, or other tags of it."""
+    async def subscribe(self, topic: str, tags: Wanted = "*") -> None:
+        """Want one more topic, or other tags of it; `tags` may also be an `Sql`, which a broker may refuse."""
         self._session.require_open()
         await self._member.subscribe(make_subscription(topic, tags))
 

@@ -14,7 +14,7 @@ from gantry_client.outgoing import check_group
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses
-from gantry_client.subscriptions import make_filter
+from gantry_client.subscriptions import Wanted, make_filter
 from gantry_wire.commands.clients import MessageQueue
 
 
@@ -75,13 +75,13 @@ class PullConsumer:
         queue: MessageQueue,
         offset: int,
         *,
-        tags: str = "*",
+        tags: Wanted = "*",
         messages_max: int | None = None,
         wait_ms: int = 0,
     ) -> FetchResult:
         """Messages of `queue` from `offset` on; with `wait_ms` the broker may hold the question until there are some.
 
-        Go on at the result's `next_offset`, whatever its status.
+        `tags` may also be an `Sql`. Go on at the result's `next_offset`, whatever its status.
         """
         self._session.require_open()
         if offset < 0 or wait_ms < 0:

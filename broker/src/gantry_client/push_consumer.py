@@ -31,7 +31,7 @@ from gantry_client.settings import (
     NameServerAddresses,
     ProducerSettings,
 )
-from gantry_client.subscriptions import make_subscription, make_subscriptions
+from gantry_client.subscriptions import Topics, Wanted, make_subscription, make_subscriptions
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.names import retry_topic
 
@@ -45,7 +45,7 @@ class PushConsumer:
         name_servers: NameServerAddresses,
         group: str,
         *,
-        topics: Mapping[str, str] | str,
+        topics: Topics,
         handler: Handler,
         is_ordered: bool = False,
         settings: ConsumerSettings | None = None,
@@ -88,10 +88,14 @@ class PushConsumer:
         await self.close()
 
     async def start(self) -> None:
-        """Join the group. Returns before the first message."""
+        """Join the group. Returns before the first message. Raises BrokerRefused for a filter that a broker refuses."""
         await self._session.start()
         self._handling.start()
-        await self._member.start()
+        try:
+            await self._member.start()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Leave the group: stop reading, let running handlers end, commit, say goodbye."""
@@ -104,8 +108,8 @@ class PushConsumer:
         async with self:
             await asyncio.Event().wait()
 
-    async def subscribe(self, topic: str, tags: str = "*") -> None:
-        """Want one more topic, or other tags of it."""
+    async def subscribe(self, topic: str, tags: Wanted = "*") -> None:
+        """Want one more topic, or other tags of it; `tags` may also be an `Sql`, which a broker may refuse."""
         self._session.require_open()
         await self._member.subscribe(make_subscription(topic, tags))
 

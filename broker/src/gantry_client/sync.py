@@ -8,7 +8,7 @@ for use inside a running event loop, which it would block; such programs use the
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, final
 
@@ -19,6 +19,7 @@ from gantry_client.messages import Message, ReceivedMessage, SendReceipt
 from gantry_client.producer import DEFAULT_GROUP, Selector
 from gantry_client.replies import Reply
 from gantry_client.settings import ClientSettings, ConsumerSettings, NameServerAddresses, ProducerSettings
+from gantry_client.subscriptions import Topics, Wanted
 from gantry_wire.commands.clients import MessageQueue
 from gantry_wire.structs import ready_structs
 
@@ -219,7 +220,7 @@ class PullConsumer(_Synchronous[pull_consumer.PullConsumer]):
         queue: MessageQueue,
         offset: int,
         *,
-        tags: str = "*",
+        tags: Wanted = "*",
         messages_max: int | None = None,
         wait_ms: int = 0,
     ) -> FetchResult:
@@ -256,7 +257,7 @@ class PollConsumer(_Synchronous[poll_consumer.PollConsumer]):
         name_servers: NameServerAddresses,
         group: str,
         *,
-        topics: Mapping[str, str] | str,
+        topics: Topics,
         settings: ConsumerSettings | None = None,
         client_settings: ClientSettings | None = None,
     ) -> None:

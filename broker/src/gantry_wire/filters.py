@@ -1,9 +1,14 @@
-"""Tag subscriptions: `TagA || TagB`, or `*` for everything."""
+"""What subscriptions ask for: tags (`TagA || TagB`, or `*` for everything), or properties in SQL92.
+
+An expression type that is missing or empty means tags. A broker filters tags by the hash in its consume queue, and a
+filter in SQL92 by the properties of each record; see `sql92`.
+"""
 
 from dataclasses import dataclass
 from typing import Final
 
 from gantry_wire.hashing import tags_code
+from gantry_wire.sql92 import SqlFilter, parse_sql_filter
 
 SUBSCRIBE_ALL: Final = "*"
 EXPRESSION_TAG: Final = "TAG"
@@ -29,6 +34,25 @@ class TagFilter:
     def accepts_tags(self, tags: str | None) -> bool:
         """By text, as a client filters."""
         return not self.tags or tags in self.tags
+
+
+MessageFilter = TagFilter | SqlFilter
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Whether a subscription of this type is about tags."""
+    return expression_type in (None, "", EXPRESSION_TAG)
+
+
+def parse_filter(expression_type: str | None, expression: str | None) -> MessageFilter:
+    """The filter that a subscription asks for. Raises ValueError for one that is none, or of an unknown type."""
+    if is_tag_type(expression_type):
+        return parse_tag_filter(expression)
+    if not expression:
+        raise ValueError(f"Expression can't be null! {expression_type}")
+    if expression_type != EXPRESSION_SQL92:
+        raise ValueError(f"{(expression_type or '')[:64]!r} is no type of expression")
+    return parse_sql_filter(expression)
 
 
 def parse_tag_filter(expression: str | None) -> TagFilter:

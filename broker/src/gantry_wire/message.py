@@ -299,6 +299,16 @@ def _layout(data: Buffer, end: int, magic: int, sys_flag: int, body_start: int) 
     return body_start, body_end, topic_start, topic_end, topic_end + 2
 
 
+def stored_properties(data: Buffer, position: int) -> str | None:
+    """The properties of the record at `position` as they are stored, or None where its lengths lie.
+
+    Its total size must be known to lie within `data`; nothing else of it is believed, and no checksum is looked at.
+    """
+    size, magic, _, _, sys_flag = _RECORD_FACTS.unpack_from(data, position)
+    layout = _layout(data, position + size, magic, sys_flag, position + 88)
+    return None if layout is None else str(data[layout[4] : position + size], "utf-8", "replace")
+
+
 def decode_record(data: Buffer, position: int = 0, *, verify_crc: bool = True) -> StoredMessage:
     """The message at `position`. Raises RemoteProtocolError for anything that is not a whole, good record."""
     check = check_record(data, position, verify_crc=verify_crc)

@@ -4,7 +4,7 @@ The names that the broker itself reads or writes are constants here, in RocketMQ
 Java's is (a last pair may lack its 0x02, a pair without 0x01 is skipped); writing is strict.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gantry_wire.errors import LocalProtocolError
@@ -71,6 +71,35 @@ def parse_properties(text: str) -> dict[str, str]:
         if separator and name:
             pairs[name] = value
     return pairs
+
+
+PropertyMark = tuple[str, str]
+"""A name, and how a pair of that name begins behind the end of another."""
+
+
+def property_marks(names: Iterable[str]) -> tuple[PropertyMark, ...]:
+    """What `some_properties` looks for."""
+    return tuple((name, f"{VALUE_END}{name}{KEY_END}") for name in names)
+
+
+def some_properties(text: str, marks: Iterable[PropertyMark]) -> dict[str, str]:
+    """Of `parse_properties(text)` the wanted ones that are not empty, without a look at the others.
+
+    Java's parser passes over pairs without a value, so an earlier pair of the same name counts then.
+    """
+    text = VALUE_END + text
+    found: dict[str, str] = {}
+    for name, mark in marks:
+        start = text.rfind(mark)
+        while start >= 0:
+            value_start = start + len(mark)
+            value_end = text.find(VALUE_END, value_start)
+            value = text[value_start:] if value_end < 0 else text[value_start:value_end]
+            if value:
+                found[name] = value
+                break
+            start = text.rfind(mark, 0, start)
+    return found
 
 
 def format_properties(pairs: Mapping[str, str]) -> str:

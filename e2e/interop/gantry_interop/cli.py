@@ -23,6 +23,7 @@ from gantry_interop import (
     benchmark,
     drivers,
     failover,
+    filter_judge,
     flows,
     java,
     live_config,
@@ -119,6 +120,7 @@ Examples:
   run.py tls                                   over TLS, while certificates are replaced
   run.py config                                settings are changed while the servers run
   run.py acl                                   with accounts; who may not is denied
+  run.py filters                               SQL92 filters: Apache's evaluator and ours, side by side
   run.py record                                capture the golden frames anew
 
 A result is one line per client version and scenario. "failed", "lost", "altered" and "order" (out of
@@ -367,6 +369,25 @@ def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> N
                 _choices(scenarios, acl.SCENARIOS, "scenario"),
             )  # fmt: skip
     report.show_verdicts(console, [*found.verdicts, *found.denials])
+    console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
+    report.write_results(directory / "results.json", found.as_json())
+    sys.exit(0 if found.kept else 1)
+
+
+@main.command("filters")
+@click.option("--pairs", default=200_000, show_default=True, help="How many expressions with messages are judged.")
+@click.option("--seed", default=1, show_default=True, help="Decides every expression and message.")
+@click.option("--record", "is_recording", is_flag=True, help=f"Write {filter_judge.GOLDEN.name} anew instead.")
+def filters_command(pairs: int, seed: int, is_recording: bool) -> None:
+    """Drawn SQL92 filters and messages: RocketMQ 5.3.3's evaluator and ours must say the same of every pair."""
+    console = report.console()
+    directory = new_run_directory("filters")
+    with _harness_errors(console):
+        java.build()
+        if is_recording:
+            console.print(f"{filter_judge.record_golden(directory / 'home'):,} verdicts in {filter_judge.GOLDEN}")
+            return
+        found = filter_judge.compare(pairs, seed, directory / "home")
     console.print(*found.lines(), sep="\n", highlight=False, markup=False, soft_wrap=True)
     report.write_results(directory / "results.json", found.as_json())
     sys.exit(0 if found.kept else 1)

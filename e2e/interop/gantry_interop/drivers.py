@@ -18,7 +18,7 @@ from gantry_interop.errors import InteropError
 from gantry_interop.processes import Child, Nursery
 
 SCENARIOS = (
-    "sync", "async", "oneway", "batch", "compressed", "tags", "ordered", "broadcast", "litepull", "restart",
+    "sync", "async", "oneway", "batch", "compressed", "tags", "sql", "ordered", "broadcast", "litepull", "restart",
     "rebalance", "threads64", "retry", "dlq", "transactions", "request", "trace", "queries", "refusals",
     "depth",
 )  # fmt: skip

@@ -166,6 +166,7 @@ def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
         "mappedFileSizeCommitLog": str(256 * 1024 * 1024),
         "autoCreateTopicEnable": "true",
         "traceTopicEnable": "true",
+        "enablePropertyFilter": "true",
         # On two cores a client that shares them with the broker can keep a request waiting longer than the default of
         # 200 ms; the scenarios are about messages, not about that machine's scheduling. `benchmark` keeps the default.
         "waitTimeMillsInSendQueue": "5000",

@@ -13,7 +13,7 @@ from gantry_broker.ports import Clock
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, oneway
 from gantry_wire.commands.clients import ConsumerData, HeartbeatData, SubscriptionData
-from gantry_wire.filters import TagFilter, parse_tag_filter
+from gantry_wire.filters import MessageFilter, TagFilter, is_tag_type, parse_filter
 
 CLIENT_TIMEOUT_MS = 120_000
 
@@ -38,7 +38,9 @@ class Subscription:
     """What a group wants of one topic, ready to filter with."""
 
     data: SubscriptionData
-    tags: TagFilter
+    filter: MessageFilter | None
+    """None where the expression is none of its type; pulls are told so."""
+    fault: str = ""
 
 
 @dataclass(slots=True)
@@ -195,8 +197,8 @@ def _update_subscriptions(group: ConsumerGroupState, wanted: list[SubscriptionDa
     for data in wanted:
         known = group.subscriptions.get(data.topic)
         if known is None or data.sub_version > known.data.sub_version:
-            group.subscriptions[data.topic] = Subscription(data, _lenient_filter(data))
-            changed = changed or known is None or known.data.sub_string != data.sub_string
+            group.subscriptions[data.topic] = _subscription(data)
+            changed = changed or known is None or _what(known.data) != _what(data)
     topics = {data.topic for data in wanted}
     for topic in [topic for topic in group.subscriptions if topic not in topics]:
         del group.subscriptions[topic]
@@ -204,9 +206,15 @@ def _update_subscriptions(group: ConsumerGroupState, wanted: list[SubscriptionDa
     return changed
 
 
-def _lenient_filter(data: SubscriptionData) -> TagFilter:
+def _what(data: SubscriptionData) -> tuple[str | None, str | None]:
+    return data.expression_type, data.sub_string
+
+
+def _subscription(data: SubscriptionData) -> Subscription:
     """A heartbeat with an expression that cannot be parsed must not cost the client its other groups."""
     try:
-        return parse_tag_filter(data.sub_string)
-    except ValueError:
-        return TagFilter(data.sub_string or "", frozenset({""}), frozenset({0}))
+        return Subscription(data, parse_filter(data.expression_type, data.sub_string))
+    except ValueError as error:
+        if is_tag_type(data.expression_type):
+            return Subscription(data, TagFilter(data.sub_string or "", frozenset({""}), frozenset({0})))
+        return Subscription(data, None, str(error))

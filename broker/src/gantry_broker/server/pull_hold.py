@@ -1,12 +1,14 @@
 """Pulls that found nothing yet: held until a message comes that they want, or their time is up.
 
 Waking is batched: an append only marks queues; once per turn of the loop every held pull of a marked queue looks
-again, from where it had already looked. A pull that finds only messages it does not want stays, further on. Each held
-pull is known by its queue, by its connection and by its time, so that none of the three ever searches all of them.
-Owned by the event loop.
+again, from where it had already looked. A pull that finds only messages it does not want stays, further on, and looks
+on in a later turn where more are left than it may look at in one. Once ``is_spent`` says that this turn has done
+enough, the others wait for the next. Each held pull is known by its queue, by its connection and by its time, so that
+none of the three ever searches all of them. Owned by the event loop.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar, final
@@ -49,16 +51,25 @@ class PullHold:
     """The waiting room."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, retry: Retry, *, held_max: int, held_per_connection_max: int
+        self,
+        loop: asyncio.AbstractEventLoop,
+        retry: Retry,
+        *,
+        held_max: int,
+        held_per_connection_max: int,
+        is_spent: Callable[[], bool] = lambda: False,
     ) -> None:
         self._loop = loop
         self._retry = retry
+        self._is_spent = is_spent
         self.limit(held_max=held_max, held_per_connection_max=held_per_connection_max)
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
         self._by_tick: dict[int, dict[HeldPull, None]] = {}
         self._count = 0
         self._marked: set[QueueKey] = set()
+        self._waking: OrderedDict[HeldPull, None] = OrderedDict()
+        """Those that look again in this turn, or in the next ones."""
         self._is_wake_scheduled = False
         self._swept_tick = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -110,20 +121,37 @@ class PullHold:
         if not self._by_queue:
             return
         self._marked.update(key for key in queues if key in self._by_queue)
-        if self._marked and not self._is_wake_scheduled:
-            self._is_wake_scheduled = True
-            self._loop.call_soon(self._wake)
+        if self._marked:
+            self._wake_soon()
+
+    def look_on(self, held: HeldPull) -> None:
+        """This pull has not seen all that is there, and looks on in the next turn."""
+        self._waking[held] = None
+        self._wake_soon()
 
     def forget(self, connection: Connection) -> None:
         """A client is gone, and its pulls with it."""
         for held in list(self._by_connection.get(connection, ())):
             self._drop(held)
 
+    def _wake_soon(self) -> None:
+        if not self._is_wake_scheduled:
+            self._is_wake_scheduled = True
+            self._loop.call_soon(self._wake)
+
     def _wake(self) -> None:
+        """One look at least, so that nobody waits for ever behind those whose looks cost much."""
         self._is_wake_scheduled = False
-        marked, self._marked = self._marked, set()
-        for key in marked:
-            self._look_again(list(self._by_queue.get(key, ())), must_answer=False)
+        for key in self._marked:
+            self._waking.update(self._by_queue.get(key, {}))
+        self._marked.clear()
+        for _ in range(len(self._waking)):
+            held, _ = self._waking.popitem(last=False)
+            self._look_again([held], must_answer=False)
+            if self._waking and self._is_spent():
+                break
+        if self._waking:
+            self._wake_soon()
 
     def _sweep(self) -> None:
         now_tick = int(self._loop.time() / SWEEP_INTERVAL_S)
@@ -144,6 +172,7 @@ class PullHold:
 
     def _drop(self, held: HeldPull) -> None:
         self._count -= 1
+        self._waking.pop(held, None)
         _discard(self._by_queue, held.key, held)
         _discard(self._by_connection, held.connection, held)
         _discard(self._by_tick, held.tick, held)

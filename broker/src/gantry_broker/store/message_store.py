@@ -29,7 +29,7 @@ from gantry_broker.store.draft import Draft
 from gantry_broker.store.identity import Epoch, StoreIdentity
 from gantry_broker.store.key_index import KeyMatches
 from gantry_broker.store.life import StoreLife
-from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, read_messages
+from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, Want, read_messages
 from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import StoreSettings
@@ -356,12 +356,28 @@ class MessageStore:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(
-        self, topic: str, queue_id: int, offset: int, *, count_max: int, bytes_max: int, accept: Accept = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        accept: Accept = None,
+        want: Want = None,
+        units_max: int | None = None,
     ) -> ReadResult:
         """Messages of a queue from ``offset`` on; see ``reader``. Raises ``StoreCorrupt`` when the queue is wrong."""
-        queue, is_ours = self._queues.get(topic, queue_id), self.identity.is_ours
         return read_messages(
-            self._log, queue, offset, count_max=count_max, bytes_max=bytes_max, accept=accept, is_ours=is_ours
+            self._log,
+            self._queues.get(topic, queue_id),
+            offset,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            accept=accept,
+            is_ours=self.identity.is_ours,
+            want=want,
+            units_max=units_max,
         )
 
     def log_view(self, offset: int) -> memoryview:

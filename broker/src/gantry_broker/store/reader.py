@@ -19,7 +19,7 @@ from gantry_broker.errors import StoreCorrupt
 from gantry_broker.store.commit_log import CommitLog
 from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from gantry_broker.store.mapped_file import Extent
-from gantry_wire.message import check_record
+from gantry_wire.message import check_record, stored_properties
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,10 @@ _IDENTITY: Final = struct.Struct(">i8xi4xqq")
 """Of a record: total size, queue id, queue offset, physical offset."""
 
 Accept = Callable[[int], bool] | frozenset[int] | None
+"""Whether a message is wanted, by the code of its tag; None for all."""
+
+Want = Callable[[str], bool] | None
+"""Whether a message is wanted, by its properties as they are stored; None for all. It must not raise."""
 
 
 class ReadStatus(Enum):
@@ -86,10 +90,13 @@ def read_messages(
     bytes_max: int,
     accept: Accept,
     is_ours: Callable[[int], bool],
+    want: Want = None,
+    units_max: int | None = None,
 ) -> ReadResult:
     """Up to ``count_max`` messages and about ``bytes_max`` bytes (at least one message) from ``offset`` on.
 
-    ``is_ours`` says of a physical offset whether a record there must be sealed.
+    ``is_ours`` says of a physical offset whether a record there must be sealed. At most ``units_max`` messages are
+    looked at, by default as many as a filter of tags may.
     """
     refusal = offset_fault(queue, offset)
     if refusal is not None or queue is None:
@@ -103,7 +110,7 @@ def read_messages(
     next_offset = offset
     file: Extent | None = None
     base = file_end = run_start = run_end = 0
-    for physical, size, tags_code in queue.units(offset, offset + max(UNITS_SCANNED_MIN, count_max)):
+    for physical, size, tags_code in queue.units(offset, offset + (units_max or max(UNITS_SCANNED_MIN, count_max))):
         if count >= count_max or (count and total + size > bytes_max):
             break
         if size == FILLER_SIZE or physical < min_physical:
@@ -130,6 +137,13 @@ def read_messages(
             _refuse_or_pass(commit_log, queue, next_offset, physical, is_sealed=is_ours(physical))
             next_offset += 1
             continue
+        if want is not None:
+            properties = stored_properties(file.view, position)
+            if properties is None:
+                _refuse_or_pass(commit_log, queue, next_offset, physical, is_sealed=is_ours(physical))
+            if properties is None or not want(properties):
+                next_offset += 1
+                continue
         if position != run_end:
             if run_end > run_start:
                 parts.append(file.view[run_start:run_end])

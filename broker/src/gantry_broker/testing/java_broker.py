@@ -14,7 +14,8 @@ SETTINGS: Final = {
     "brokerRole": "ASYNC_MASTER", "flushDiskType": "ASYNC_FLUSH", "mappedFileSizeCommitLog": "1073741824",
     "brokerClusterName": "c", "brokerName": "broker-a", "brokerIP2": "192.0.2.8", "haListenPort": "10912",
     "maxMessageSize": "4194304", "messageDelayLevel": "1s 5s", "fileReservedTime": "72", "deleteWhen": "04",
-    "autoCreateTopicEnable": "true", "autoCreateSubscriptionGroup": "true", "defaultTopicQueueNums": "8",
+    "autoCreateTopicEnable": "true", "autoCreateSubscriptionGroup": "true", "enablePropertyFilter": "true",
+    "defaultTopicQueueNums": "8",
     "maxHashSlotNum": "5000000", "maxIndexNum": "20000000", "slaveReadEnable": "false", "brokerPermission": "6",
 }  # fmt: skip
 

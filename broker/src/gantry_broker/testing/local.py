@@ -197,15 +197,16 @@ class Dialogue:
 
     async def heartbeat(
         self, client_id: str, group: str = GROUP, topic: str = TOPIC, *, expression: str = "*", version: int = 1,
-        model: str = "CLUSTERING",
+        model: str = "CLUSTERING", expression_type: str = "TAG",
     ) -> Command:  # fmt: skip
         """Make a consumer known."""
+        wanted = {"topic": topic, "subString": expression, "subVersion": version, "expressionType": expression_type}
         consumer = {
             "groupName": group,
             "consumeType": "CONSUME_PASSIVELY",
             "messageModel": model,
             "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-            "subscriptionDataSet": [{"topic": topic, "subString": expression, "subVersion": version}],
+            "subscriptionDataSet": [wanted],
         }
         body = {"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": [{"groupName": "producers"}]}
         return await self.ask(RequestCode.HEART_BEAT, body=dumps(body))

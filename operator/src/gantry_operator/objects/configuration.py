@@ -50,7 +50,7 @@ LIVE_KEYS: Final = frozenset(
         *("maxTransferBytesOnMessageInMemory", "maxTransferBytesOnRequest", "flushConsumerOffsetInterval"),
         *("fileReservedTime", "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio"),
         *("diskSpaceWarningLevelRatio", "cleanResourceInterval", "slaveReadEnable", "accessMessageInMemoryMaxRatio"),
-        *("transactionTimeOut", "transactionCheckMax", "transactionCheckInterval"),
+        *("transactionTimeOut", "transactionCheckMax", "transactionCheckInterval", "enablePropertyFilter"),
     }
 )
 """Keys that a running broker takes. `maxMessageSize` is none here: with a small `segmentSize` it follows that."""

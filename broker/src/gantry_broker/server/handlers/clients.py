@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import final
 
 from gantry_broker.server.core import BrokerCore, HandlerTable
+from gantry_broker.server.handlers.pull import no_property_filter
 from gantry_broker.server.handlers.send import Refused
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
@@ -19,7 +20,7 @@ from gantry_wire.commands.clients import (
 from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.transactions import ENDS_ONCE
 from gantry_wire.fastjson import dumps
-from gantry_wire.filters import EXPRESSION_TAG, parse_tag_filter
+from gantry_wire.filters import is_tag_type, parse_filter
 
 
 @final
@@ -102,13 +103,10 @@ class ClientHandlers:
         data = read_document(command.body, CheckClientConfig).subscription_data
         if data is None:
             return command.reply()
-        if data.expression_type not in (None, "", EXPRESSION_TAG):
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {data.expression_type}",
-            )
+        if not is_tag_type(data.expression_type) and not self._core.settings.is_property_filter_enabled:
+            raise Refused(ResponseCode.SYSTEM_ERROR, no_property_filter(data.expression_type))
         try:
-            parse_tag_filter(data.sub_string)
+            parse_filter(data.expression_type, data.sub_string)
         except ValueError as error:
             raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         return command.reply()

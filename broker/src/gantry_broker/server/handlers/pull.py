@@ -6,6 +6,7 @@ from typing import Final, final
 
 from gantry_broker.errors import BrokerError
 from gantry_broker.server.core import BrokerCore, HandlerTable
+from gantry_broker.server.filter_budget import FilterBudget
 from gantry_broker.server.handlers.send import Refused
 from gantry_broker.server.pull_hold import HeldPull, PullHold
 from gantry_broker.server.send_path import store_refusal
@@ -15,7 +16,7 @@ from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
-from gantry_wire.filters import EXPRESSION_TAG, TagFilter, parse_tag_filter
+from gantry_wire.filters import MessageFilter, TagFilter, is_tag_type, parse_filter
 
 SUSPEND_MS_MAX: Final = 60_000
 
@@ -51,12 +52,14 @@ class PullHandlers:
         self.is_copy: Callable[[], bool] = lambda: False
         """Whether this is a slave: what it lacks may be on its master."""
 
+        self._budget = FilterBudget(loop)
         settings = core.settings
         self.hold = PullHold(
             loop,
             self.look_again,
             held_max=settings.held_pulls_max,
             held_per_connection_max=settings.held_pulls_per_connection_max,
+            is_spent=lambda: self._budget.is_spent,
         )
 
     def table(self) -> HandlerTable:
@@ -105,6 +108,8 @@ class PullHandlers:
         code = _code(result, held.next_offset)
         if code is ResponseCode.PULL_RETRY_IMMEDIATELY:
             held.next_offset = result.next_offset
+            if result.next_offset < result.max_offset and not must_answer:
+                self.hold.look_on(held)
         elif code is not ResponseCode.PULL_NOT_FOUND:
             return self._reply(held.command, held.pull.consumer_group, held.next_offset, result)
         if not must_answer:
@@ -113,20 +118,34 @@ class PullHandlers:
             result = result._replace(status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=held.next_offset)
         return self._reply(held.command, held.pull.consumer_group, held.next_offset, result)
 
-    def _read(self, pull: PullMessage, offset: int, wanted: TagFilter) -> ReadResult:
+    def _read(self, pull: PullMessage, offset: int, wanted: MessageFilter) -> ReadResult:
         settings = self._core.settings
         count_max = max(1, min(pull.max_msg_nums, settings.pull_messages_max))
         bytes_max = settings.pull_bytes_max
         if pull.max_msg_bytes is not None and pull.max_msg_bytes > 0:
             bytes_max = min(pull.max_msg_bytes, settings.pull_bytes_limit)
-        result = self._core.store.read(
-            pull.topic,
-            pull.queue_id,
-            offset,
-            count_max=count_max,
-            bytes_max=bytes_max,
-            accept=wanted.codes or None,
-        )
+        store = self._core.store
+        if isinstance(wanted, TagFilter):
+            result = store.read(
+                pull.topic,
+                pull.queue_id,
+                offset,
+                count_max=count_max,
+                bytes_max=bytes_max,
+                accept=wanted.codes or None,
+            )
+        else:
+            units_max = self._budget.units(wanted)
+            result = store.read(
+                pull.topic,
+                pull.queue_id,
+                offset,
+                count_max=count_max,
+                bytes_max=bytes_max,
+                want=wanted.accepts_encoded,
+                units_max=units_max,
+            )
+            self._budget.spend(wanted, max(0, min(units_max, result.next_offset - offset)))
         if result.status in _BEYOND and offset > result.max_offset and self.is_copy():
             # It may have come from the master: the reader waits until it is here, too.
             return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
@@ -187,16 +206,12 @@ class PullHandlers:
                 f"the consumer group[{pull.consumer_group}] can not consume by broadcast way",
             )
 
-    def _filter(self, pull: PullMessage) -> TagFilter:
+    def _filter(self, pull: PullMessage) -> MessageFilter:
         """What the pull wants: its own expression, or what its group's heartbeat said."""
         if pull.sys_flag & PULL_SUBSCRIPTION:
-            if pull.expression_type not in (None, "", EXPRESSION_TAG):
-                raise Refused(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"The broker does not support consumer to filter message by {pull.expression_type}",
-                )
+            self._check_type(pull.expression_type)
             try:
-                return parse_tag_filter(pull.subscription)
+                return parse_filter(pull.expression_type, pull.subscription)
             except ValueError as error:
                 raise Refused(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {error}"
@@ -209,7 +224,22 @@ class PullHandlers:
             raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
         if subscription.data.sub_version < pull.sub_version:
             raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-        return subscription.tags
+        if subscription.filter is None:
+            raise Refused(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                f"The broker's consumer filter data is not exist!Your expression may be wrong! {subscription.fault}",
+            )
+        self._check_type(subscription.data.expression_type)
+        return subscription.filter
+
+    def _check_type(self, expression_type: str | None) -> None:
+        if not is_tag_type(expression_type) and not self._core.settings.is_property_filter_enabled:
+            raise Refused(ResponseCode.SYSTEM_ERROR, no_property_filter(expression_type))
+
+
+def no_property_filter(expression_type: str | None) -> str:
+    """RocketMQ's words where filters of this type are not evaluated."""
+    return f"The broker does not support consumer to filter message by {(expression_type or '')[:64]}"
 
 
 def _code(result: ReadResult, offset: int) -> ResponseCode:

@@ -21,6 +21,7 @@ public final class Driver {
         SCENARIOS.put("compressed", Sending::compressed);
         SCENARIOS.put("threads64", Sending::threads64);
         SCENARIOS.put("tags", Reading::tags);
+        SCENARIOS.put("sql", Filtering::sql);
         SCENARIOS.put("ordered", Reading::ordered);
         SCENARIOS.put("broadcast", Reading::broadcast);
         SCENARIOS.put("litepull", Reading::litePull);

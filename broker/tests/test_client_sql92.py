@@ -1,0 +1,171 @@
+"""Our client's filters over properties, at a real name server and brokers: subscribe, refuse, change."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from crash.processes import HOST, ServerProcess, broker, name_server
+
+from gantry_broker.testing.ports import free_port
+from gantry_client import (
+    Admin,
+    BrokerRefused,
+    ConsumerSettings,
+    FetchStatus,
+    InvalidMessage,
+    Message,
+    MessageQueue,
+    PollConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    Sql,
+    StartFrom,
+)
+from gantry_client.subscriptions import make_subscription
+from gantry_client.testing import wait_until
+
+SMALL = {"mappedFileSizeCommitLog": str(16 * 1024 * 1024), "maxHashSlotNum": "1000", "maxIndexNum": "20000"}
+FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+TOPIC = "orders"
+
+
+async def start(folder: Path, **settings: str) -> tuple[str, list[ServerProcess]]:
+    """A name server with one broker, and a topic of two queues with ten messages that have prices."""
+    port = free_port()
+    servers = [name_server(folder, port), broker(folder, free_port(), port, SMALL | settings)]
+    for server in servers:
+        await server.start()
+    address = f"{HOST}:{port}"
+    async with Admin(address) as admin:
+
+        async def is_known() -> bool:
+            return bool(await admin.brokers.all())
+
+        await wait_until(is_known, timeout_s=60, what="the broker's registration")
+        await admin.topics.create(TOPIC, queues=2)
+    async with Producer(address, "p") as producer:
+        for number in range(10):
+            await producer.send(Message(TOPIC, b"%d" % number, properties={"price": str(number)}))
+    return address, servers
+
+
+@pytest.fixture
+async def address(tmp_path: Path) -> AsyncIterator[str]:
+    at, servers = await start(tmp_path, enablePropertyFilter="true")
+    yield at
+    for server in reversed(servers):
+        await server.kill()
+
+
+async def test_every_kind_of_consumer_filters_by_properties(address: str) -> None:
+    """Pushed at, polling and pulling: each gets exactly what its filter takes, now and later."""
+    seen: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    async with (
+        PushConsumer(address, "push", topics={TOPIC: Sql("price BETWEEN 3 AND 5")}, handler=handle, settings=FIRST),
+        PollConsumer(address, "poll", topics={TOPIC: Sql("price > 7")}, settings=FIRST) as polling,
+        PullConsumer(address, "pull") as pulling,
+        Producer(address, "p") as producer,
+    ):
+        polled: list[bytes] = []
+
+        async def is_polled() -> bool:
+            polled.extend([message.body for message in await polling.poll(timeout_ms=100)])
+            return len(polled) >= 3 and len(seen) >= 4
+
+        await producer.send(Message(TOPIC, b"more", properties={"price": "4"}))
+        await producer.send(Message(TOPIC, b"most", properties={"price": "400"}))
+        await wait_until(is_polled, timeout_s=60, what="what the filters take")
+        pulled = [await whole(pulling, queue, "price < 2") for queue in await pulling.queues(TOPIC)]
+
+    assert sorted(seen) == [b"3", b"4", b"5", b"more"]
+    assert sorted(polled) == [b"8", b"9", b"most"]
+    assert sorted(body for bodies in pulled for body in bodies) == [b"0", b"1"]
+
+
+async def whole(consumer: PullConsumer, queue: MessageQueue, expression: str) -> list[bytes]:
+    """The bodies of a queue that a filter takes."""
+    found: list[bytes] = []
+    offset = 0
+    while (result := await consumer.fetch(queue, offset, tags=Sql(expression))).status is not FetchStatus.NO_NEW:
+        found += [message.body for message in result.messages]
+        offset = result.next_offset
+    return found
+
+
+async def test_a_member_may_want_something_else(address: str) -> None:
+    """Tags of yesterday, a filter of today: a newer subscription replaces the older one."""
+    seen: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    async with (
+        PushConsumer(
+            address, "changing", topics={TOPIC: "nothing has this tag"}, handler=handle, settings=FIRST
+        ) as one,
+        Producer(address, "p") as producer,
+    ):
+        await wait_until(
+            lambda: sum(queue.topic == TOPIC for queue in one.queues) == 2, timeout_s=60, what="both queues"
+        )
+        await one.subscribe(TOPIC, Sql("price = 77"))
+        await producer.send(Message(TOPIC, b"late", properties={"price": "77"}))
+        await producer.send(Message(TOPIC, b"unwanted", properties={"price": "78"}))
+        await wait_until(lambda: bool(seen), timeout_s=60, what="the message that is wanted now")
+
+    assert seen == [b"late"]
+
+
+async def test_a_broker_that_does_not_filter_says_so_at_once(tmp_path: Path) -> None:
+    """A consumer does not begin, and leaves nothing open; one that is there keeps what it had."""
+    address, servers = await start(tmp_path)
+    seen: list[bytes] = []
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+
+    for kind in (
+        lambda: PollConsumer(address, "g", topics={TOPIC: Sql("price > 1")}),
+        lambda: PushConsumer(address, "g", topics={TOPIC: Sql("price > 1")}, handler=handle),
+    ):
+        with pytest.raises(BrokerRefused, match="does not support") as refused:
+            async with kind():
+                pass
+        assert refused.value.code == 1
+    async with PushConsumer(address, "h", topics=TOPIC, handler=handle, settings=FIRST) as consumer:
+        with pytest.raises(BrokerRefused):
+            await consumer.subscribe(TOPIC, Sql("price > 1"))
+        await wait_until(lambda: len(seen) == 10, timeout_s=60, what="everything")
+    for server in reversed(servers):
+        await server.kill()
+
+
+async def test_a_broker_that_is_away_is_asked_nothing() -> None:
+    """Nobody is there to refuse: the consumer waits for a broker, as it does with tags."""
+    async with PollConsumer(f"{HOST}:{free_port()}", "g", topics={TOPIC: Sql("price > 1")}) as consumer:
+        assert await consumer.poll(timeout_ms=1) == []
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [("price >", "the text ends"), ("price = 1 kind = 2", "would be ignored"), ("", "the text ends"), ("5", "must")],
+)
+def test_a_wrong_filter_fails_where_it_is_written(expression: str, why: str) -> None:
+    """Also one whose end a broker would silently ignore."""
+    with pytest.raises(InvalidMessage, match=why):
+        make_subscription(TOPIC, Sql(expression))
+
+
+def test_a_heartbeat_says_what_kind_of_filter_it_is() -> None:
+    """Brokers that hear SQL92 do not look at tags."""
+    data = make_subscription(TOPIC, Sql("price > 5")).data()
+
+    assert (data.expression_type, data.sub_string, data.tags_set, data.code_set) == ("SQL92", "price > 5", [], [])

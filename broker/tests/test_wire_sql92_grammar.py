@@ -1,0 +1,189 @@
+"""The grammar of SQL92 filters: what is an expression, what binds how, and what is refused before any message comes."""
+
+import pytest
+
+from gantry_wire.sql92 import (
+    EXPRESSION_CHARACTERS_MAX,
+    EXPRESSION_WORDS_MAX,
+    NESTING_MAX,
+    ExpressionFault,
+    SqlFilter,
+)
+
+HERE = {"a": "5", "b": "abc", "c": "10", "TAGS": "red"}
+
+
+def verdict(expression: str, **properties: str) -> bool | None:
+    return SqlFilter(expression).evaluate(properties or HERE)
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        ("a = 5 OR b = 'x' AND b = 'y'", True),
+        ("(a = 5 OR b = 'x') AND b = 'y'", False),
+        ("a = 6 OR a = 7 OR a = 5", True),
+        ("NOT (a = 5) OR a = 5", True),
+        ("NOT a = FALSE", False),
+        ("NOT a = TRUE", True),
+        ("NOT NOT (a = 5)", True),
+        ("a = 5 = TRUE", True),
+        ("a = 5 <> FALSE", True),
+        ("a BETWEEN 1 AND 5 AND c = 10", True),
+        ("a > 1 = TRUE", True),
+        ("a = - - 5", True),
+        ("a = +5 AND +a = 5 AND a > -+-4", True),
+        ("((a)) IN ('5')", True),
+    ],
+)
+def test_operators_bind_as_in_rocketmq(expression: str, wanted: bool) -> None:
+    """OR is weakest, then AND, equality, comparisons, and signs with NOT: `NOT a = TRUE` asks whether (NOT a) is."""
+    assert verdict(expression) is wanted
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "a=5", "a\t=\n5", "a = 5 -- and so on\n", "-- first\r\na = 5", "/* one */ a /* ** */ = /*/ */ 5",
+        "A is null", "a iS nOt NuLl", "b startsWith 'a'", "TAGS = 'red'", "a = 5L", "a = 5l", "a = 5.", "a = 5e0",
+        "a = 00.5e1", "$x is null", "_x IS NULL", "x$_1 IS NULL",
+    ],
+)  # fmt: skip
+def test_words_may_be_written_so(expression: str) -> None:
+    """Keywords in any case, names as they are; blanks and comments anywhere between words."""
+    assert verdict(expression) is True
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "", " ", "-- only a comment\n", "a =", "= 5", "a = 5 AND", "a = 5 OR OR a = 6", "(a = 5", "a = (5", "a IN ()",
+        "a IN ('x',)", "a IN 'x'", "a IN (5)", "a IN (b)", "a BETWEEN 1", "a BETWEEN 1 OR 5", "a IS", "a IS 5",
+        "a IS NOT",
+        "a NOT = 5", "a CONTAINS b", "a CONTAINS 5", "a NOT", "a ! 5", "a == 5", "a = 'x", "'x", "a = 5 #",
+        "a = 5 /* open", "a = 5 'open", "\u00e9 = 5", "a = 5 \u00a0", "\u212a = 5", "a = 5 AND #",
+    ],
+)  # fmt: skip
+def test_what_is_no_expression_is_refused(expression: str) -> None:
+    """A fault is found when somebody subscribes, not when a message comes."""
+    with pytest.raises(ExpressionFault):
+        SqlFilter(expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("a = NULL", "IS NULL"),
+        ("NULL <> a", "IS NULL"),
+        ("TRUE = 'x'", "another literal"),
+        ("FALSE = 5", "another literal"),
+        ("a > 'x'", "numbers and properties"),
+        ("a < TRUE", "numbers and properties"),
+        ("a >= NULL", "numbers and properties"),
+        ("(a = 5) > 5", "numbers and properties"),
+        ("1 < a < 9", "numbers and properties"),
+        ("a BETWEEN 'x' AND 'y'", "numbers and properties"),
+        ("a BETWEEN 5 AND 1", "above the upper"),
+        ("a BETWEEN 3 AND 2.5", "above the upper"),
+        ("a BETWEEN NULL AND 5", "no bound"),
+        ("a BETWEEN 1 AND 'x'", "no whole number"),
+        ("5", "must"),
+        ("'x'", "must"),
+        ("-a", "must"),
+        ("NOT 5", "must"),
+        ("a = 5 AND 'x'", "must"),
+        ("5 IN ('x')", "asks for a property"),
+        ("NOT a IN ('x')", "asks for a property"),
+        ("-a IN ('x')", "asks for a property"),
+        ("a = 9223372036854775808", "beyond"),
+        ("a = 99999999999999999999999999L", "beyond"),
+        ("a = 1e400", "between"),
+        ("a = 0.0", "between"),
+        ("a = 1e-400", "between"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(expression: str, why: str) -> None:
+    """RocketMQ checks operands while it reads, and its oddities are kept: 0.0 is too small for a number."""
+    with pytest.raises(ExpressionFault, match=why):
+        SqlFilter(expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "ignored"),
+    [
+        ("a = 5 b = 6", "b = 6"),
+        ("a = 5 )", ")"),
+        ("a = 007", "07"),
+        ("a = 0L AND b = 'x'", "L AND b = 'x'"),
+        ("a = 5 LIKE #", "LIKE #"),
+        ("a = 5 -- unended", "-- unended"),
+        ("a = 5", ""),
+        ("a = 5 ", ""),
+    ],
+)
+def test_what_follows_an_expression_is_ignored_and_told(expression: str, ignored: str) -> None:
+    """The grammar does not ask for an end, so brokers must take these; our client refuses them by `ignored`."""
+    assert SqlFilter(expression).ignored == ignored
+
+
+def test_two_hyphens_without_an_end_of_line_are_signs() -> None:
+    """A line comment ends with its line; what does not is no comment."""
+    assert verdict("a = --5") is True
+    assert verdict("a = --5\n6") is False
+
+
+def test_quotes_are_doubled() -> None:
+    """A quote within a text is written twice, and everything else in it is as it is."""
+    assert verdict("b = 'it''s -- /* a text */'", b="it's -- /* a text */") is True
+    assert verdict("b = ''''", b="'") is True
+    assert verdict("b = ''", b="") is True
+
+
+def test_a_fault_says_where() -> None:
+    """Whoever wrote it finds the place."""
+    with pytest.raises(ExpressionFault, match=r"'AND' stands at character 7"):
+        SqlFilter("a >=  AND b = 'x'")
+    with pytest.raises(ExpressionFault, match=r"the text ends at character 12; \) was expected"):
+        SqlFilter("(a IS NULL ")
+
+
+# ------- limits
+
+
+def test_a_filter_may_be_as_large_as_the_limits() -> None:
+    """A list of a thousand texts is fine, and a deep or long filter is, up to what the limits say."""
+    texts = ",".join(f"'{number}'" for number in range(1_000))
+    assert verdict(f"a IN ({texts})") is True
+    assert verdict("(" * NESTING_MAX + "a = 5" + ")" * NESTING_MAX) is True
+    assert verdict("NOT " * (NESTING_MAX - 1) + "(a = 6)") is (NESTING_MAX % 2 == 0)
+    assert verdict(" OR ".join(["a = 6"] * (EXPRESSION_WORDS_MAX // 4))) is False
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "(" * (NESTING_MAX + 1) + "a = 5" + ")" * (NESTING_MAX + 1),
+        "(" * 100_000,
+        "NOT " * NESTING_MAX + "(a = 5)",
+        "- " * 500 + "a > 5",
+        "a" + " IS NULL" * (NESTING_MAX + 1),
+        "a" + " IS NULL" * 1_000,
+        " OR ".join(["a = 6"] * EXPRESSION_WORDS_MAX),
+        "a = '" + "x" * EXPRESSION_CHARACTERS_MAX + "'",
+    ],
+    ids=["brackets", "open brackets", "NOT", "signs", "rows", "long rows", "words", "characters"],
+)
+def test_a_filter_beyond_the_limits_is_refused(expression: str) -> None:
+    """Nothing that a client sends makes the broker recurse or scan without bound."""
+    with pytest.raises(ExpressionFault):
+        SqlFilter(expression)
+
+
+def test_the_deepest_filter_is_evaluated_within_few_frames() -> None:
+    """Brackets within rows within brackets: depth is counted over all of them, not for each."""
+    expression = "a = 5"
+    for _ in range(NESTING_MAX - 1):
+        expression = f"({expression}) IS NULL"
+    assert verdict(expression) is False
+    with pytest.raises(ExpressionFault, match="applied to each other"):
+        SqlFilter(f"({expression}) IS NULL IS NULL")
