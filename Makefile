@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter
+.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ bench-sidecar: ## Measure the sidecar: ranges of the log beside `cp`, sends besi
 
 bench-transactions: ## Measure transactions: 100 in flight beside none, 10,000 and 100,000 that are open.
 	@scripts/bench-transactions $(BENCH_TRANSACTIONS)
+
+bench-spark: ## Measure Spark: reads, archive and sink beside its own Parquet and tuples, and sends beside a reader.
+	@scripts/bench-spark $(BENCH_SPARK)
 
 bench-filter: ## Measure filters in SQL92: how many messages a second one core judges.
 	@scripts/bench-filter $(BENCH_FILTER)
