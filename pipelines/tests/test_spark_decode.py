@@ -29,7 +29,7 @@ from pyspark_rocketmq.property_columns import PropertyColumns
 from pyspark_rocketmq.schema import COLUMNS, HEADER_COLUMNS, arrow_schema
 
 NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "a", "ü", "__CRC32#", "n" * 300])
-VALUES = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), max_size=12)
+VALUES = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=12)
 HOSTS = st.sampled_from([encode_host("127.0.0.1", 1), encode_host("10.9.8.7", -5), encode_host("2001:db8::7", 10911)])
 
 

@@ -235,3 +235,38 @@ def test_an_empty_read_has_a_schema_and_no_rows() -> None:
     (found,) = reader.read(pickle.loads(pickle.dumps(TaskPartition(None))))
 
     assert found.num_rows == 0 and found.schema.names == list(PLACE)
+
+
+class Masterless:
+    """Brokers that can be read, and whose master cannot be told anything for some tries."""
+
+    def __init__(self, view: FakeView, failures: int) -> None:
+        self.view = view
+        self.failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.view, name)
+
+    def commit_group(self, group: str, offsets: dict[QueueId, int]) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise NoReplica("no master")
+        self.view.commit_group(group, offsets)
+
+
+@pytest.mark.parametrize("is_available_now", [True, False])
+def test_progress_that_could_not_be_told_is_told_later(orders: FakeView, is_available_now: bool) -> None:
+    """While a master is missing a query reads on; an AvailableNow query tries once more before it ends."""
+    brokers: Any = Masterless(orders, failures=1)
+    options = {"nameServers": "ns:1", "subscribe": "orders", "startingOffsets": "earliest", "commitGroup": "billing"}
+    reader = StreamReader(read_options(options, is_stream=True), PLACE, brokers)
+    reader.clock = FakeTime()
+    if is_available_now:
+        reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert bool(orders.groups) is is_available_now
+    reader.latestOffset(end, ReadAllAvailable())
+    assert set(orders.groups["billing"].values()) == {100}
+    assert reader.clock.slept  # it does not ask as often as Spark does

@@ -45,7 +45,8 @@ def ranges_of(world: StoreWorld, *topics: str) -> tuple[QueueRange, ...]:
 def settings_of(*stores: StoreWorld, **more: Any) -> ReadSettings:
     """A reader of directories alone; the first one is the master's."""
     directories = {f"{BROKER}:{number}": world.root for number, world in enumerate(stores)}
-    return ReadSettings(**{"name_servers": "", "directories": directories, "patience_ms": 0} | more)
+    given: dict[str, Any] = {"name_servers": "", "directories": directories, "patience_ms": 0}
+    return ReadSettings(**given | more)
 
 
 def replicas_of(*stores: StoreWorld) -> tuple[Replica, ...]:
