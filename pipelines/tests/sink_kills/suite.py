@@ -57,10 +57,10 @@ class Kill(NamedTuple):
     """driver: all processes of the program. committer: the one in which Spark commits; the query fails and is started
     again in its session. worker: one that runs a task. broker: the master."""
     point: str
-    count: int = 1
+    nth: int = 1
 
     def __str__(self) -> str:
-        return f"{self.what}:{self.point}:{self.count}"
+        return f"{self.what}:{self.point}:{self.nth}"
 
 
 DRIVER: Final = (
@@ -208,7 +208,7 @@ class Suite:
             (self._orders / name).unlink(missing_ok=True)
         if kill is not None and kill.point != "random":
             action = {"driver": "halt", "committer": "die", "worker": "die", "broker": "tell"}[kill.what]
-            (self._orders / "new").write_text(f"{kill.point} {kill.count} {action}")
+            (self._orders / "new").write_text(f"{kill.point} {kill.nth} {action}")
             (self._orders / "new").rename(self._orders / "order")
 
     def _environment(self) -> dict[str, str]:
