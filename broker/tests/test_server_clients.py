@@ -62,7 +62,7 @@ async def test_a_heartbeat_makes_a_client_known(broker: Broker, client: Dialogue
     reply = await client.heartbeat("c1", "NewGroup")
 
     config = broker.core.topics.find("%RETRY%NewGroup")
-    assert reply.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert reply.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true", "GANTRY_ENDS_ONCE": "true"}
     assert await members(client, "NewGroup") == ["c1"]
     assert "NewGroup" in broker.core.groups.all
     assert config is not None and (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -27,9 +28,9 @@ from pyspark_rocketmq.sink.sweeping import batch_of
 SERVERS = {"nameServers": "127.0.0.1:9876"}
 
 
-def read(columns: dict[str, list[Any]], topic: str | None = "T", reserved: Reserved = Reserved.FAIL) -> list[Row]:
+def read(columns: Mapping[str, Any], topic: str | None = "T", reserved: Reserved = Reserved.FAIL) -> list[Row]:
     """The rows of one batch."""
-    types = {"properties": pa.map_(pa.string(), pa.string())}
+    types: dict[str, Any] = {"properties": pa.map_(pa.string(), pa.string())}
     arrays = [pa.array(values, types.get(name)) for name, values in columns.items()]
     batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
     return list(RowReader(Columns(tuple(columns)), topic, reserved).read(batch))
@@ -150,7 +151,7 @@ def test_every_column_reaches_the_message() -> None:
         ({"body": [b"x"], "properties": [[("", "b")]]}, "row 0: property '' has an empty name"),
     ],
 )
-def test_a_row_that_is_no_message_is_named(columns: dict[str, list[Any]], said: str) -> None:
+def test_a_row_that_is_no_message_is_named(columns: Mapping[str, Any], said: str) -> None:
     """Before anything of it travels: a broker would refuse a whole request."""
     with pytest.raises(InvalidRow, match=said):
         read(columns)

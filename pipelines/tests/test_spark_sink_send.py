@@ -30,7 +30,7 @@ def threaded() -> Iterator[ThreadedCluster]:
         yield one
 
 
-def send(threaded: ThreadedCluster, columns: Mapping[str, list[Any]], **options: str) -> TaskDone:
+def send(threaded: ThreadedCluster, columns: Mapping[str, Any], **options: str) -> TaskDone:
     """What a task does with these rows, in Arrow batches of seven."""
     said = {"nameServers": threaded.cluster.name_server, "topic": "T", "patience": "5s", "requestTimeout": "3s"}
     table = pa.table({name: pa.array(values) for name, values in columns.items()})
@@ -128,7 +128,7 @@ def test_only_an_acknowledgement_is_one(threaded: ThreadedCluster, code: int) ->
         assert isinstance(answer, Command)
         return command.reply(code, ext=answer.ext)
 
-    rows: dict[str, list[object]] = {"body": [b"x"], "queue": [0], "broker": ["broker-a"]}
+    rows: Mapping[str, Any] = {"body": [b"x"], "queue": [0], "broker": ["broker-a"]}
     broker.fault(BATCH, unsure, times=1)
     assert send(threaded, rows).unsure == 0
     assert len(stored(threaded)) == 2

@@ -113,7 +113,8 @@ def test_a_query_whose_commit_fails_delivers_its_batch_once(
 ) -> None:
     """Spark aborts then, and repeats the batch when the query is started again, with the same ids."""
     topic, source = new_topic(brokers), str(tmp_path / "source")
-    cloudpickle.register_pickle_by_value(failing_sink)  # type: ignore[no-untyped-call]  # workers do not see the tests' folder
+    # Workers do not see the folder of the tests.
+    cloudpickle.register_pickle_by_value(failing_sink)  # type: ignore[no-untyped-call]
     spark.dataSource.register(FailingSink)
     for part in range(2):
         rows(spark, 40).selectExpr(f"concat('{part}-', body) as body").coalesce(1).write.mode("append").parquet(source)

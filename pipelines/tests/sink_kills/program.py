@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
+
+from pyspark.errors import StreamingQueryException
 
 from gantry_pipelines import spark_session
 
+FAILURES_MAX: Final = 30
+"""So often a query that fails is started again, as a supervisor does: its committing process was killed."""
+
 
 def main(name_server: str, topic: str, source: str, checkpoint: str) -> None:
-    """One file is one batch of two tasks; a task may be tried four times."""
-    conf = {"spark.master": "local[2,4]", "spark.driver.memory": "700m", "spark.sql.shuffle.partitions": "2"}
+    """Two files are one batch, each a task, so a batch has the same rows at the same places whenever it is repeated.
+
+    A task may be tried four times.
+    """
+    conf = {"spark.master": "local[2,4]", "spark.driver.memory": "700m"}
     spark = spark_session("sink-kills", conf=conf)
-    stream = (
-        spark.readStream.schema("body string, number int").option("maxFilesPerTrigger", 1).parquet(source)
-        .repartitionByRange(2, "number").sortWithinPartitions("number").select("body")
-    )  # fmt: skip
+    stream = spark.readStream.schema("body string").option("maxFilesPerTrigger", 2).parquet(source)
     writer = (
         stream.writeStream.format("rocketmq").option("nameServers", name_server).option("topic", topic)
         .option("transactional", True).option("checkpointLocation", checkpoint).trigger(availableNow=True)
     )  # fmt: skip
-    query = writer.start()
-    query.awaitTermination()
+    for tries_left in range(FAILURES_MAX, -1, -1):
+        query = writer.start()
+        try:
+            query.awaitTermination()
+            return
+        except StreamingQueryException:
+            if not tries_left:
+                raise
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ KILLS_MIN = 20
 def main() -> int:
     """Parse, run, say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=4000, help="rows of one batch (default: 4000)")
-    parser.add_argument("--batches", type=int, default=40, help="batches of the stream (default: 40)")
+    parser.add_argument("--rows", type=int, default=2000, help="rows of one batch (default: 2000)")
+    parser.add_argument("--batches", type=int, default=60, help="batches of the stream (default: 60)")
     parser.add_argument("--kills", default="", help=f"WHAT:POINT:COUNT,... (default: all {len(ALL)})")
     parser.add_argument("--seed", type=int, default=1, help="for the moments of chance")
     parser.add_argument("--keep", action="store_true", help="keep stores and logs, also when all is good")

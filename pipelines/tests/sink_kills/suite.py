@@ -1,6 +1,6 @@
 """Kills of a transactional sink: a Spark program, a group of brokers, and whoever ends one of them at a bad moment.
 
-    lives of the program ---- each with an order: at which point, at which time, and who dies
+    lives of the program ---- with orders: at which point, or at which time, and who dies
     brokers (sync, 2) ------- the master is killed, its slave promoted, the old one comes back as a slave
     in the end -------------- every row that was in the files is in the topic once, as an ordinary consumer sees it
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import signal
 import sys
 import time
@@ -35,7 +34,7 @@ from gantry_client import Admin, ClientError, PullConsumer
 HERE: Final = Path(__file__).resolve().parent
 PROGRAM: Final = HERE / "program.py"
 TOPIC: Final = "Delivered"
-LIFE_S: Final = 900.0
+LIFE_S: Final = 1800.0
 BROKERS_S: Final = 180.0
 POLL_S: Final = 0.05
 SETTINGS: Final = {
@@ -52,10 +51,11 @@ SETTINGS: Final = {
 
 
 class Kill(NamedTuple):
-    """One order: at the n-th time that a life comes to a point, or after some seconds, this dies."""
+    """One order: at the n-th time that the program comes to a point, or after some seconds, this dies."""
 
     what: str
-    """driver, worker or broker."""
+    """driver: all processes of the program. committer: the one in which Spark commits; the query fails and is started
+    again in its session. worker: one that runs a task. broker: the master."""
     point: str
     nth: int = 1
 
@@ -70,12 +70,17 @@ DRIVER: Final = (
     Kill("driver", "chunk-stored"), Kill("driver", "chunk-stored", 2), Kill("driver", "random"),
     Kill("driver", "random"), Kill("driver", "random"),
 )  # fmt: skip
+COMMITTER: Final = (
+    Kill("committer", "halves-known"), Kill("committer", "marker-stored"), Kill("committer", "one-ended", 1),
+    Kill("committer", "one-ended", 900), Kill("committer", "all-ended"), Kill("committer", "halves-known", 2),
+    Kill("committer", "marker-stored", 2), Kill("committer", "one-ended", 1999),
+)  # fmt: skip
 WORKER: Final = (Kill("worker", "chunk-stored"), Kill("worker", "chunk-stored", 3), Kill("worker", "chunk-stored", 2))
 BROKER: Final = (
     Kill("broker", "chunk-stored"), Kill("broker", "halves-known"), Kill("broker", "marker-stored"),
     Kill("broker", "one-ended", 300), Kill("broker", "random"),
 )  # fmt: skip
-ALL: Final = (*DRIVER, *WORKER, *BROKER)
+ALL: Final = (*COMMITTER, *WORKER, *BROKER, *DRIVER)
 
 
 @final
@@ -117,17 +122,23 @@ class Suite:
         self._rows_each: Final = rows_each
         self._chance: Final = random.Random(seed)
         self._orders: Final = folder / "orders"
+        self._process: asyncio.subprocess.Process | None = None
         self.verdict: Final = Verdict()
 
     async def run(self, kills: Sequence[Kill], batches: int) -> Verdict:
-        """All of them, each in a life of its own if it ends one; then a life that nobody ends."""
+        """All of them, then whatever is left to write, which nobody disturbs."""
         began = time.monotonic()
         self._write_files(batches)
-        for kill in kills:
-            print(f"-- {kill}", flush=True)
-            if not await self._life(kill):
-                self.verdict.not_reached.append(str(kill))
-        await self._life(None)
+        try:
+            for kill in kills:
+                print(f"-- {kill}", flush=True)
+                async with asyncio.timeout(LIFE_S):
+                    if not await self._carry_out(kill):
+                        self.verdict.not_reached.append(str(kill))
+            await self._finish()
+        finally:
+            if self._process is not None:
+                await end_tree(self._process)
         await self._judge(batches)
         self.verdict.seconds = time.monotonic() - began
         return self.verdict
@@ -136,50 +147,53 @@ class Suite:
         source = self._folder / "source"
         source.mkdir()
         for batch in range(batches):
-            numbers = list(range(self._rows_each))
-            table = pa.table(
-                {
-                    "body": pa.array([f"{batch}-{number}" for number in numbers], pa.string()),
-                    "number": pa.array(numbers, pa.int32()),
-                }
-            )
-            parquet.write_table(table, source / f"{batch:05d}.parquet")
+            bodies = [f"{batch}-{number}" for number in range(self._rows_each)]
+            middle = len(bodies) // 2
+            for part, some in enumerate((bodies[:middle], bodies[middle:])):
+                table = pa.table({"body": pa.array(some, pa.string())})
+                parquet.write_table(table, source / f"{batch:05d}-{part}.parquet")
+                os.utime(source / f"{batch:05d}-{part}.parquet", (1_700_000_000 + batch, 1_700_000_000 + batch))
 
-    async def _life(self, kill: Kill | None) -> bool:
-        """One start of the program; whether the order was carried out. A worker and a broker end no life."""
+    async def _carry_out(self, kill: Kill) -> bool:
+        """Give an order to the program that runs, or to a new one; whether it came to that."""
         self._give_order(kill)
-        self.verdict.lives += 1
-        with (self._folder / "program.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, str(PROGRAM), self._group.name_server_address, TOPIC, str(self._folder / "source"),
-                str(self._folder / "checkpoint"), env=self._environment(), stdout=log, stderr=log,
-                stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
-            try:
-                async with asyncio.timeout(LIFE_S):
-                    return await self._attend(process, kill)
-            finally:
-                await end_tree(process)
-
-    async def _attend(self, process: asyncio.subprocess.Process, kill: Kill | None) -> bool:
-        if kill is None:
-            code = await process.wait()
-            assert code == 0, f"a life that nobody ends ended with {code}: see {self._folder / 'program.log'}"
-            return True
+        process = self._process or await self._start()
         ending = asyncio.ensure_future(process.wait())
         reached = asyncio.ensure_future(self._reached(kill))
         await asyncio.wait([ending, reached], return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
         if not reached.done():
             reached.cancel()
+            self._process = None
+            assert process.returncode == 0, (
+                f"the program ended with {process.returncode}: see {self._folder}/program.log"
+            )
             return False
         self.verdict.kills.append(str(kill))
         if kill.what == "broker":
             await self._kill_broker()
         if kill.what == "driver":
+            self._process = None
             await end_tree(process)
-        else:
-            await self._some_seconds(20.0, ending)  # it goes on, and the next order is for another life
         return True
+
+    async def _finish(self) -> None:
+        self._give_order(None)
+        process = self._process or await self._start()
+        async with asyncio.timeout(LIFE_S):
+            code = await process.wait()
+        self._process = None
+        assert code == 0, f"the last life ended with {code}: see {self._folder}/program.log"
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self.verdict.lives += 1
+        with (self._folder / "program.log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, str(PROGRAM), self._group.name_server_address, TOPIC, str(self._folder / "source"),
+                str(self._folder / "checkpoint"), env=self._environment(), stdout=log, stderr=log,
+                stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        return self._process
 
     async def _reached(self, kill: Kill) -> None:
         if kill.point == "random":
@@ -188,16 +202,14 @@ class Suite:
         while not (self._orders / "reached").exists():  # noqa: ASYNC110 - another process's file
             await asyncio.sleep(POLL_S)
 
-    async def _some_seconds(self, seconds: float, ending: asyncio.Future[int]) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(ending), seconds)
-
     def _give_order(self, kill: Kill | None) -> None:
-        shutil.rmtree(self._orders, ignore_errors=True)
-        self._orders.mkdir()
+        self._orders.mkdir(exist_ok=True)
+        for name in ("order", *(file.name for file in self._orders.iterdir())):  # the order goes first
+            (self._orders / name).unlink(missing_ok=True)
         if kill is not None and kill.point != "random":
-            action = {"driver": "halt", "worker": "die", "broker": "tell"}[kill.what]
-            (self._orders / "order").write_text(f"{kill.point} {kill.nth} {action}")
+            action = {"driver": "halt", "committer": "die", "worker": "die", "broker": "tell"}[kill.what]
+            (self._orders / "new").write_text(f"{kill.point} {kill.nth} {action}")
+            (self._orders / "new").rename(self._orders / "order")
 
     def _environment(self) -> dict[str, str]:
         path = os.pathsep.join([str(HERE / "hook"), os.environ.get("PYTHONPATH", "")])

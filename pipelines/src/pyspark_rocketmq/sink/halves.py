@@ -13,6 +13,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple, final
 
 import numpy as np
@@ -55,7 +56,7 @@ class Halves:
         """Sorted."""
         return tuple(sorted({place.topic for place in self.places}))
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Equal for the same halves in the same order only: one attempt at a batch."""
         return hashlib.sha256(self._plain()).hexdigest()[:32]
