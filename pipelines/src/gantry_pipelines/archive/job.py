@@ -228,6 +228,7 @@ def latest_of(progress: Any) -> Mapping[QueueId, int]:
     """Where queues ended when a query last looked."""
     for source in progress["sources"]:
         said = source["latestOffset"]
-        if said:
-            return StreamOffset.from_json(json.loads(said) if isinstance(said, str) else said).ends
+        said = json.loads(said) if isinstance(said, str) else said
+        if isinstance(said, dict):  # null, before the source has looked
+            return StreamOffset.from_json(said).ends
     return {}
