@@ -32,19 +32,20 @@ def test_two_thousand_messages_and_three_kills(brokers: Group, tmp_path: Path) -
             "subscribe": "slice",
             "startingOffsets": "earliest",
             "maxRowsPerTrigger": str(rows_max),
+            "archive.cores": "1",
             "archive.destination": str(tmp_path / "archive"),
         }
         query = Query(
-            options, str(tmp_path / "checkpoint"), ArchiveFormat(100), driver, worker, {"GANTRY_KILLS": str(kills)}
+            options, str(tmp_path / "checkpoint"), ArchiveFormat(200), driver, worker, {"GANTRY_KILLS": str(kills)}
         )
         return query.lived()
 
-    codes = [life(300, worker=f"{points.AFTER_DATA}:2"), life(200, driver=f"{points.AFTER_RECORD}:5")]
+    codes = [life(500, worker=f"{points.AFTER_DATA}:2"), life(400, driver=f"{points.AFTER_RECORD}:3")]
     sent = brokers.send(MESSAGES // 2, topic="slice")
     wanted += Counter(("slice", "broker-a", one.queue, one.offset, one.body) for one in sent)
-    codes.append(life(500, driver=f"{points.BEFORE_RECORD}:2"))
+    codes.append(life(600, driver=f"{points.BEFORE_RECORD}:1"))
     seen = {name: read(tmp_path / "archive") for name, read in READERS.items()}
-    codes.append(life(700))
+    codes.append(life(2000))
 
     assert codes == [1, -signal.SIGKILL, -signal.SIGKILL, 0]
     assert kills.read_text().split() == [points.AFTER_DATA, points.AFTER_RECORD, points.BEFORE_RECORD]
