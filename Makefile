@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format manifests lock interop interop-bench crash exactly-once fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-archive image-test e2e e2e-cluster clean
+.PHONY: help setup up down test check format manifests lock interop interop-bench crash exactly-once fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-archive image-test e2e e2e-cluster clean exactly-once-sink
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ exactly-once: ## Archive a million messages while everybody is killed, and compa
 
 fuzz: ## Send two million mutated frames to a broker and see that it still serves.
 	@scripts/fuzz
+
+exactly-once-sink: ## Kill driver, workers and brokers under a transactional Spark sink: each row must be there once (needs Java).
+	@scripts/exactly-once-sink
 
 bench-send: ## Measure sends: rate, latency, and broker CPU per message beside an echo server.
 	@scripts/bench-send

@@ -85,6 +85,18 @@ async def test_a_broker_says_what_it_has_and_does(tmp_path: Path) -> None:
         assert reading.is_writer_alive and not reading.is_stale()
 
 
+async def test_what_was_confirmed_stays_so_when_a_slave_leaves(tmp_path: Path) -> None:
+    """A slave's voice goes with it, and nothing more can be shown; but readers keep what consumers have seen."""
+    async with publishing(tmp_path) as broker, dialogue(broker) as client:
+        await client.send_ok(b"shown")
+        shown = broker.store.wrote
+        broker.store.wait_for_slaves(-1)
+        assert broker.store.confirmed == 0
+
+        await wait_until(lambda: page(tmp_path).status.confirmed == shown)
+        broker.store.wait_for_nobody()
+
+
 async def test_the_last_word_is_stopped_and_everything_is_flushed(tmp_path: Path) -> None:
     """After a clean end the page stays, says so, and names no byte that is not on the disk."""
     async with publishing(tmp_path) as broker, dialogue(broker) as client:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from gantry_pages import Kind, PageFailed, Sandbox, blocks_of
 from gantry_pages.blocks import PageFault, missing_lines
-from gantry_pages.typed import DOCS, FIRST, SECOND, TASKS, TYPED, blocks, has_java, type_page
+from gantry_pages.typed import DOCS, FIRST, SECOND, TASKS, TYPED, blocks, has_java, has_spark, type_page
 
 NOT_RUN = {
     "start": 1,
     "java": 0,
     "python": 0,
+    "spark": 1,
     "watch": 1,
     "failover": 0,
     "recover": 0,
@@ -26,7 +27,11 @@ NOT_RUN = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow, pytest.mark.needs_java]) if has_java(name) else name
+        pytest.param(name, marks=[pytest.mark.slow, pytest.mark.needs_java])
+        if has_java(name)
+        else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.needs_spark])
+        if has_spark(name)
+        else name
         for name in FIRST
     ],
 )

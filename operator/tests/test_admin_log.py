@@ -69,6 +69,22 @@ def test_a_range_is_the_bytes_of_the_files(
     assert answer.headers["etag"] == log_of(sidecar)["etag"]
 
 
+def test_the_log_says_who_wrote_it_and_what_of_many_queues_can_be_read(pair: tuple[BrokerChild, SidecarChild]) -> None:
+    """Epochs with their beginnings, as the store has them; bounds of all queues of some topics in one answer."""
+    _, sidecar = pair
+    one = sidecar.get("/v1/log/queues/TopicTest/0", token=READ_TOKEN).json()
+
+    answer = sidecar.get("/v1/log/queues?topic=TopicTest&topic=nothing", token=READ_TOKEN)
+
+    assert log_of(sidecar)["epochs"] == [{"epoch": 1, "begin": 0}]
+    assert answer.json() == {"queues": [one]}
+    assert one["end"] == MESSAGES
+    assert sidecar.get("/v1/log/queues?topic=TopicTest").status_code == 401
+    assert sidecar.get("/v1/log/queues?topic=../x", token=READ_TOKEN).status_code == 422
+    many = "&".join(f"topic=t{number}" for number in range(65))
+    assert sidecar.get(f"/v1/log/queues?{many}", token=READ_TOKEN).status_code == 422
+
+
 @both
 def test_a_reader_gets_every_message_and_nothing_else(pair: tuple[BrokerChild, SidecarChild], fast: bool) -> None:
     """What is read range by range up to the end is the log: as many whole records as were acknowledged."""

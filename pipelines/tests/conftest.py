@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from spark_kit.processes import Group, group
+
+from gantry_broker.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +34,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = spark_session("tests", cores=2, conf=conf)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def free_address() -> Callable[[], str]:
+    """An address where nobody listens."""
+    return lambda: f"127.0.0.1:{free_ports(1)[0]}"
 
 
 @pytest.fixture(scope="session")

@@ -184,6 +184,21 @@ def test_available_now_reads_what_is_there_and_ends() -> None:
     assert sorted(query.rows) == all_rows(view)
 
 
+def test_available_now_leaves_out_no_broker_that_comes_back_in_time() -> None:
+    """One that was away when the target was fixed is waited for, and read to where it ends then."""
+    view = brokers()
+    query = Query(view, maxRowsPerTrigger=6, discoveryInterval=0)
+    query.step()
+    query.restart()
+    away = view.brokers.pop("broker-b")
+    query.follower.fix_target()
+    query.clock.at[1] = lambda: view.brokers.update({"broker-b": away})
+    while query.plan():
+        query.rows += query.read()
+
+    assert sorted(query.rows) == all_rows(view)
+
+
 def test_a_newer_epoch_that_has_all_that_was_read_is_no_event() -> None:
     """A switchover in which nothing is lost goes on without a word, and is remembered."""
     view = brokers()

@@ -93,6 +93,23 @@ def prepare_batch(first: Message, entries: Sequence[BatchEntry], ids: Sequence[s
     )
 
 
+def packed_batch(topic: str, entries: Sequence[BatchEntry], settings: ProducerSettings) -> Outgoing:
+    """The request that carries what a caller has packed. Raises InvalidMessage."""
+    check_topic(topic)
+    if not entries or topic.startswith(RETRY_PREFIX):
+        raise InvalidMessage("an empty batch" if not entries else "retry topics take no batches")
+    try:
+        body = encode_batch(entries)
+    except LocalProtocolError as error:
+        raise InvalidMessage(str(error)) from error
+    if len(body) > settings.message_bytes_max:
+        raise InvalidMessage(f"the batch has {len(body)} bytes, the limit is {settings.message_bytes_max}")
+    return Outgoing(
+        topic=topic, body=body, properties=format_properties({names.WAIT_STORE: _java_boolean(True)}), flag=0,
+        sys_flag=0, message_id="", is_batch=True,
+    )  # fmt: skip
+
+
 def check_batch(messages: Sequence[Message]) -> None:
     """Raise InvalidMessage for messages that cannot share a request."""
     if not messages:

@@ -16,7 +16,7 @@ from typing import Final, Self, final
 from gantry_client.clock import Deadline, wall_ms
 from gantry_client.errors import BadReply, InvalidMessage
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt
-from gantry_client.outgoing import check_batch, check_group, prepare, prepare_batch, prepare_entry
+from gantry_client.outgoing import check_batch, check_group, packed_batch, prepare, prepare_batch, prepare_entry
 from gantry_client.replies import Replier, Reply, Requests
 from gantry_client.selection import queue_for_key
 from gantry_client.sender import Sender
@@ -149,6 +149,28 @@ class Producer:
             outgoing = prepare_batch(messages[0], entries, ids)
             receipts += _receipts_of_batch(await self._sender.send(outgoing, fixed, deadline), ids)
         return receipts
+
+    async def send_packed(
+        self,
+        topic: str,
+        entries: Sequence[BatchEntry],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendReceipt:
+        """Send messages that the caller has packed, their ids among their properties, in one request.
+
+        It is stored whole or not at all. The receipt has the place of the first one, and as its broker's id all of
+        them, joined by commas. Raises as `send`.
+        """
+        self._session.require_open()
+        outgoing = packed_batch(topic, entries, self.settings)
+        return await self._sender.send(outgoing, queue, Deadline(timeout_ms or self.settings.send_timeout_ms))
+
+    async def refresh(self, topic: str) -> None:
+        """Ask again where `topic` is: a broker that was promoted is found at once. Raises RequestFailed."""
+        self._session.require_open()
+        await self._session.routes.refresh(topic)
 
     async def request(
         self, message: Message, *, queue: MessageQueue | Selector | None = None, timeout_ms: int | None = None

@@ -65,6 +65,11 @@ class PullConsumer:
             raise NoRoute(topic, "no broker lets anybody read it")
         return route.read_queues
 
+    async def refresh(self, topic: str) -> None:
+        """Ask again where `topic` is: a broker that was promoted is found at once. Raises RequestFailed."""
+        self._session.require_open()
+        await self._session.routes.refresh(topic)
+
     async def fetch(
         self,
         queue: MessageQueue,

@@ -11,7 +11,7 @@ its deadline, also at a promoted slave, since ending a transaction twice in the 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final, Self, final
 
 from gantry_client.clock import Deadline, wall_ms
-from gantry_client.errors import BrokerRefused, ClientError, InvalidMessage, RequestFailed
+from gantry_client.errors import BrokerRefused, ClientError, InvalidMessage, NoRoute, RequestFailed
 from gantry_client.messages import Message, ReceivedMessage, SendReceipt, received
 from gantry_client.outgoing import check_group, prepare
 from gantry_client.sender import Sender
@@ -28,8 +28,8 @@ from gantry_client.settings import ClientSettings, NameServerAddresses, Producer
 from gantry_wire import properties as names
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command, oneway
-from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.commands.transactions import CheckTransactionState, EndTransaction
+from gantry_wire.commands.clients import HeartbeatData, MessageQueue, ProducerData
+from gantry_wire.commands.transactions import ENDS_ONCE, CheckTransactionState, EndTransaction
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import (
     TRANSACTION_COMMIT,
@@ -46,6 +46,13 @@ log = logging.getLogger(__name__)
 RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 1_000
 INTRODUCTION_PAUSE_S: Final = 1.0
+PASSING_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)  # fmt: skip
+"""What a broker says about an end that may be said again: it is no master now, or its promise is not kept yet."""
 
 
 class Decision(IntEnum):
@@ -90,17 +97,24 @@ class TransactionProducer:
         check: Check = unknown,
         *,
         topics: Collection[str] = (),
+        is_asked: bool = True,
         settings: ProducerSettings | None = None,
         client_settings: ClientSettings | None = None,
     ) -> None:
-        """``topics`` are those whose brokers may ask from the start on, where none makes topics on first use."""
+        """``topics`` are those whose brokers may ask from the start on, where none makes topics on first use.
+
+        With ``is_asked`` False no broker hears of this producer: none asks it, or counts questions, and what is open
+        stays open for as long as the broker keeps messages, unless another producer of the group is there.
+        """
         check_group(group)
         self.group = group
+        self._is_asked: Final = is_asked
         self._topics: Final = (*topics, AUTO_CREATE_TOPIC)
         self.settings = settings or ProducerSettings()
         self._check = check
         self._session = Session(name_servers, client_settings, default_topic_queues=self.settings.default_topic_queues)
-        self._session.enter_producer_group(group)
+        if is_asked:
+            self._session.enter_producer_group(group)
         self._session.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._asked)
         self._sender = Sender(self._session, group, self.settings)
 
@@ -119,11 +133,38 @@ class TransactionProducer:
     async def start(self) -> None:
         """Open for transactions, and for questions about older ones of the group."""
         await self._session.start()
-        self._session.tasks.start(self._introduce(), "transaction-introduction")
+        if self._is_asked:
+            self._session.tasks.start(self._introduce(), "transaction-introduction")
 
     async def close(self) -> None:
         """Say goodbye to the brokers and close the connections. What is open stays open."""
         await self._session.close()
+
+    async def ends_once(self, topic: str) -> dict[str, bool]:
+        """Whether each master of `topic` stores a message once, however often its transaction is committed.
+
+        Gantry's brokers say so, as long as they have their key index; Apache's do store it again. Raises NoRoute and
+        RequestFailed.
+        """
+        self._session.require_open()
+        route = await self._session.routes.for_sending(topic)
+        groups = [ProducerData(group_name=self.group)] if self._is_asked else []
+        beat = HeartbeatData(client_id=self._session.client_id, producer_data_set=groups)
+        found: dict[str, bool] = {}
+        for name in sorted({queue.broker_name for queue in route.write_queues}):
+            reply = await self._session.calls.demand(route.demand_master(name), RequestCode.HEART_BEAT, body=beat)
+            found[name] = reply.ext.get(ENDS_ONCE) == "true"
+        return found
+
+    async def refresh(self, topic: str) -> None:
+        """Ask again where `topic` is: a broker that was promoted is found at once. Raises RequestFailed."""
+        self._session.require_open()
+        await self._session.routes.refresh(topic)
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues that messages of `topic` go to now."""
+        self._session.require_open()
+        return (await self._session.routes.for_sending(topic)).write_queues
 
     async def begin(
         self, message: Message, *, queue: MessageQueue | None = None, timeout_ms: int | None = None
@@ -152,11 +193,11 @@ class TransactionProducer:
         return half
 
     async def commit(self, half: HalfMessage, *, timeout_ms: int | None = None) -> None:
-        """Have the message delivered. Raises RequestFailed; then nobody knows until the broker asks."""
+        """Have the message delivered. Raises RequestFailed or NoRoute; then nobody knows until the broker asks."""
         await self._end(half, Decision.COMMIT, timeout_ms)
 
     async def roll_back(self, half: HalfMessage, *, timeout_ms: int | None = None) -> None:
-        """Have the message forgotten. Raises RequestFailed."""
+        """Have the message forgotten. Raises RequestFailed or NoRoute."""
         await self._end(half, Decision.ROLL_BACK, timeout_ms)
 
     @asynccontextmanager
@@ -183,8 +224,8 @@ class TransactionProducer:
             try:
                 await self._end_once(asked, half, max(1, deadline.remaining_ms))
                 return
-            except RequestFailed as error:
-                is_final = isinstance(error, BrokerRefused) and error.code != ResponseCode.SERVICE_NOT_AVAILABLE
+            except (RequestFailed, NoRoute) as error:
+                is_final = isinstance(error, BrokerRefused) and error.code not in PASSING_CODES
                 if is_final or deadline.remaining_ms <= pause_ms:
                     raise
             await asyncio.sleep(pause_ms / 1000)

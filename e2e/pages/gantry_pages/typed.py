@@ -12,9 +12,9 @@ from gantry_pages.blocks import Block, blocks_of
 from gantry_pages.sandbox import ROOT, Java, Sandbox
 
 DOCS: Final = ROOT / "docs"
-TASKS: Final = ("start", "java", "python", "watch", "failover", "recover", "upgrade", "tune")
+TASKS: Final = ("start", "java", "python", "spark", "watch", "failover", "recover", "upgrade", "tune")
 TYPED: Final = (*TASKS, "output")
-FIRST: Final = ("start", "java", "python", "tune", "output")
+FIRST: Final = ("start", "java", "python", "spark", "tune", "output")
 SECOND: Final = ("watch", "failover", "recover", "upgrade")
 """Two halves, each typed by a module of tests of its own, so that two processes can share them."""
 
@@ -27,6 +27,11 @@ def blocks(name: str) -> list[Block]:
 def has_java(name: str) -> bool:
     """Whether a page can be typed only where there is Java."""
     return any(block.language == "java" and not block.reason for block in blocks(name))
+
+
+def has_spark(name: str) -> bool:
+    """Whether a program of it runs on Spark."""
+    return any(block.language == "python" and "spark" in block.text and not block.reason for block in blocks(name))
 
 
 def type_page(name: str, folder: Path) -> None:

@@ -29,6 +29,8 @@ REMEDY: Final = (
     " macOS: brew install openjdk@21; or set JAVA_HOME to where a Java is"
 )
 
+LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
+
 
 @final
 class NoJava(SystemExit):
@@ -49,8 +51,10 @@ def spark_session(
     problem = explain_missing_java()
     if problem:
         raise NoJava(problem)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would be whatever `python3` is on PATH
     settings = {**session_conf(cores, progress=progress), **(conf or {})}
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers would be whatever `python3` is on PATH
+    if settings["spark.master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it looks for its own name, and warns
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -66,7 +70,7 @@ def session_conf(cores: int | None = None, *, progress: bool = False) -> dict[st
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(progress).lower(),
-        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{LOG_SETTINGS}",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(count),  # 200 by default, each with its own 50 ms
         "spark.sql.python.filterPushdown.enabled": "true",  # for those who ask with pushdown=true

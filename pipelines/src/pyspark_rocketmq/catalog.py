@@ -6,12 +6,14 @@ there. While nobody answers it goes on looking for `patience_ms`: a failover or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar, final
+from typing import Any, Self, TypeVar, final
 
 from gantry_client import NoRoute
 from pyspark_rocketmq.brokers import patiently, ready
+from pyspark_rocketmq.consumer_groups import commit_offsets, group_offsets
 from pyspark_rocketmq.errors import DataLost, InvalidOption
 from pyspark_rocketmq.model import Bounds, LogState, QueueId, Replica
 from pyspark_rocketmq.settings import ReadSettings
@@ -62,15 +64,7 @@ class Catalog:
     def replicas(self, broker: str) -> tuple[Replica, ...]:
         """Who has its log, in the order in which they are to be read."""
 
-        def look() -> tuple[Replica, ...]:
-            found = self._opener.discovery.replicas(broker)
-            if not attempts(found, self._settings.transport):
-                self._opener.discovery.forget()
-                wanted = f"readFrom={self._settings.read_from.value}, transport={self._settings.transport.value}"
-                raise Unreachable(f"{broker} has no replica for {wanted}")
-            return found
-
-        return self._patiently(f"the replicas of {broker}", look)
+        return self._patiently(f"the replicas of {broker}", lambda: self._replicas_now(broker))
 
     def brokers(self) -> tuple[str, ...]:
         """Every broker that name servers, sidecars or directories know of."""
@@ -82,7 +76,7 @@ class Catalog:
         """What of each queue can be read, never beyond min(confirmed, committed) of the replica that says so."""
         found: dict[QueueId, Bounds] = {}
         for broker, wanted in _by_broker(queues).items():
-            found |= self._ask(broker, "the bounds of its queues", lambda view, some=wanted: view.bounds(some))  # type: ignore[misc]
+            found |= self._ask(broker, "the bounds of its queues", partial(_bounds, queues=wanted))
         return found
 
     def offsets_at(self, queues: Iterable[QueueId], timestamp_ms: int) -> dict[QueueId, int]:
@@ -93,7 +87,7 @@ class Catalog:
 
         found: dict[QueueId, int] = {}
         for broker, wanted in _by_broker(queues).items():
-            found |= self._ask(broker, "its offsets in time", lambda view, some=wanted: ask(view, some))  # type: ignore[misc]
+            found |= self._ask(broker, "its offsets in time", partial(ask, some=wanted))
         return found
 
     def physical(self, offsets: Mapping[QueueId, int]) -> dict[QueueId, tuple[int, int]]:
@@ -104,7 +98,7 @@ class Catalog:
 
         found: dict[QueueId, tuple[int, int]] = {}
         for broker, wanted in _by_broker(offsets).items():
-            found |= self._ask(broker, "places in its log", lambda view, some=wanted: ask(view, some))  # type: ignore[misc]
+            found |= self._ask(broker, "places in its log", partial(ask, some=wanted))
         return found
 
     def logs(self, brokers: Iterable[str]) -> dict[str, LogState]:
@@ -116,28 +110,15 @@ class Catalog:
     def group_offsets(self, group: str, queues: Iterable[QueueId]) -> dict[QueueId, int | None]:
         """How far a consumer group has come, as the masters know it; None where it has not begun."""
         found: dict[QueueId, int | None] = {}
-        for queue in sorted(set(queues)):
-
-            def ask(one: QueueId = queue) -> int | None:
-                address = self._opener.discovery.master_address(one.broker)
-                return self._opener.brokers.ask(
-                    lambda admin: admin.replicas.committed(address, group, one.topic, one.number)
-                )
-
-            found[queue] = self._patiently(f"the offset of {group} in {queue}", ask)
+        for broker, wanted in _by_broker(queues).items():
+            found |= self._ask_master(broker, partial(group_offsets, group=group, queues=wanted))
         return found
 
     def commit_group(self, group: str, offsets: Mapping[QueueId, int]) -> None:
         """Say to the masters that a group has consumed everything below these offsets."""
-        for queue, offset in sorted(offsets.items()):
-
-            def tell(one: QueueId = queue, value: int = offset) -> None:
-                address = self._opener.discovery.master_address(one.broker)
-                self._opener.brokers.ask(
-                    lambda admin: admin.replicas.commit(address, group, one.topic, one.number, value)
-                )
-
-            self._patiently(f"committing {group} in {queue}", tell)
+        for broker, wanted in _by_broker(offsets).items():
+            said = {queue: offsets[queue] for queue in wanted}
+            self._ask_master(broker, partial(commit_offsets, group=group, offsets=said))
 
     def close(self) -> None:
         """Close all connections and files."""
@@ -160,7 +141,7 @@ class Catalog:
 
         def round_of_all() -> T:
             faults: list[ViewError] = []
-            for attempt in attempts(self.replicas(broker), self._settings.transport):
+            for attempt in attempts(self._replicas_now(broker), self._settings.transport):
                 try:
                     return question(self._view(attempt))
                 except ViewError as error:
@@ -173,6 +154,25 @@ class Catalog:
             raise Unreachable(said or "there was nobody to ask")
 
         return self._patiently(f"{broker}: {what}", round_of_all)
+
+    def _replicas_now(self, broker: str) -> tuple[Replica, ...]:
+        """Raises Unreachable if none of them can be read as it is wanted."""
+        found = self._opener.discovery.replicas(broker)
+        if not attempts(found, self._settings.transport):
+            self._opener.discovery.forget()
+            wanted = f"readFrom={self._settings.read_from.value}, transport={self._settings.transport.value}"
+            why = self._opener.discovery.trouble
+            raise Unreachable(f"{broker} has no replica for {wanted}" + (f" ({why})" if why else ""))
+        return found
+
+    def _ask_master(self, broker: str, question: Callable[..., Coroutine[Any, Any, T]]) -> T:
+        """What a broker's master answers, wherever it is now."""
+
+        def ask() -> T:
+            address = self._opener.discovery.master_address(broker)
+            return self._opener.brokers.ask(partial(question, address=address))
+
+        return self._patiently(f"the master of {broker}", ask)
 
     def _view(self, attempt: Attempt) -> View:
         view = self._views.get(attempt)
@@ -209,6 +209,10 @@ class Catalog:
     def _directory_topics(self) -> dict[str, dict[str, tuple[int, ...]]]:
         """Topics and their queues by broker, as its files say."""
         return {name.partition(":")[0]: topics_in(path) for name, path in self._settings.directories.items()}
+
+
+def _bounds(view: View, queues: tuple[QueueId, ...]) -> dict[QueueId, Bounds]:
+    return view.bounds(queues)
 
 
 def _by_broker(queues: Iterable[QueueId]) -> dict[str, tuple[QueueId, ...]]:

@@ -41,6 +41,8 @@ class Discovery:
         self._sidecars = sidecars
         self._picture: dict[str, tuple[Replica, ...]] = {}
         self._fresh_until = 0.0
+        self.trouble = ""
+        """Who could not be asked when the picture was made, if anybody."""
 
     def __repr__(self) -> str:
         return f"<Discovery {sorted(self._picture)}>"
@@ -81,6 +83,7 @@ class Discovery:
             except (ViewError, Refused) as error:
                 trouble.append(error)
         self._add_directories(found)
+        self.trouble = "; ".join(map(str, trouble))
         if trouble and not found:
             raise trouble[0]
         return {broker: self._ordered(by_number) for broker, by_number in found.items()}

@@ -38,3 +38,28 @@ class DamagedRecord(RocketMQSourceError):
 @final
 class Refused(RocketMQSourceError):
     """A broker or a sidecar refuses us: look at credentials and rights."""
+
+
+@final
+class InvalidRow(RocketMQSourceError):
+    """A row cannot be a message: mend the query that makes it. Column, and the row's number in its task, are named."""
+
+
+@final
+class NotStored(RocketMQSourceError):
+    """A broker did not take messages, or not as safely as its mode promises, for as long as there was patience."""
+
+
+@final
+class NotTransactional(RocketMQSourceError):
+    """A broker cannot end a transaction twice and store once: write to Gantry's, or without `transactional`."""
+
+
+@final
+class BatchForgotten(RocketMQSourceError):
+    """Markers have expired, so that nobody knows whether this batch was committed: compare, then onForgottenBatch."""
+
+
+@final
+class BatchTorn(RocketMQSourceError):
+    """A batch was decided, and some of its messages can be delivered no more: its half messages were away too long."""

@@ -48,7 +48,8 @@ class Follower:
         self._found: list[QueueId] = []
         self._found_at_s: float | None = None
         self._ends_seen: dict[QueueId, int] = {}
-        self._target: Mapping[QueueId, int] | None = None
+        self._target: dict[QueueId, int] | None = None
+        self._restored: set[QueueId] | None = None
         self._last_batch_s = clock.now_s()
         self._planned: StreamOffset | None = None
         self.lay: Lay | None = None
@@ -60,6 +61,11 @@ class Follower:
     def ends(self) -> Mapping[QueueId, int]:
         """Where each queue ended when it was last looked at."""
         return self._ends_seen
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the query ends when it has read what was there when it began."""
+        return self._target is not None
 
     def fix_target(self) -> None:
         """From now on nothing is read but what is there now."""
@@ -78,6 +84,7 @@ class Follower:
             taken = self._limited(ranges, is_first=is_first) if is_limited else ranges
             taken = taken if self.lay is None else self.lay(taken, ranges)
             spots = self._catalog.physical({one.queue: one.end - 1 for one in taken if one.count})
+            self.sizes = {queue: size for queue, (_, size) in spots.items()} | self.sizes
             logs = self._catalog.logs(sorted(footing.logs))
             if all(logs[broker].epochs == footing.logs[broker].epochs for broker in logs):
                 break
@@ -110,10 +117,13 @@ class Follower:
         found = self._discover(start)
         known = {queue: start.ends[queue] for queue in found if queue in start.ends}
         fresh = tuple(queue for queue in found if queue not in start.ends)
-        if start.ends and self._target is not None:
+        if self._target is not None:
             fresh = tuple(queue for queue in fresh if queue in self._target)
         footing = self._looker.look(known, start.marks, fresh)
         self._ends_seen |= {queue: one.end for queue, one in footing.bounds.items()}
+        if self._target is not None:  # a broker that was away when the target was fixed has its own now
+            self._restored = set(start.ends) if self._restored is None else self._restored
+            self._target = {one: footing.bounds[one].end for one in known if one in self._restored} | self._target
         places = {queue: footing.place_behind_gaps(queue, place) for queue, place in known.items()}
         bounds = {queue: footing.bounds[queue] for queue in fresh}
         gaps: tuple[Gap, ...] = ()

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from pyspark_rocketmq.errors import RocketMQSourceError
 from pyspark_rocketmq.model import QueueId
 from pyspark_rocketmq.offsets import StreamOffset, flat
 
@@ -57,13 +58,13 @@ class SourceLag:
     """Messages that the batch passed over, by the kind of their gap."""
 
 
-def lag_of(end: str | None, latest: str | None, now_ms: int) -> SourceLag | None:
-    """From a source's progress, as Spark has it; None when it is no source of ours."""
+def lag_of(end: object, latest: object, now_ms: int) -> SourceLag | None:
+    """From a source's progress, as text or as a document, as Spark has it; None when it is no source of ours."""
     try:
-        read, there = json.loads(end or "null"), json.loads(latest or "null")
+        read, there = (json.loads(one) if isinstance(one, str) else one for one in (end, latest))
         ours = StreamOffset.from_json(read)
         ends = flat(there["o"])
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RocketMQSourceError):
         return None
     sizes, oldest = flat(there.get("sizes", {})), flat(there.get("oldest", {}))
     queues: list[QueueLag] = []

@@ -72,10 +72,9 @@ class _Reading:
 
     def _from(self, view: View) -> Iterator[pa.RecordBatch]:
         settings = self._settings
+        is_verified = settings.is_body_verified or view.is_doubtful
         for piece in view.pieces(self._rest):
-            yield from decode(
-                piece, self._rest, batch_rows=settings.batch_rows, is_body_verified=settings.is_body_verified
-            )
+            yield from decode(piece, self._rest, batch_rows=settings.batch_rows, is_body_verified=is_verified)
             self._rest = piece.rest
             self._last_step = time.monotonic()
             self._has_stepped = True

@@ -57,7 +57,10 @@ class ReadSettings:
     """host:port, several joined by `;`. Empty where only directories are read, of brokers that need not run."""
 
     transport: TransportKind = TransportKind.AUTO
+    """By which way; `auto` takes the first of file, http and pull that a replica offers."""
+
     read_from: ReadFrom = ReadFrom.SLAVE_FIRST
+    """Which replicas; slaves first leaves masters to producers."""
 
     sidecars: tuple[str, ...] = ()
     """Base URLs; one of each group is enough, since it knows its peers."""
@@ -66,14 +69,23 @@ class ReadSettings:
     """Store directories that are seen here, by `broker` (whichever replica's) or `broker:number`."""
 
     group: str = DEFAULT_GROUP
+    """In whose name brokers are pulled; they want one, and rights are given to one. Nothing is committed for it."""
+
     access_key: str | None = None
+    """The account by which requests to name servers and brokers are signed; None signs nothing."""
+
     secret_key: str | None = field(default=None, repr=False)
+    """Its secret."""
+
     signature: SignatureKind = SignatureKind.V1
+    """V1 signs as RocketMQ's clients do; STRICT is for servers of ours that want it."""
+
     tls: TlsFiles | None = None
     """For name servers and brokers; None speaks plain text."""
 
     token: str | None = field(default=None, repr=False)
     """For sidecars: a read token is enough."""
+
     sidecar_tls: TlsFiles = TlsFiles()
     """For sidecars whose URL begins with https."""
 

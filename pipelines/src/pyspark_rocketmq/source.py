@@ -24,6 +24,7 @@ from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.option_words import OptionWords
 from pyspark_rocketmq.options import read_columns, read_options
 from pyspark_rocketmq.schema import TYPES, ddl
+from pyspark_rocketmq.sink import make_stream_writer, make_writer
 from pyspark_rocketmq.stream_reader import StreamReader
 
 _TYPE_OF: Final[dict[str, DataType]] = {
@@ -62,15 +63,11 @@ class DefaultSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """For `df.write`."""
-        from pyspark_rocketmq import sink
-
-        return sink.make_writer(self.options, schema, overwrite)
+        return make_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """For `df.writeStream`."""
-        from pyspark_rocketmq import sink
-
-        return sink.make_stream_writer(self.options, schema, overwrite)
+        return make_stream_writer(self.options, schema, overwrite)
 
 
 def columns_of(schema: StructType, options: Mapping[str, str]) -> tuple[str, ...]:

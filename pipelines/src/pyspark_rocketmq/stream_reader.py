@@ -11,9 +11,9 @@ of it in the end. (With asynchronous progress tracking Spark itself does not kno
 both.)
 """
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, final
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from gantry_client import ClientError
+from pyspark_rocketmq.ages import stored_ms
 from pyspark_rocketmq.batch_reader import TaskPartition, cut_of, read_partition
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.catalog_port import CatalogPort
@@ -44,6 +45,12 @@ log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 0.1
 """Spark asks every 10 ms when it has nothing to do; brokers are asked this often at most."""
+POLL_SHARE: Final = 9
+"""And no more than a tenth of the time: many queues, asked one by one, would keep their brokers busy with nothing."""
+POLL_INTERVAL_MAX_S: Final = 1.0
+
+AGE_INTERVAL_S: Final = 1.0
+"""How often the oldest unread messages are looked at; their age is told with each batch."""
 
 
 @final
@@ -55,9 +62,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.columns = columns
         self.clock: Clock = SystemClock()
         self._catalog = catalog
+        self._hasty = catalog
         self._follower: Follower | None = None
         self._committed: dict[QueueId, int] = {}
-        self._idle_since_s: float | None = None
+        self._rest_until_s: float | None = None
+        self._oldest: dict[QueueId, int] = {}
+        self._oldest_at_s: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options, "columns": self.columns}
@@ -73,6 +83,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._catalog is None:
             self._catalog = Catalog(self.options.settings)
         return self._catalog
+
+    @property
+    def hasty(self) -> CatalogPort:
+        """The same, for what can be done another time: it waits for nobody."""
+        if self._hasty is None:
+            self._hasty = Catalog(replace(self.options.settings, patience_ms=0))
+        return self._hasty
 
     @property
     def follower(self) -> Follower:
@@ -103,11 +120,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` itself when there is none."""
         before = StreamOffset.from_json(start)
-        self._commit_group(before)
+        self._commit_group(before, self.hasty)
         self._breathe()
+        began_s = self.clock.now_s()
         is_limited = isinstance(self.getDefaultReadLimit(), ReadAllAvailable) or not isinstance(limit, ReadAllAvailable)
         after = self.follower.next_offset(before, is_limited=is_limited)
-        self._idle_since_s = self.clock.now_s() if after is None else None
+        self._rest_until_s = None
+        if after is None:
+            now_s = self.clock.now_s()
+            self._rest_until_s = now_s + min(POLL_INTERVAL_MAX_S, max(POLL_INTERVAL_S, POLL_SHARE * (now_s - began_s)))
+            if self.follower.has_target:
+                self._commit_group(before, self.catalog)  # the query ends now, and nobody would try again
+        self._look_at_oldest(before if after is None else after)
         return start if after is None else after.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -116,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not ends:
             return None
         sizes = {queue: size for queue, size in self.follower.sizes.items() if queue in ends}
-        return {**StreamOffset(ends).to_json(), "sizes": tree(sizes)}
+        return {**StreamOffset(ends).to_json(), "sizes": tree(sizes), "oldest": tree(self._oldest)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
@@ -129,13 +153,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has committed this batch; it says so one batch late."""
-        self._commit_group(StreamOffset.from_json(end))
+        self._commit_group(StreamOffset.from_json(end), self.hasty)
 
     def stop(self) -> None:
         """End all connections."""
-        catalog, self._catalog = self._catalog, None
-        if catalog is not None:
-            catalog.close()
+        catalogs, self._catalog, self._hasty = (self._catalog, self._hasty), None, None
+        for catalog in catalogs:
+            if catalog is not None:
+                catalog.close()
 
     # -- the worker's side ---------------------------------------------------------------------------------------------
 
@@ -146,25 +171,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- below ---------------------------------------------------------------------------------------------------------
 
     def _breathe(self) -> None:
-        if self._idle_since_s is not None:
-            rest_s = self._idle_since_s + POLL_INTERVAL_S - self.clock.now_s()
-            if rest_s > 0:
-                self.clock.sleep(rest_s)
+        rest_s = 0.0 if self._rest_until_s is None else self._rest_until_s - self.clock.now_s()
+        if rest_s > 0:
+            self.clock.sleep(rest_s)
 
-    def _commit_group(self, reached: StreamOffset) -> None:
+    def _look_at_oldest(self, reached: StreamOffset) -> None:
+        """When the first message of each queue that this batch leaves unread was stored; for `lag`."""
+        ends = self.follower.ends
+        unread = {queue: end for queue, end in reached.ends.items() if ends.get(queue, end) > end}
+        now_s = self.clock.now_s()
+        if not unread:
+            self._oldest = {}
+        elif self._oldest_at_s is None or now_s - self._oldest_at_s >= AGE_INTERVAL_S:
+            self._oldest = stored_ms(unread, self.catalog, self.options.settings)
+            self._oldest_at_s = now_s
+
+    def _commit_group(self, reached: StreamOffset, catalog: CatalogPort) -> None:
+        """Tell the group. Slaves are read while there is no master to be told: that is no reason to wait."""
         group = self.options.commit_group
         news = {queue: end for queue, end in reached.ends.items() if self._committed.get(queue) != end}
         if not group or not news:
             return
         try:
-            self.catalog.commit_group(group, news)
+            catalog.commit_group(group, news)
         except (RocketMQSourceError, ClientError, OSError) as error:
             # The group's progress is for people to look at; the query's own is in its checkpoint.
             log.warning("progress was not committed", extra={"group": group, "error": str(error)})
             return
         self._committed |= news
-
-
-def offset_of(text: str) -> StreamOffset:
-    """An offset as a query's progress shows it."""
-    return StreamOffset.from_json(json.loads(text))

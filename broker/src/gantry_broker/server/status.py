@@ -61,6 +61,8 @@ class StoreFacts(Protocol):
     @property
     def confirmed(self) -> int: ...
     @property
+    def dispatched(self) -> int: ...
+    @property
     def min_physical(self) -> int: ...
     @property
     def pool_status(self) -> PoolFacts: ...
@@ -186,7 +188,8 @@ class StatusPublisher:
             wrote=store.wrote,
             committed=store.committed,
             flushed=store.flushed,
-            confirmed=store.confirmed if server.confirmed is None else server.confirmed,
+            # A slave that leaves takes its voice along, but nothing from consumers: what was shown stays shown.
+            confirmed=max(store.confirmed, store.dispatched) if server.confirmed is None else server.confirmed,
             min_physical=self._min_physical,
             epoch=identity.epoch,
             generation=identity.generation,

@@ -1,6 +1,11 @@
 """Requests about open transactions: a producer ends one, and the broker asks how one has ended."""
 
+from typing import Final
+
 from gantry_wire.commands.fields import Fields, Int32, Int64
+
+ENDS_ONCE: Final = "GANTRY_ENDS_ONCE"
+"""In a broker's answer to a heartbeat: "true" where a transaction that is committed again stores nothing more."""
 
 
 class EndTransaction(Fields):

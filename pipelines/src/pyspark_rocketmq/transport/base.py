@@ -82,6 +82,10 @@ class View(Protocol):
     @property
     def kind(self) -> TransportKind: ...
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether nobody vouches for its log, so that every record has to prove itself."""
+
     def log(self) -> LogState:
         """How far its log can be read."""
 

@@ -45,6 +45,10 @@ class HttpView:
     def __repr__(self) -> str:
         return f"<HttpView {self.where}>"
 
+    @property
+    def is_doubtful(self) -> bool:
+        return False
+
     def log(self) -> LogState:
         found = self._open()
         epochs = tuple(EpochStart(int(one["epoch"]), int(one["begin"])) for one in found.get("epochs") or ())

@@ -56,6 +56,10 @@ class PullView:
     def _where(self) -> str:
         return f"{self.replica.broker}:{self.replica.number} at {self.replica.address} by pull"
 
+    @property
+    def is_doubtful(self) -> bool:
+        return False
+
     def log(self) -> LogState:
         """As the broker says of itself; its epochs are not asked for by this protocol."""
         facts = self._brokers.ask(lambda admin: admin.brokers.runtime(self.replica.address))

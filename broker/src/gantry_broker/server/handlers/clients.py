@@ -17,6 +17,7 @@ from gantry_wire.commands.clients import (
     UnregisterClient,
 )
 from gantry_wire.commands.documents import read_document, write_document
+from gantry_wire.commands.transactions import ENDS_ONCE
 from gantry_wire.fastjson import dumps
 from gantry_wire.filters import EXPRESSION_TAG, parse_tag_filter
 
@@ -49,6 +50,7 @@ class ClientHandlers:
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
         if beat.heartbeat_fingerprint == 0:
             ext["IS_SUB_CHANGE"] = "true"
+        ext[ENDS_ONCE] = "true" if core.settings.store.is_index_enabled else "false"
         return command.reply(ext=ext)
 
     def _admit(self, data: ConsumerData) -> bool:

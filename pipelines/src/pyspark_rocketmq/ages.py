@@ -1,0 +1,49 @@
+"""When single messages were stored: how old the oldest unread one is.
+
+Asked for what people look at, and not for what is read: whoever is not there to answer is not waited for, and an age
+that is not known is not told.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pyspark_rocketmq.catalog_port import CatalogPort
+from pyspark_rocketmq.errors import RocketMQSourceError
+from pyspark_rocketmq.model import QueueId, QueueRange, Task
+from pyspark_rocketmq.reading import read_task
+from pyspark_rocketmq.settings import ReadSettings
+
+
+def stored_ms(offsets: Mapping[QueueId, int], catalog: CatalogPort, settings: ReadSettings) -> dict[QueueId, int]:
+    """The store time of the message at each of these offsets, of those that can be had at once."""
+    hasty = replace(settings, patience_ms=0, is_body_verified=False)
+    found: dict[QueueId, int] = {}
+    for broker in sorted({queue.broker for queue in offsets}):
+        try:
+            found |= _of_broker(broker, offsets, catalog, hasty)
+        except RocketMQSourceError:
+            continue
+    return found
+
+
+def _of_broker(
+    broker: str, offsets: Mapping[QueueId, int], catalog: CatalogPort, settings: ReadSettings
+) -> dict[QueueId, int]:
+    wanted = sorted(queue for queue in offsets if queue.broker == broker)
+    task = Task(
+        broker=broker,
+        replicas=catalog.replicas(broker),
+        transport=settings.transport,
+        ranges=tuple(QueueRange(queue, offsets[queue], offsets[queue] + 1) for queue in wanted),
+        columns=("topic", "queue", "storeTime"),
+    )
+    found: dict[QueueId, int] = {}
+    for batch in read_task(task, settings):
+        times = batch.column("storeTime").cast(pa.int64()).to_pylist()
+        topics, numbers = batch.column("topic").to_pylist(), batch.column("queue").to_pylist()
+        for topic, number, time_us in zip(topics, numbers, times, strict=True):
+            assert topic is not None and number is not None and time_us is not None, "no row is without its place"
+            found[QueueId(topic, broker, number)] = time_us // 1000
+    return found

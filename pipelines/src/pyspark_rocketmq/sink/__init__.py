@@ -1,0 +1,46 @@
+"""Rows of a DataFrame as messages: `df.write` and `df.writeStream` with `format("rocketmq")`.
+
+At least once, in batches, unless `transactional=true`: then exactly once, by half messages and one marker for each
+batch (`committing`). What the three moments of a write are is in `writers`.
+
+    columns -> rows -> packing -> batches                        at least once
+                              `-> half_messages -> driving       exactly once
+                                                   |- deciding, markers, marker_queue    which attempt is the batch
+                                                   |- ending                             its messages are delivered
+                                                   `- sweeping                           those of dead attempts are not
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark_rocketmq.errors import InvalidOption
+from pyspark_rocketmq.sink.columns import Columns, check_columns
+from pyspark_rocketmq.sink.options import SinkOptions, parse
+from pyspark_rocketmq.sink.writers import BatchWriter, StreamWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+__all__ = ["BatchWriter", "StreamWriter", "make_stream_writer", "make_writer", "prepared"]
+
+
+def make_writer(options: Mapping[str, str], schema: "StructType", overwrite: bool) -> BatchWriter:
+    """For `df.write`. Raises InvalidOption."""
+    if overwrite:
+        raise InvalidOption('a topic cannot be overwritten: mode("append") is the only one')
+    return BatchWriter(*prepared(options, schema))
+
+
+def make_stream_writer(options: Mapping[str, str], schema: "StructType", overwrite: bool) -> StreamWriter:
+    """For `df.writeStream`. Raises InvalidOption."""
+    if overwrite:
+        raise InvalidOption('a topic cannot be overwritten: outputMode("append") is meant')
+    return StreamWriter(*prepared(options, schema))
+
+
+def prepared(options: Mapping[str, str], schema: "StructType") -> tuple[SinkOptions, Columns]:
+    """What both are made of. Raises InvalidOption."""
+    parsed = parse(options)
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    columns = check_columns(types, has_topic=parsed.topic is not None, is_transactional=parsed.is_transactional)
+    return parsed, columns

@@ -1,0 +1,139 @@
+"""At least once: rows in batches, queue by queue.
+
+    queue 0   [batch]->ok [batch]->ok         one request at a time, so that a repeated one keeps the order
+    queue 1   [batch]------>ok
+    any       [batch]->ok  [batch]------>ok   as many at a time as there is room for; another broker may stand in
+
+A batch that is not acknowledged (SEND_OK) is sent again for as long as there is patience, and may then be there twice.
+A task that fails is repeated by Spark as a whole. Delayed messages travel alone, since brokers take none in a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, Final, final
+
+from gantry_client import BrokerRefused, MessageQueue, Producer, ProducerSettings, SendReceipt
+from gantry_client.clock import wall_ms
+from gantry_wire.batch import BatchEntry
+from gantry_wire.limits import MESSAGE_BYTES_MAX
+from gantry_wire.unique_id import UniqueIds
+from pyspark_rocketmq.sink.destinations import Destinations
+from pyspark_rocketmq.sink.loop import LoopThread
+from pyspark_rocketmq.sink.options import OnUnsure, SinkOptions
+from pyspark_rocketmq.sink.packing import Packer, entry_bytes
+from pyspark_rocketmq.sink.patience import patiently
+from pyspark_rocketmq.sink.rows import Row
+
+GROUP: Final = "SPARK_SINK"
+ROWS_OF_ONE_CLOCK: Final = 4096
+"""Message ids count to 65536 for each millisecond, and the clock costs more than the id."""
+
+_Place = tuple[str, MessageQueue | None]
+_Send = Callable[..., Coroutine[Any, Any, SendReceipt]]
+
+
+@final
+class BatchSender:
+    """Sends the rows of one task. Belongs to the thread that feeds it; what it begins runs on `loop`."""
+
+    def __init__(
+        self, loop: LoopThread, producer: Producer, options: SinkOptions, packer: Packer, ids: UniqueIds
+    ) -> None:
+        self._loop: Final = loop
+        self._producer: Final = producer
+        self._options: Final = options
+        self._packer: Final = packer
+        self._ids: Final = ids
+        self._destinations: Final = Destinations(lambda topic: loop.run(self._queues(topic)))
+        self._waiting: Final[dict[_Place, tuple[list[BatchEntry], list[int]]]] = {}
+        self._under_way: Final[deque[concurrent.futures.Future[None]]] = deque()
+        self._lanes: Final[dict[MessageQueue, asyncio.Lock]] = {}
+        self.rows = 0
+        self.body_bytes = 0
+        self.unsure = 0
+        """Rows that were stored less safely than their broker's mode says, where that is accepted."""
+
+    def feed(self, rows: Iterable[Row]) -> None:
+        """Send these, or keep them for a batch that is not full. Raises what an earlier batch has come to, too."""
+        now_ms, limit = wall_ms(), self._options.batch_bytes
+        for row in rows:
+            if self.rows % ROWS_OF_ONE_CLOCK == 0:
+                now_ms = wall_ms()
+            self.rows += 1
+            self.body_bytes += len(row.body)
+            place = (row.topic, self._destinations.of(row))
+            if row.delay_level:
+                self._begin(partial(self._producer.send, self._packer.message(row), queue=place[1]), place, 1)
+                continue
+            entry = self._packer.entry(row, self._ids.next(now_ms))
+            size = entry_bytes(entry)
+            entries, total = self._waiting.setdefault(place, ([], [0]))
+            if entries and total[0] + size > limit:
+                self._flush(place)
+                entries, total = self._waiting.setdefault(place, ([], [0]))
+            entries.append(entry)
+            total[0] += size
+
+    def finish(self) -> None:
+        """Send what is left, and wait until all is acknowledged."""
+        for place in list(self._waiting):
+            self._flush(place)
+        while self._under_way:
+            self._under_way.popleft().result()
+
+    def _flush(self, place: _Place) -> None:
+        entries, _ = self._waiting.pop(place)
+        topic, queue = place
+        self._begin(partial(self._producer.send_packed, topic, entries, queue=queue), place, len(entries))
+
+    def _begin(self, send: _Send, place: _Place, rows: int) -> None:
+        while len(self._under_way) >= self._options.in_flight:
+            self._under_way.popleft().result()
+        self._under_way.append(self._loop.begin(self._deliver(send, place, rows)))
+
+    async def _deliver(self, send: _Send, place: _Place, rows: int) -> None:
+        topic, queue = place
+        if queue is None:
+            await self._patiently(send, topic, rows)
+            return
+        async with self._lanes.setdefault(queue, asyncio.Lock()):  # in the order of asking
+            await self._patiently(send, topic, rows)
+
+    async def _patiently(self, send: _Send, topic: str, rows: int) -> None:
+        settings = self._options.connection
+
+        async def attempt(timeout_ms: int) -> None:
+            receipt = await send(timeout_ms=timeout_ms)
+            if receipt.is_acknowledged:
+                return
+            if self._options.on_unsure is OnUnsure.ACCEPT:
+                self.unsure += rows
+                return
+            raise BrokerRefused(receipt.status, "stored, but not as safely as promised", receipt.queue.broker_name)
+
+        await patiently(
+            attempt, f"{rows} messages for {topic} were not stored", patience_ms=settings.patience_ms,
+            attempt_ms=settings.request_timeout_ms, refresh=partial(self._producer.refresh, topic),
+        )  # fmt: skip
+
+    async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        settings = self._options.connection
+
+        async def attempt(timeout_ms: int) -> tuple[MessageQueue, ...]:
+            return tuple(await self._producer.queues(topic))
+
+        return await patiently(
+            attempt, f"nobody says where {topic} is", patience_ms=settings.patience_ms,
+            attempt_ms=settings.request_timeout_ms,
+        )  # fmt: skip
+
+
+def producer_settings(options: SinkOptions) -> ProducerSettings:
+    """For the producers of a sink: deadlines are its own, and a row is as large as it is."""
+    outstanding = max(1000, 128 * options.in_flight)
+    return ProducerSettings(outstanding_max=outstanding, message_bytes_max=MESSAGE_BYTES_MAX)

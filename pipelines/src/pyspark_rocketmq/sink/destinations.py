@@ -1,0 +1,53 @@
+"""Which queue a row goes to: the one that its columns say, the one of its sharding key, or any.
+
+queue, broker   that queue                         kept in order
+shardingKey     by the key's hash, as Java does    kept in order, equal keys together
+neither         any                                another broker may stand in for one that is away
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+from gantry_client import MessageQueue
+from gantry_wire.hashing import java_string_hash
+from pyspark_rocketmq.errors import InvalidRow
+from pyspark_rocketmq.sink.rows import Row
+
+
+@final
+class Destinations:
+    """The queues of the topics of one task, as they were when each topic came first."""
+
+    def __init__(self, queues_of: Callable[[str], Sequence[MessageQueue]]) -> None:
+        self._queues_of: Final = queues_of
+        self._queues: Final[dict[str, Sequence[MessageQueue]]] = {}
+
+    def of(self, row: Row) -> MessageQueue | None:
+        """Its queue; None for any. Raises InvalidRow, and what asking for queues raises."""
+        if row.queue is not None:
+            return self._numbered(row)
+        if row.sharding_key is None:
+            return None
+        queues = self._of_topic(row.topic)
+        return queues[abs(java_string_hash(row.sharding_key)) % len(queues)]
+
+    def _numbered(self, row: Row) -> MessageQueue:
+        found = [
+            queue
+            for queue in self._of_topic(row.topic)
+            if queue.queue_id == row.queue and row.broker in (None, queue.broker_name)
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(queue.broker_name for queue in found)
+            raise InvalidRow(f"row {row.number}: queue {row.queue} of {row.topic} is on {names}: add a column broker")
+        where = f" on {row.broker}" if row.broker is not None else ""
+        raise InvalidRow(f"row {row.number}: column queue is {row.queue}; topic {row.topic} has no such queue{where}")
+
+    def _of_topic(self, topic: str) -> Sequence[MessageQueue]:
+        if topic not in self._queues:
+            self._queues[topic] = self._queues_of(topic)
+        return self._queues[topic]

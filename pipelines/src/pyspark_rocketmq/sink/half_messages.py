@@ -1,0 +1,118 @@
+"""Exactly once, the first half: rows are stored where nobody sees them, and the driver is told where.
+
+No broker hears of the producer that does so. A broker asks living producers of a group how a transaction has ended, and
+gives it up when it has asked too often; here only a marker can say, and it may take hours until somebody writes it. A
+group without a producer is not asked, so what is open stays open for as long as the broker keeps messages.
+
+A half message whose answer was lost is stored again; the one that nobody lists is never delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Final, final
+
+from gantry_client import HalfMessage, MessageQueue, TransactionProducer
+from pyspark_rocketmq.errors import NotTransactional
+from pyspark_rocketmq.sink import points
+from pyspark_rocketmq.sink.destinations import Destinations
+from pyspark_rocketmq.sink.flow import flow
+from pyspark_rocketmq.sink.halves import HalfPlace, Halves
+from pyspark_rocketmq.sink.loop import LoopThread
+from pyspark_rocketmq.sink.options import SinkOptions
+from pyspark_rocketmq.sink.packing import Packer
+from pyspark_rocketmq.sink.patience import patiently
+from pyspark_rocketmq.sink.rows import Row
+
+CHUNK_ROWS: Final = 2048
+
+
+@final
+class HalfSender:
+    """Stores the rows of one task as half messages. Belongs to the thread that feeds it."""
+
+    def __init__(self, loop: LoopThread, producer: TransactionProducer, options: SinkOptions, packer: Packer) -> None:
+        self._loop: Final = loop
+        self._producer: Final = producer
+        self._options: Final = options
+        self._packer: Final = packer
+        self._checked: Final[set[str]] = set()
+        self._destinations: Final = Destinations(lambda topic: loop.run(self._queues(topic)))
+        self._places: Final[list[HalfPlace]] = []
+        self._chunk: list[tuple[Row, MessageQueue | None]] = []
+        self.rows = 0
+        self.body_bytes = 0
+
+    @property
+    def halves(self) -> Halves:
+        """Where the rows are, in their order."""
+        return Halves(self._places)
+
+    def feed(self, rows: Iterable[Row]) -> None:
+        """Store these, a chunk at a time."""
+        for row in rows:
+            if row.topic not in self._checked:
+                self._loop.run(self._check(row.topic))
+                self._checked.add(row.topic)
+            self.rows += 1
+            self.body_bytes += len(row.body)
+            self._chunk.append((row, self._destinations.of(row)))
+            if len(self._chunk) >= CHUNK_ROWS:
+                self._store()
+
+    def finish(self) -> None:
+        """Store what is left."""
+        self._store()
+
+    def _store(self) -> None:
+        chunk, self._chunk = self._chunk, []
+        work = flow(chunk, self._begin, window=128 * self._options.in_flight)
+        self._places.extend(_place(half) for half in self._loop.run(work))
+        points.reach("chunk-stored")
+
+    async def _begin(self, item: tuple[Row, MessageQueue | None]) -> HalfMessage:
+        row, queue = item
+        message, settings = self._packer.message(row), self._options.connection
+
+        async def attempt(timeout_ms: int) -> HalfMessage:
+            return await self._producer.begin(message, queue=queue, timeout_ms=timeout_ms)
+
+        return await patiently(
+            attempt, f"row {row.number} was not stored in {row.topic}", patience_ms=settings.patience_ms,
+            attempt_ms=settings.request_timeout_ms, refresh=partial(self._producer.refresh, row.topic),
+        )  # fmt: skip
+
+    async def _check(self, topic: str) -> None:
+        """Raises NotTransactional."""
+        settings = self._options.connection
+
+        async def attempt(timeout_ms: int) -> dict[str, bool]:
+            return await self._producer.ends_once(topic)
+
+        found = await patiently(
+            attempt, f"nobody says where {topic} is", patience_ms=settings.patience_ms,
+            attempt_ms=settings.request_timeout_ms, refresh=partial(self._producer.refresh, topic),
+        )  # fmt: skip
+        unable = [broker for broker, ends_once in found.items() if not ends_once]
+        if unable:
+            raise NotTransactional(
+                f"transactional=true: broker {', '.join(unable)} of topic {topic} does not say that a transaction that "
+                "is committed twice is stored once. Gantry's brokers do, with messageIndexEnable=true; Apache RocketMQ "
+                "stores it twice. Write to Gantry's, or without transactional, which is at least once"
+            )
+
+    async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        settings = self._options.connection
+
+        async def attempt(timeout_ms: int) -> tuple[MessageQueue, ...]:
+            return tuple(await self._producer.queues(topic))
+
+        return await patiently(
+            attempt, f"nobody says where {topic} is", patience_ms=settings.patience_ms,
+            attempt_ms=settings.request_timeout_ms,
+        )  # fmt: skip
+
+
+def _place(half: HalfMessage) -> HalfPlace:
+    return HalfPlace(half.topic, half.queue.broker_name, half.half_offset, half.physical_offset)

@@ -1,0 +1,83 @@
+"""How long something is tried again, and what is not worth trying: a failover takes half a minute, a typo for ever.
+
+Every request of the sink may be repeated: sends are at least once anyway, half messages that nobody lists are never
+delivered, ends and markers count once however often they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from gantry_client import (
+    BadReply,
+    BrokerRefused,
+    ClientError,
+    InvalidMessage,
+    NoRoute,
+    RequestFailed,
+    SendFailed,
+)
+from gantry_wire.codes import ResponseCode
+from pyspark_rocketmq.errors import NotStored, Refused
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+PASSING_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY,
+        ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)  # fmt: skip
+"""Refusals that pass: a broker is busy, is no master just now, or waits for its disk or its slaves."""
+
+DENIED_CODES: Final = frozenset({ResponseCode.NO_PERMISSION})
+PAUSE_FIRST_MS: Final = 50
+PAUSE_MAX_MS: Final = 2_000
+
+
+def is_passing(error: ClientError) -> bool:
+    """Whether the same request may succeed a little later."""
+    if isinstance(error, SendFailed):
+        return not error.attempts or is_passing(error.attempts[-1].error)
+    if isinstance(error, BrokerRefused):
+        return error.code in PASSING_CODES
+    return isinstance(error, NoRoute | RequestFailed) and not isinstance(error, BadReply)
+
+
+async def patiently(
+    attempt: Callable[[int], Awaitable[T]], what: str, *, patience_ms: int, attempt_ms: int,
+    refresh: Callable[[], Awaitable[object]] | None = None,
+) -> T:  # fmt: skip
+    """What `attempt` returns, which is told how many ms it may take. Raises NotStored or Refused.
+
+    ``refresh`` is called between attempts: the route to a broker that was promoted.
+    """
+    loop = asyncio.get_running_loop()
+    end, pause_ms = loop.time() + patience_ms / 1000, PAUSE_FIRST_MS
+    while True:
+        try:
+            return await attempt(attempt_ms)
+        except InvalidMessage as error:
+            raise NotStored(f"{what}: {error}") from error
+        except ClientError as error:
+            if isinstance(error, BrokerRefused) and error.code in DENIED_CODES:
+                raise Refused(f"{what}: {error}") from error
+            if not is_passing(error):
+                raise NotStored(f"{what}: {error}") from error
+            if loop.time() + pause_ms / 1000 >= end:
+                raise NotStored(
+                    f"{what}, though tried for {patience_ms / 1000:.0f} s (option patience): {error}"
+                ) from error
+            log.info("tried again", extra={"what": what, "reason": str(error)})
+        await asyncio.sleep(pause_ms / 1000)
+        pause_ms = min(2 * pause_ms, PAUSE_MAX_MS)
+        if refresh is not None:
+            try:
+                async with asyncio.timeout(attempt_ms / 1000):
+                    await refresh()
+            except (ClientError, TimeoutError) as error:
+                log.info("the route could not be asked for", extra={"what": what, "reason": str(error)})

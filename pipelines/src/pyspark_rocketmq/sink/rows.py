@@ -1,0 +1,158 @@
+"""Rows of Arrow batches as what a message is made of. Pure.
+
+What a message cannot be is refused here with the row's number, before anything of it travels: a broker would refuse a
+whole request, and could not say which row it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, final
+
+import pyarrow as pa
+
+from gantry_wire import properties as words
+from gantry_wire.limits import MESSAGE_BYTES_MAX
+from pyspark_rocketmq.errors import InvalidRow
+from pyspark_rocketmq.sink.columns import Columns
+from pyspark_rocketmq.sink.options import Reserved
+
+SPARK_ID: Final = "SPARK_ID"
+"""The property that says which row of which batch of which query a message is: `query:batch:partition:row`."""
+
+SHARDING_KEY: Final = "__SHARDINGKEY"
+INT_MAX: Final = 2**31 - 1
+
+RESERVED: Final = frozenset(
+    {
+        words.KEYS, words.TAGS, words.WAIT_STORE, words.DELAY_LEVEL, words.RETRY_TOPIC, words.REAL_TOPIC,
+        words.REAL_QUEUE_ID, words.TRANSACTION_PREPARED, words.PRODUCER_GROUP, words.TRANSACTION_ID,
+        words.TRANSACTION_CHECK_TIMES, words.CHECK_IMMUNITY_SECONDS, words.TRANSACTION_PREPARED_QUEUE_OFFSET,
+        words.MIN_OFFSET, words.MAX_OFFSET, words.ORIGIN_MESSAGE_ID, words.RECONSUME_TIME, words.MAX_RECONSUME_TIMES,
+        words.MESSAGE_REGION, words.TRACE_ON, words.UNIQUE_KEY, words.CLUSTER, words.RECORD_CRC,
+        words.TIMER_DELAY_SECONDS, words.TIMER_DELAY_MS, words.TIMER_DELIVER_MS, words.POP_CHECKPOINT,
+        words.BORN_HOST, words.INSTANCE_ID, SHARDING_KEY, SPARK_ID,
+    }
+)  # fmt: skip
+"""Properties with a meaning of their own: columns say some of them, brokers and clients write the others."""
+
+
+class Row(NamedTuple):
+    """One message to be."""
+
+    number: int
+    """In its task, from 0."""
+    topic: str
+    body: bytes
+    tags: str | None
+    keys: tuple[str, ...]
+    properties: Sequence[tuple[str, str]]
+    sharding_key: str | None
+    delay_level: int
+    broker: str | None
+    queue: int | None
+    flag: int
+
+
+@final
+class RowReader:
+    """Reads the batches of one task in their order, and counts."""
+
+    def __init__(self, columns: Columns, topic: str | None, reserved: Reserved = Reserved.FAIL) -> None:
+        self._columns: Final = columns
+        self._topic: Final = topic
+        self._is_dropping: Final = reserved is Reserved.DROP
+        self.count = 0
+
+    def read(self, batch: pa.RecordBatch) -> Iterator[Row]:
+        """Its rows. Raises InvalidRow."""
+        count, first = batch.num_rows, self.count
+        self.count += count
+        values = {name: batch.column(index).to_pylist() for index, name in enumerate(self._columns.names)}
+        nothing: list[Any] = [None] * count
+        topics = [self._topic] * count if self._topic is not None else values.get("topic", nothing)
+        get = values.get
+        for number, (topic, body, tags, keys, properties, sharding_key, delay_level, broker, queue, flag) in enumerate(
+            zip(
+                topics, values["body"], get("tags", nothing), get("keys", nothing), get("properties", nothing),
+                get("shardingKey", nothing), get("delayLevel", nothing), get("broker", nothing),
+                get("queue", nothing), get("flag", nothing), strict=True,
+            ),
+            first,
+        ):  # fmt: skip
+            if not topic:
+                raise InvalidRow(f"row {number}: column topic is null or empty, and there is no option topic")
+            if not body:
+                raise InvalidRow(f"row {number}: column body is null or empty; a message has at least one byte")
+            content = body if isinstance(body, bytes) else _encoded(body, "body", number)
+            if len(content) > MESSAGE_BYTES_MAX:
+                raise InvalidRow(
+                    f"row {number}: column body has {len(content)} bytes, the limit is {MESSAGE_BYTES_MAX}"
+                )
+            yield Row(
+                number, topic, content, _word(tags, "tags", number), _keys(keys, number) if keys else (),
+                self._properties(properties, number) if properties else (),
+                _word(sharding_key, "shardingKey", number), _number(delay_level, "delayLevel", number), broker,
+                None if queue is None else _number(queue, "queue", number),
+                0 if flag is None else _flag(flag, number),
+            )  # fmt: skip
+
+    def _properties(self, pairs: Sequence[tuple[str, str | None]], number: int) -> Sequence[tuple[str, str]]:
+        kept: list[tuple[str, str]] = []
+        for name, value in pairs:
+            if name in RESERVED:
+                if self._is_dropping:
+                    continue
+                raise InvalidRow(
+                    f"row {number}: property {name} is RocketMQ's own; leave it out, or say reservedProperties=drop"
+                )
+            if value is None:
+                raise InvalidRow(f"row {number}: property {name[:64]!r} is null")
+            if not name or _has_control(name) or _has_control(value):
+                raise InvalidRow(f"row {number}: property {name[:64]!r} has an empty name, or a byte 1 or 2 in it")
+            kept.append((name, value))
+        return kept
+
+
+def _keys(keys: str | Sequence[str | None], number: int) -> tuple[str, ...]:
+    if isinstance(keys, str):
+        found = tuple(keys.split())
+    else:
+        for key in keys:
+            if not key or key.split() != [key]:
+                raise InvalidRow(f"row {number}: column keys has {key!r}; a key is a text without spaces")
+        found = tuple(key for key in keys if key)
+    if any(_has_control(key) for key in found):
+        raise InvalidRow(f"row {number}: column keys has a byte 1 or 2 in it")
+    return found
+
+
+def _word(text: str | None, column: str, number: int) -> str | None:
+    if text is not None and _has_control(text):
+        raise InvalidRow(f"row {number}: column {column} has a byte 1 or 2 in it")
+    return text
+
+
+def _number(value: int | None, column: str, number: int) -> int:
+    if value is None:
+        return 0
+    if not 0 <= value <= INT_MAX:
+        raise InvalidRow(f"row {number}: column {column} is {value}; it has to be 0 or more")
+    return value
+
+
+def _flag(value: int, number: int) -> int:
+    if not -INT_MAX - 1 <= value <= INT_MAX:
+        raise InvalidRow(f"row {number}: column flag is {value}; a message has 32 bits for it")
+    return value
+
+
+def _encoded(text: str, column: str, number: int) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRow(f"row {number}: column {column} is no Unicode text: {error}") from error
+
+
+def _has_control(text: str) -> bool:
+    return words.KEY_END in text or words.VALUE_END in text

@@ -1,0 +1,111 @@
+"""What Spark calls. A writer is made in the driver, travels to the workers, and another one commits.
+
+write()    in a task; what it returns is all that its driver hears of it
+commit()   in the driver, when all tasks have succeeded; a stream names the batch
+abort()    in the driver, when one has not, or when commit() has raised
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Final, final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from gantry_wire.structs import ready_structs
+from pyspark_rocketmq.errors import InvalidOption
+from pyspark_rocketmq.sink.columns import Columns
+from pyspark_rocketmq.sink.driving import Driver
+from pyspark_rocketmq.sink.identity import task_identity
+from pyspark_rocketmq.sink.options import SinkOptions
+from pyspark_rocketmq.sink.tasks import TaskDone, run_task
+
+log = logging.getLogger(__name__)
+ONE_BATCH: Final = 0
+"""The number of the batch that a write is which is no stream."""
+
+Messages = Sequence[WriterCommitMessage | None]
+
+
+@final
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("rocketmq")`: done once where it has a name (option queryId), at least once otherwise."""
+
+    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._query = options.query or f"write-{secrets.token_hex(8)}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        """In a task."""
+        return run_task(iterator, self._options, self._columns, self._query, ONE_BATCH, task_identity())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In the driver."""
+        _commit(self._options, messages, ONE_BATCH, is_new_query=self._options.query is None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """In the driver."""
+        _abort(self._options, messages, ONE_BATCH, is_new_query=self._options.query is None)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("rocketmq")`."""
+
+    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._stand_in = f"write-{secrets.token_hex(8)}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        """In a task."""
+        task = task_identity()
+        query, batch = task.query or self._options.query, task.batch
+        if (query is None or batch is None) and self._options.is_transactional:
+            missing = "query" if query is None else "batch"
+            raise InvalidOption(
+                f"transactional=true: this Spark does not tell a task which {missing} it is for"
+                + ("; name the query with option queryId, another name for another checkpoint" if query is None else "")
+            )
+        return run_task(
+            iterator, self._options, self._columns, query or self._stand_in, -1 if batch is None else batch, task
+        )
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """In the driver."""
+        _commit(self._options, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """In the driver."""
+        _abort(self._options, messages, batchId)
+
+
+def _commit(options: SinkOptions, messages: Messages, batch: int, *, is_new_query: bool = False) -> None:
+    done = _done(messages)
+    unsure = sum(one.unsure for one in done)
+    if unsure:
+        log.warning("messages are stored less safely than promised", extra={"count": unsure})
+    if not options.is_transactional or not done:
+        return
+    asyncio.run(_driver(options, done, batch, is_new_query).commit(done))
+
+
+def _abort(options: SinkOptions, messages: Messages, batch: int, *, is_new_query: bool = False) -> None:
+    done = _done(messages)
+    if options.is_transactional and done:
+        asyncio.run(_driver(options, done, batch, is_new_query).abort(done, is_whole=len(done) == len(messages)))
+
+
+def _driver(options: SinkOptions, done: Sequence[TaskDone], batch: int, is_new_query: bool) -> Driver:
+    ready_structs()
+    first = done[0]
+    assert all((one.query, one.batch) == (first.query, batch) for one in done), "all tasks are of one batch"
+    return Driver(options, first.query, batch, first.identity.run, is_new_query=is_new_query)
+
+
+def _done(messages: Messages) -> list[TaskDone]:
+    return [message for message in messages if isinstance(message, TaskDone)]

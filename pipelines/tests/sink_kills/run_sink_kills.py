@@ -1,0 +1,58 @@
+"""`make exactly-once-sink`: kills of driver, workers and brokers; exits 0 when each row is in the topic once."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT / folder) for folder in ("broker/tests", "e2e/histories", "pipelines/tests")]
+
+from sink_kills.suite import ALL, Kill, Verdict, scene  # noqa: E402 - the path comes first
+
+KILLS_MIN = 20
+
+
+def main() -> int:
+    """Parse, run, say."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=4000, help="rows of one batch (default: 4000)")
+    parser.add_argument("--batches", type=int, default=40, help="batches of the stream (default: 40)")
+    parser.add_argument("--kills", default="", help=f"WHAT:POINT:COUNT,... (default: all {len(ALL)})")
+    parser.add_argument("--seed", type=int, default=1, help="for the moments of chance")
+    parser.add_argument("--keep", action="store_true", help="keep stores and logs, also when all is good")
+    arguments = parser.parse_args()
+    kills = [_kill(text) for text in arguments.kills.split(",") if text] or list(ALL)
+    below = ROOT / ".gantry" / "sink-kills"
+    below.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=below))
+    verdict = asyncio.run(_run(folder, kills, arguments.rows, arguments.batches, arguments.seed))
+    print(f"\n{verdict}")
+    for kill in verdict.not_reached:
+        print(f"  not reached: {kill}")
+    is_enough = len(verdict.kills) >= min(KILLS_MIN, len(kills))
+    if not is_enough:
+        print("PROVES TOO LITTLE: the program was done before it could be killed so often; give it more batches")
+    if verdict.is_good and is_enough and not arguments.keep:
+        shutil.rmtree(folder)
+    else:
+        print(f"stores and logs are in {folder}")
+    return 0 if verdict.is_good and is_enough else 1
+
+
+async def _run(folder: Path, kills: list[Kill], rows: int, batches: int, seed: int) -> Verdict:
+    async with scene(folder, rows_each=rows, seed=seed) as suite:
+        return await suite.run(kills, batches)
+
+
+def _kill(text: str) -> Kill:
+    what, point, *count = text.split(":")
+    return Kill(what, point, int(count[0]) if count else 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

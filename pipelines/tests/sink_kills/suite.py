@@ -1,0 +1,291 @@
+"""Kills of a transactional sink: a Spark program, a group of brokers, and whoever ends one of them at a bad moment.
+
+    lives of the program ---- each with an order: at which point, at which time, and who dies
+    brokers (sync, 2) ------- the master is killed, its slave promoted, the old one comes back as a slave
+    in the end -------------- every row that was in the files is in the topic once, as an ordinary consumer sees it
+
+What runs is the shipped sink; only its empty function that marks the points is another (`hook/sitecustomize.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple, final
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+from gantry_histories.events import Journal
+from replication.group import Group
+from replication.network import Network
+from replication.supervisor import NoPromotion, Supervisor
+
+from gantry_client import Admin, ClientError, PullConsumer
+
+HERE: Final = Path(__file__).resolve().parent
+PROGRAM: Final = HERE / "program.py"
+TOPIC: Final = "Delivered"
+LIFE_S: Final = 900.0
+BROKERS_S: Final = 180.0
+POLL_S: Final = 0.05
+SETTINGS: Final = {
+    "brokerRole": "SYNC_MASTER",
+    "mappedFileSizeCommitLog": str(32 << 20),
+    "mappedFileSizeConsumeQueue": "300000",
+    "maxHashSlotNum": "100000",
+    "maxIndexNum": "400000",
+    "slaveTimeout": "5000",
+    "diskMaxUsedSpaceRatio": "95",
+    "diskSpaceCleanForciblyRatio": "99",
+    "diskSpaceWarningLevelRatio": "99",
+}
+
+
+class Kill(NamedTuple):
+    """One order: at the n-th time that a life comes to a point, or after some seconds, this dies."""
+
+    what: str
+    """driver, worker or broker."""
+    point: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.what}:{self.point}:{self.count}"
+
+
+DRIVER: Final = (
+    Kill("driver", "halves-known"), Kill("driver", "marker-stored"), Kill("driver", "one-ended", 1),
+    Kill("driver", "one-ended", 700), Kill("driver", "all-ended"), Kill("driver", "halves-known", 2),
+    Kill("driver", "marker-stored", 2), Kill("driver", "one-ended", 1500), Kill("driver", "all-ended", 2),
+    Kill("driver", "chunk-stored"), Kill("driver", "chunk-stored", 2), Kill("driver", "random"),
+    Kill("driver", "random"), Kill("driver", "random"),
+)  # fmt: skip
+WORKER: Final = (Kill("worker", "chunk-stored"), Kill("worker", "chunk-stored", 3), Kill("worker", "chunk-stored", 2))
+BROKER: Final = (
+    Kill("broker", "chunk-stored"), Kill("broker", "halves-known"), Kill("broker", "marker-stored"),
+    Kill("broker", "one-ended", 300), Kill("broker", "random"),
+)  # fmt: skip
+ALL: Final = (*DRIVER, *WORKER, *BROKER)
+
+
+@final
+@dataclass
+class Verdict:
+    """What became of the rows."""
+
+    rows: int = 0
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    invented: list[str] = field(default_factory=list)
+    kills: list[str] = field(default_factory=list)
+    not_reached: list[str] = field(default_factory=list)
+    lives: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        return not (self.lost or self.doubled or self.invented)
+
+    def __str__(self) -> str:
+        said = f"{self.rows} rows, {len(self.kills)} kills, {self.lives} lives of the program, {self.seconds:.0f} s: "
+        faults = [
+            f"{len(found)} {name} (the first: {found[0]})"
+            for name, found in (("LOST", self.lost), ("DOUBLED", self.doubled), ("INVENTED", self.invented))
+            if found
+        ]
+        return said + ("; ".join(faults) or "each row is there once")
+
+
+@final
+class Suite:
+    """Owned by one loop."""
+
+    def __init__(self, folder: Path, group: Group, supervisor: Supervisor, *, rows_each: int, seed: int) -> None:
+        self._folder: Final = folder
+        self._group: Final = group
+        self._supervisor: Final = supervisor
+        self._rows_each: Final = rows_each
+        self._chance: Final = random.Random(seed)
+        self._orders: Final = folder / "orders"
+        self.verdict: Final = Verdict()
+
+    async def run(self, kills: Sequence[Kill], batches: int) -> Verdict:
+        """All of them, each in a life of its own if it ends one; then a life that nobody ends."""
+        began = time.monotonic()
+        self._write_files(batches)
+        for kill in kills:
+            print(f"-- {kill}", flush=True)
+            if not await self._life(kill):
+                self.verdict.not_reached.append(str(kill))
+        await self._life(None)
+        await self._judge(batches)
+        self.verdict.seconds = time.monotonic() - began
+        return self.verdict
+
+    def _write_files(self, batches: int) -> None:
+        source = self._folder / "source"
+        source.mkdir()
+        for batch in range(batches):
+            numbers = list(range(self._rows_each))
+            table = pa.table(
+                {
+                    "body": pa.array([f"{batch}-{number}" for number in numbers], pa.string()),
+                    "number": pa.array(numbers, pa.int32()),
+                }
+            )
+            parquet.write_table(table, source / f"{batch:05d}.parquet")
+
+    async def _life(self, kill: Kill | None) -> bool:
+        """One start of the program; whether the order was carried out. A worker and a broker end no life."""
+        self._give_order(kill)
+        self.verdict.lives += 1
+        with (self._folder / "program.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, str(PROGRAM), self._group.name_server_address, TOPIC, str(self._folder / "source"),
+                str(self._folder / "checkpoint"), env=self._environment(), stdout=log, stderr=log,
+                stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+            try:
+                async with asyncio.timeout(LIFE_S):
+                    return await self._attend(process, kill)
+            finally:
+                await end_tree(process)
+
+    async def _attend(self, process: asyncio.subprocess.Process, kill: Kill | None) -> bool:
+        if kill is None:
+            code = await process.wait()
+            assert code == 0, f"a life that nobody ends ended with {code}: see {self._folder / 'program.log'}"
+            return True
+        ending = asyncio.ensure_future(process.wait())
+        reached = asyncio.ensure_future(self._reached(kill))
+        await asyncio.wait([ending, reached], return_when=asyncio.FIRST_COMPLETED)
+        if not reached.done():
+            reached.cancel()
+            return False
+        self.verdict.kills.append(str(kill))
+        if kill.what == "broker":
+            await self._kill_broker()
+        if kill.what == "driver":
+            await end_tree(process)
+        else:
+            await self._some_seconds(20.0, ending)  # it goes on, and the next order is for another life
+        return True
+
+    async def _reached(self, kill: Kill) -> None:
+        if kill.point == "random":
+            await asyncio.sleep(self._chance.uniform(12.0, 40.0))
+            return
+        while not (self._orders / "reached").exists():  # noqa: ASYNC110 - another process's file
+            await asyncio.sleep(POLL_S)
+
+    async def _some_seconds(self, seconds: float, ending: asyncio.Future[int]) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(ending), seconds)
+
+    def _give_order(self, kill: Kill | None) -> None:
+        shutil.rmtree(self._orders, ignore_errors=True)
+        self._orders.mkdir()
+        if kill is not None and kill.point != "random":
+            action = {"driver": "halt", "worker": "die", "broker": "tell"}[kill.what]
+            (self._orders / "order").write_text(f"{kill.point} {kill.count} {action}")
+
+    def _environment(self) -> dict[str, str]:
+        path = os.pathsep.join([str(HERE / "hook"), os.environ.get("PYTHONPATH", "")])
+        return {**os.environ, "PYTHONPATH": path, "SINK_KILLS": str(self._orders)}
+
+    async def _kill_broker(self) -> None:
+        old = self._supervisor.master
+        await old.kill()
+        async with asyncio.timeout(BROKERS_S):
+            while True:
+                try:
+                    await self._supervisor.promote_among(self._group.others(old))
+                    break
+                except NoPromotion:
+                    await asyncio.sleep(POLL_S)
+        await old.process.start()
+        await self._supervisor.gather([old])
+        await self._supervisor.wait_whole(BROKERS_S)
+
+    async def _judge(self, batches: int) -> None:
+        found = Counter(await delivered(self._group.name_server_address))
+        wanted = {f"{batch}-{number}" for batch in range(batches) for number in range(self._rows_each)}
+        verdict = self.verdict
+        verdict.rows = len(wanted)
+        verdict.lost = sorted(wanted - found.keys())
+        verdict.doubled = sorted(body for body, count in found.items() if count > 1)
+        verdict.invented = sorted(found.keys() - wanted)
+
+
+async def delivered(name_server: str) -> list[str]:
+    """All bodies of the topic."""
+    bodies: list[str] = []
+    async with PullConsumer(name_server, "readers") as consumer:
+        for queue in await consumer.queues(TOPIC):
+            offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+            while offset < end:
+                result = await consumer.fetch(queue, offset)
+                bodies += [message.body.decode() for message in result.messages]
+                offset = result.next_offset
+    return bodies
+
+
+async def end_tree(process: asyncio.subprocess.Process) -> None:
+    """kill -9 of a process and of all that it has started: Spark's daemon of workers is in a group of its own."""
+    victims = [*descendants(process.pid), process.pid]
+    for pid in reversed(victims):  # the virtual machine before its workers
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    await process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """The deepest first."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), []):
+            found.append(child)
+            waiting.append(child)
+    return found[::-1]
+
+
+@asynccontextmanager
+async def scene(folder: Path, *, rows_each: int, seed: int) -> AsyncIterator[Suite]:
+    """Brokers, a topic, and nothing has gone wrong yet."""
+    async with AsyncExitStack() as stack:
+        network = stack.enter_context(Network(2, is_isolated=False))
+        journal = Journal(stack.enter_context((folder / "history.jsonl").open("wb")))
+        group = await stack.enter_async_context(Group(folder, network, members=2, settings=SETTINGS))
+        await group.start()
+        supervisor = await stack.enter_async_context(Supervisor(group, journal, acks_needed=1))
+        await supervisor.begin()
+        await supervisor.wait_whole(BROKERS_S)
+        await make_topic(group.name_server_address)
+        yield Suite(folder, group, supervisor, rows_each=rows_each, seed=seed)
+
+
+async def make_topic(name_server: str) -> None:
+    """As soon as the name server knows the master."""
+    async with Admin(name_server) as admin, asyncio.timeout(BROKERS_S):
+        while True:
+            with suppress(ClientError):
+                await admin.topics.create(TOPIC, queues=4)
+                return
+            await asyncio.sleep(POLL_S)

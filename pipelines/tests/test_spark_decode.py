@@ -1,0 +1,231 @@
+"""Records decoded by the thousand say what the wire's own decoder says of each, and no damaged one gets through."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spark_kit.stored import Stored, piece_of, row_of, stored, task_for
+
+from gantry_wire.message import (
+    COMPRESSION_LZ4,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+    FLAG_COMPRESSED,
+    StoredMessage,
+    encode_host,
+)
+from gantry_wire.properties import format_properties
+from pyspark_rocketmq import decode as decoding
+from pyspark_rocketmq.decode import decode
+from pyspark_rocketmq.errors import DamagedRecord
+from pyspark_rocketmq.property_columns import PropertyColumns
+from pyspark_rocketmq.schema import COLUMNS, HEADER_COLUMNS, arrow_schema
+
+NAMES = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "WAIT", "a", "ü", "__CRC32#", "n" * 300])
+VALUES = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=12)
+HOSTS = st.sampled_from([encode_host("127.0.0.1", 1), encode_host("10.9.8.7", -5), encode_host("2001:db8::7", 10911)])
+
+
+@st.composite
+def property_bytes(draw: st.DrawFn) -> bytes:
+    """Mostly as producers write them; Java's leave out the last 0x02; some are anything."""
+    kind = draw(st.integers(0, 9))
+    if kind == 0:
+        return draw(st.binary(max_size=40))
+    if kind == 1:  # names that come twice, pairs that are none, values with a 0x01 in them
+        parts = draw(st.lists(st.sampled_from(["TAGS\x01x", "TAGS\x01y", "\x01z", "none", "k\x01v\x01w"]), max_size=4))
+        return "\x02".join(parts).encode()
+    data = format_properties(draw(st.dictionaries(NAMES, VALUES, max_size=5))).encode()
+    return data[:-1] if kind < 6 else data
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
+    """A body as stored, and its flags."""
+    body = draw(st.binary(max_size=60))
+    kind = draw(
+        st.sampled_from([None, None, None, 0, COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD, 0x500, "bad"])
+    )
+    match kind:
+        case None:
+            return body, 0
+        case "bad":
+            return body, FLAG_COMPRESSED | draw(st.sampled_from([0, COMPRESSION_LZ4, COMPRESSION_ZSTD]))
+        case int() if kind in (COMPRESSION_LZ4, COMPRESSION_ZSTD):
+            sink = pa.BufferOutputStream()
+            with pa.CompressedOutputStream(sink, "lz4" if kind == COMPRESSION_LZ4 else "zstd") as stream:
+                stream.write(body)
+            return sink.getvalue().to_pybytes(), FLAG_COMPRESSED | kind
+        case _:
+            return zlib.compress(body), FLAG_COMPRESSED | int(str(kind))
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> StoredMessage:
+    body, flags = draw(bodies())
+    return StoredMessage(
+        topic=draw(st.sampled_from(["orders", "b", "x" * 127, "%RETRY%" + "y" * 200])),
+        queue_id=draw(st.integers(0, 3)),
+        body=body,
+        queue_offset=draw(st.integers(0, 1 << 30)),
+        flag=draw(st.integers(-(1 << 31), (1 << 31) - 1)),
+        sys_flag=flags,
+        born_timestamp_ms=draw(
+            st.sampled_from([0, 1_700_000_000_123, -1, (1 << 63) - 1, -(1 << 63), 253_402_300_800_000])
+        ),
+        born_host=draw(HOSTS),
+        store_timestamp_ms=draw(st.integers(0, 4_000_000_000_000)),
+        store_host=draw(HOSTS),
+        reconsume_times=draw(st.integers(0, 20)),
+        properties_bytes=draw(property_bytes()),
+    )
+
+
+def rows_of(log: Stored, **how: Any) -> list[dict[str, Any]]:
+    task = task_for(log, **{name: how.pop(name) for name in ("columns", "tags") if name in how})
+    found: list[dict[str, Any]] = []
+    for batch in decode(piece_of(log, task), task, **{"batch_rows": 1000} | how):
+        assert batch.schema == arrow_schema(task.columns)
+        batch.validate(full=True)
+        found += batch.to_pylist()
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(messages(), min_size=1, max_size=12), st.lists(st.sampled_from([0, 0, 7, 200]), min_size=1), st.booleans()
+)
+def test_a_row_is_what_the_wires_own_decoder_reads(
+    given_messages: list[StoredMessage], gaps: list[int], is_sealed: bool
+) -> None:
+    """For any records, in any neighbourhood: every column equals what is read one record at a time."""
+    log = stored(given_messages, gaps=gaps, is_sealed=is_sealed)
+
+    assert rows_of(log, batch_rows=5, is_body_verified=True) == [row_of(one) for one in log.messages]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(messages(), min_size=1, max_size=8), st.permutations(COLUMNS), st.integers(1, 5))
+def test_only_wanted_columns_come_in_their_order(
+    given_messages: list[StoredMessage], columns: list[str], count: int
+) -> None:
+    """Any choice of columns gives these columns of the same rows."""
+    log = stored(given_messages)
+    wanted = tuple(columns[:count])
+
+    assert rows_of(log, columns=wanted) == [{name: row_of(one)[name] for name in wanted} for one in log.messages]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(messages(), min_size=1, max_size=10), st.frozensets(st.sampled_from(["x", "y", "", "ü"]), min_size=1))
+def test_true_tags_are_compared(given_messages: list[StoredMessage], tags: frozenset[str]) -> None:
+    """Of all records those whose tag is wanted, also where no column shows it."""
+    log = stored(given_messages)
+    wanted = [row_of(one) for one in log.messages if one.properties.get("TAGS") in tags]
+
+    assert rows_of(log, tags=tags) == wanted
+    assert rows_of(log, tags=tags, columns=("offset",)) == [{"offset": one["offset"]} for one in wanted]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(messages(), min_size=1, max_size=4), st.data())
+def test_a_flipped_byte_is_refused_or_changes_no_place(
+    given_messages: list[StoredMessage], data: st.DataObject
+) -> None:
+    """Whatever byte is wrong: nothing but DamagedRecord is raised, and rows that come are those of their places."""
+    log = stored(given_messages)
+    place = data.draw(st.integers(0, len(log.data) - 1))
+    broken = bytearray(log.data)
+    broken[place] ^= data.draw(st.integers(1, 255))
+    task = task_for(log)
+    piece = replace(piece_of(log, task), data=np.frombuffer(bytes(broken), np.uint8))
+
+    try:
+        rows = [row for batch in decode(piece, task, batch_rows=1000) for row in batch.to_pylist()]
+    except DamagedRecord as error:
+        assert "a test" in str(error) and "is damaged" in str(error)
+        return
+
+    places = [(row["topic"], row["queue"], row["offset"], row["physicalOffset"], row["size"]) for row in rows]
+    assert places == [
+        (one.topic, one.queue_id, one.queue_offset, one.physical_offset, one.size) for one in log.messages
+    ]
+
+
+@pytest.mark.parametrize("missing", [1, 50, 90], ids=["byte", "half", "most"])
+def test_bytes_that_end_too_early_are_refused(missing: int) -> None:
+    """A record is never read beyond the bytes that are there."""
+    log = stored([StoredMessage(topic="orders", queue_id=0, body=b"b", queue_offset=0)])
+    task = task_for(log)
+    piece = replace(piece_of(log, task), data=np.frombuffer(log.data[:-missing], np.uint8))
+
+    with pytest.raises(DamagedRecord, match="orders/broker-a/0 at offset 0, physical offset 0"):
+        list(decode(piece, task, batch_rows=10))
+
+
+def test_a_body_that_does_not_match_its_crc_is_refused_when_asked() -> None:
+    """Bodies are checked on demand; then the first bad one is named."""
+    log = stored([StoredMessage(topic="orders", queue_id=0, body=b"body", queue_offset=n) for n in range(3)])
+    broken = bytearray(log.data)
+    broken[log.starts[1] + 88] ^= 1
+    task = task_for(log)
+    piece = replace(piece_of(log, task), data=np.frombuffer(bytes(broken), np.uint8))
+
+    assert len([row for batch in decode(piece, task, batch_rows=10) for row in batch.to_pylist()]) == 3
+    with pytest.raises(DamagedRecord, match=r"at offset 1, .*does not match its CRC"):
+        list(decode(piece, task, batch_rows=10, is_body_verified=True))
+
+
+def test_unpacked_bodies_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small stored bodies that become large end a batch early, and no row is lost at the cut."""
+    monkeypatch.setattr(decoding, "UNPACKED_BYTES_MAX", 4000)
+    body = zlib.compress(bytes(1000))
+    packed = [
+        StoredMessage(topic="orders", queue_id=0, body=body, queue_offset=number, sys_flag=FLAG_COMPRESSED)
+        for number in range(9)
+    ]
+    log = stored(packed)
+    task = task_for(log, columns=("offset", "body"))
+
+    batches = list(decode(piece_of(log, task), task, batch_rows=1000))
+
+    assert [batch.num_rows for batch in batches] == [5, 4]
+    assert [one for batch in batches for one in batch.column(0).to_pylist()] == list(range(9))
+    assert all(one == bytes(1000) for batch in batches for one in batch.column(1).to_pylist())
+
+
+def test_header_columns_look_at_no_properties() -> None:
+    """The cheap columns come from fixed bytes, so properties that are nonsense cost nothing."""
+    log = stored([StoredMessage(topic="orders", queue_id=0, body=b"", properties_bytes=b"\x01\x01\xff")] * 3)
+
+    assert [row["offset"] for row in rows_of(log, columns=HEADER_COLUMNS)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "is_cut"),
+    [
+        ([b"a\x01b\x02c\x01d\x02", b"", b"c\x01\x02"], True),
+        ([b"a\x01b\x02c\x01d", b"a\x01b"], True),
+        ([b"a\x01b\x02", b"a\x01b\x02a\x01c\x02"], False),
+        ([b"a\x01b\x02", b"\x01b\x02"], False),
+        ([b"a\x01\xff\x02"], False),
+        ([b"".join(b"n%d\x01v\x02" % n for n in range(100))], True),
+    ],
+    ids=["ended", "unended", "twice", "unnamed", "no utf-8", "many"],
+)
+def test_well_formed_properties_take_the_fast_way(texts: list[bytes], is_cut: bool) -> None:
+    """What producers write is cut out without a loop; what they do not write is parsed, with the same result."""
+    ends = np.cumsum([len(one) for one in texts])
+    starts = ends - [len(one) for one in texts]
+
+    columns = PropertyColumns(np.frombuffer(b"".join(texts), np.uint8), starts, ends)
+
+    assert columns.is_cut is is_cut
+    assert len(columns.maps()) == len(texts)

@@ -1,0 +1,60 @@
+"""How far queries are behind, as Prometheus reads it."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from pyspark_rocketmq.gaps import Gap, GapKind
+from pyspark_rocketmq.lag import LagListener, QueueLag, lag_of
+from pyspark_rocketmq.model import QueueId
+from pyspark_rocketmq.offsets import StreamOffset, tree
+
+A, B = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1)
+END = StreamOffset({A: 40, B: 10}, gaps=(Gap(A, 3, 7, GapKind.EXPIRED), Gap(B, 0, 2, GapKind.EXPIRED))).to_json()
+LATEST = {**StreamOffset({A: 100, B: 10}).to_json(), "sizes": tree({A: 300}), "oldest": tree({A: 10_000, B: 1})}
+
+
+def progress(run: str = "run-1", batch: int = 4) -> Any:
+    source = SimpleNamespace(endOffset=json.dumps(END), latestOffset=json.dumps(LATEST))
+    other = SimpleNamespace(endOffset="17", latestOffset=None)
+    one = SimpleNamespace(runId=run, id="id-1", name="billing", batchId=batch, sources=[other, source])
+    return SimpleNamespace(progress=one)
+
+
+def test_lag_is_what_lies_between_the_batch_and_the_end() -> None:
+    """In messages, in bytes of usual messages, and as the age of the oldest unread one; 0 where nothing is unread."""
+    lag = lag_of(END, json.dumps(LATEST), now_ms=15_000)
+
+    assert lag is not None and lag.gap_rows == {"expired": 6}
+    assert lag.queues == (QueueLag(A, 60, 18_000, 5.0), QueueLag(B, 0, 0, 0.0))
+
+
+def test_other_sources_are_left_alone() -> None:
+    """A query may join ours with Kafka's, files, or a rate; their offsets are none of ours."""
+    assert lag_of("17", "18", now_ms=0) is None
+    assert lag_of(None, None, now_ms=0) is None
+    assert lag_of({"logOffset": 3}, {"logOffset": 3}, now_ms=0) is None
+
+
+def test_gauges_live_as_long_as_their_query() -> None:
+    """A batch that is reported twice is counted once, and what ends takes its series with it."""
+    registry = CollectorRegistry()
+    listener = LagListener(registry)
+    labels = {"query": "billing", "topic": "orders", "broker": "broker-a", "queue": "0"}
+
+    for _ in range(2):
+        listener.onQueryProgress(progress())
+    assert registry.get_sample_value("rocketmq_source_lag_rows", labels) == 60
+    assert registry.get_sample_value("rocketmq_source_lag_bytes", labels) == 18_000
+    counted = {"query": "billing", "kind": "expired"}
+    assert registry.get_sample_value("rocketmq_source_gap_rows_total", counted) == 6
+    listener.onQueryProgress(progress(batch=5))
+    assert registry.get_sample_value("rocketmq_source_gap_rows_total", counted) == 12
+
+    ended: Any = SimpleNamespace(runId="run-1")
+    listener.onQueryTerminated(ended)
+    assert registry.get_sample_value("rocketmq_source_lag_rows", labels) is None

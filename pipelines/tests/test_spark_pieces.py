@@ -1,0 +1,196 @@
+"""From units to ranges: every wanted record once, in the task's order, whatever lies between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gantry_wire.hashing import tags_code
+from pyspark_rocketmq.errors import DamagedRecord
+from pyspark_rocketmq.model import QueueId, QueueRange, Task, TransportKind
+from pyspark_rocketmq.settings import ReadSettings
+from pyspark_rocketmq.transport import pieces
+from pyspark_rocketmq.transport.base import Bytes, Piece
+from pyspark_rocketmq.transport.pieces import UNIT, Units, log_pieces, runs_of
+
+A, B = QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1)
+TAGS = ("red", "green")
+
+
+class MadeLog:
+    """Units of two queues, and ranges that hold nothing but their own offsets."""
+
+    where = "a made log"
+
+    def __init__(self, sizes: Sequence[tuple[int, int, int]], *, first: int = 0) -> None:
+        """Records in log order: (queue, size, foreign bytes in front)."""
+        self.asked: list[tuple[int, int]] = []
+        self.unit_reads = 0
+        made: dict[QueueId, list[tuple[int, int, int]]] = {A: [], B: []}
+        self.order: list[tuple[QueueId, int, int]] = []
+        """(queue, queue offset, physical) in the order of the log."""
+        at = first
+        for queue_number, size, gap in sizes:
+            queue, at = (A, B)[queue_number], at + gap
+            self.order.append((queue, len(made[queue]), at))
+            made[queue].append((at, size, tags_code(TAGS[len(made[queue]) % 2])))
+            at += size
+        self.begin, self.end = first, at
+        self.made = {queue: np.array(rows, dtype=UNIT) for queue, rows in made.items()}
+
+    def units(self, queue: QueueId, begin: int, end: int) -> Units:
+        assert end - begin <= pieces.UNITS_AT_ONCE
+        self.unit_reads += 1
+        return self.made[queue][begin:end]
+
+    def ranges(self, wanted: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
+        for begin, end in wanted:
+            self.asked.append((begin, end))
+            yield np.zeros(end - begin, np.uint8)
+
+    def task(self, **more: object) -> Task:
+        ranges = tuple(QueueRange(queue, 0, len(rows)) for queue, rows in self.made.items())
+        return Task("broker-a", (), TransportKind.FILE, ranges, ("offset",), **more)  # type: ignore[arg-type]
+
+
+def read(log: MadeLog, task: Task, how: ReadSettings) -> tuple[list[tuple[QueueId, int, int]], list[Piece]]:
+    """What the pieces say: (queue, queue offset, physical) of each record, in turn."""
+    parts = list(log_pieces(task, log, how))
+    found: list[tuple[QueueId, int, int]] = []
+    for piece in parts:
+        expected = piece.expected
+        if not len(piece.starts):
+            continue  # only says how far the task is
+        assert expected.physical is not None and expected.size is not None
+        assert (piece.starts >= 0).all() and (np.diff(piece.starts) > 0).all()
+        assert (piece.starts + expected.size <= len(piece.data)).all()
+        found += [
+            (task.ranges[queue].queue, offset, physical)
+            for queue, offset, physical in zip(
+                expected.queue.tolist(), expected.offset.tolist(), expected.physical.tolist(), strict=True
+            )
+        ]
+    return found, parts
+
+
+def how(**more: int) -> ReadSettings:
+    return ReadSettings(name_servers="127.0.0.1:1", **more)  # type: ignore[arg-type]
+
+
+LOGS = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(91, 400), st.sampled_from([0, 0, 0, 100, 5000])), min_size=1, max_size=60
+).map(MadeLog)
+HOWS = st.builds(
+    how, range_bytes=st.sampled_from([1, 500, 4000, 1 << 20]), gap_bytes_max=st.sampled_from([0, 200, 10_000])
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOGS, HOWS)
+def test_a_task_by_queue_gives_each_message_once_in_order(log: MadeLog, settings_: ReadSettings) -> None:
+    """(queue, offset) order, all of them, and the last piece says that nothing is left."""
+    found, parts = read(log, log.task(), settings_)
+
+    assert found == sorted(log.order)
+    assert all(one.begin == one.end for one in parts[-1].rest.ranges)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOGS, HOWS)
+def test_a_task_by_chunk_gives_each_message_once_in_the_order_of_the_log(log: MadeLog, settings_: ReadSettings) -> None:
+    """The order of the log, whose bytes are asked for once."""
+    found, parts = read(log, log.task(physical=(0, log.end)), settings_)
+
+    assert found == log.order
+    assert log.asked == sorted(log.asked)
+    assert all(before[1] <= after[0] for before, after in zip(log.asked, log.asked[1:], strict=False))
+    assert parts[-1].rest.physical == (log.end, log.end)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOGS, HOWS, st.data())
+def test_chunks_tile(log: MadeLog, settings_: ReadSettings, data: st.DataObject) -> None:
+    """However the log is cut, also inside of records: the chunks together give every message once."""
+    cuts = sorted(data.draw(st.sets(st.integers(1, log.end - 1), max_size=4)))
+    found: list[tuple[QueueId, int, int]] = []
+    for begin, end in zip([0, *cuts], [*cuts, log.end], strict=True):
+        found += read(log, log.task(physical=(begin, end)), settings_)[0]
+
+    assert found == log.order
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOGS, HOWS, st.booleans(), st.data())
+def test_a_read_goes_on_where_a_piece_ended(
+    log: MadeLog, settings_: ReadSettings, is_physical: bool, data: st.DataObject
+) -> None:
+    """What is read before a break and from its rest on is the whole, nothing twice."""
+    task = log.task(physical=(0, log.end)) if is_physical else log.task()
+    whole, parts = read(log, task, settings_)
+    cut = data.draw(st.integers(0, len(parts) - 1))
+    before = sum(len(piece.starts) for piece in parts[: cut + 1])
+
+    after, _ = read(log, parts[cut].rest, settings_)
+
+    assert whole[:before] + after == whole
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOGS, HOWS, st.booleans(), st.sampled_from([("red",), ("red", "green"), ("blue",)]))
+def test_units_with_another_tag_are_not_read(
+    log: MadeLog, settings_: ReadSettings, is_physical: bool, tags: tuple[str, ...]
+) -> None:
+    """The index knows tags by their hashes; what cannot match costs no byte, and the task ends all the same."""
+    task = log.task(tags=frozenset(tags), physical=(0, log.end) if is_physical else None)
+    order = log.order if is_physical else sorted(log.order)
+
+    found, parts = read(log, task, settings_)
+
+    assert found == [one for one in order if TAGS[one[1] % 2] in tags]
+    rest = parts[-1].rest
+    assert rest.physical == (log.end, log.end) if is_physical else all(one.begin == one.end for one in rest.ranges)
+
+
+def test_near_records_are_read_together_and_far_ones_apart() -> None:
+    """A gap is read through up to the limit; a range ends at its limit, or holds one record that is longer."""
+    physical, size = np.array([0, 100, 264, 500, 10_000]), np.array([100, 100, 100, 9000, 100])
+
+    assert runs_of(physical, size, how(gap_bytes_max=64, range_bytes=1 << 20)) == [(0, 3), (3, 4), (4, 5)]
+    assert runs_of(physical, size, how(gap_bytes_max=64, range_bytes=200)) == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert runs_of(physical, size, how(gap_bytes_max=1000, range_bytes=1 << 20)) == [(0, 5)]
+    assert runs_of(physical[:0], size[:0], how()) == []
+
+
+def test_a_chunk_of_a_long_queue_is_found_without_reading_all_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue with more units than one look takes is bisected, and a long one is looked at piece by piece."""
+    monkeypatch.setattr(pieces, "UNITS_AT_ONCE", 8)
+    log = MadeLog([(0, 91, 0)] * 1000)
+
+    found, _ = read(log, log.task(physical=(91 * 500, 91 * 510)), how())
+
+    assert [offset for _, offset, _ in found] == list(range(500, 510))
+    assert log.unit_reads < 30
+    assert read(log, log.task(), how())[0] == log.order
+
+
+@pytest.mark.parametrize("size", [0, 90, 0x7FFFFFFF, -1], ids=["zero", "short", "filler", "negative"])
+def test_a_unit_that_leads_to_no_record_is_named(size: int) -> None:
+    """A hole in an index is an error, never a message less."""
+    log = MadeLog([(0, 100, 0)] * 3)
+    log.made[A]["size"][1] = size
+
+    with pytest.raises(DamagedRecord, match=r"orders/broker-a/0 at offset 1 is damaged"):
+        read(log, log.task(), how())
+
+
+def test_two_units_for_the_same_bytes_are_named() -> None:
+    """Queues that overlap in the log are a damaged index."""
+    log = MadeLog([(0, 100, 0), (1, 100, 0)])
+    log.made[B]["physical"][0] = 50
+
+    with pytest.raises(DamagedRecord, match="claim the same bytes"):
+        read(log, log.task(physical=(0, 200)), how())

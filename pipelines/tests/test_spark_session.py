@@ -1,0 +1,83 @@
+"""The session of the pipelines, and what is said where Spark cannot run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gantry_pipelines.session import explain_missing_java, java_version, session_conf
+
+THREE_LINES = """
+from gantry_pipelines import spark_session
+spark = spark_session()
+spark.read.format("rocketmq").option("nameServers", "127.0.0.1:9876").option("subscribe", "orders").load().show()
+"""
+
+
+def program(folder: Path, text: str) -> Path:
+    """A `java` that says so."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\n{text}\n")
+    java.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ('openjdk version "17.0.21.1" 2026-11-17\nOpenJDK Runtime Environment', 17),
+        ('java version "1.8.0_392"', 8),
+        ('openjdk version "21" 2023-09-19', 21),
+        ("command not understood", None),
+    ],
+)
+def test_versions_are_read_as_java_says_them(said: str, version: int | None) -> None:
+    """Old ones begin with 1."""
+    assert java_version(said) == version
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("echo 'openjdk version \"11.0.2\"' >&2", "is Java 11"),
+        ("exit 1", "does not say its version"),
+        ("echo 'openjdk version \"21.0.1\"' >&2", None),
+    ],
+    ids=["too old", "broken", "good"],
+)
+def test_java_is_looked_at_before_spark_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str | None
+) -> None:
+    """The one that Spark would start: that of JAVA_HOME, else the one on PATH."""
+    monkeypatch.setenv("JAVA_HOME", str(program(tmp_path, text)))
+
+    said = explain_missing_java()
+    assert said is None if problem is None else said is not None and problem in said and "apt-get install" in said
+
+
+@pytest.mark.parametrize("home", ["", "/nonexistent"])
+def test_without_java_there_is_one_line_that_names_the_package(tmp_path: Path, home: str) -> None:
+    """No traceback, nothing of gateways, and an exit code that is not 0."""
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tmp_path)}
+    if home:
+        environment["JAVA_HOME"] = home
+    run = subprocess.run(
+        [sys.executable, "-c", THREE_LINES], capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
+
+    assert run.returncode == 1 and run.stdout == ""
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("Spark needs Java 17 or 21, and ") and "apt-get install openjdk-17-jre-headless" in line
+
+
+def test_a_session_needs_no_network() -> None:
+    """All of it on this machine, whose name nobody has to know."""
+    conf = session_conf(3)
+
+    assert conf["spark.master"] == "local[3]" and conf["spark.driver.host"] == "127.0.0.1"
+    assert session_conf()["spark.master"] == "local[*]"

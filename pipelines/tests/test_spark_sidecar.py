@@ -1,0 +1,130 @@
+"""What each answer of a sidecar means for whoever reads ranges of a log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from spark_kit.scripted_sidecar import Scripted, ScriptedSidecar
+
+from gantry_broker.testing.ports import free_ports
+from pyspark_rocketmq.errors import InvalidOption, Refused
+from pyspark_rocketmq.model import TransportKind
+from pyspark_rocketmq.settings import ReadSettings, TlsFiles
+from pyspark_rocketmq.transport.base import Gone, NotYet, Unreachable, ViewError
+from pyspark_rocketmq.transport.sidecar import NoSuchQueue, Sidecar
+
+REASON = b'{"reason": "because"}'
+
+
+def part(data: bytes, begin: int) -> Scripted:
+    return 206, {"Content-Range": f"bytes {begin}-{begin + len(data) - 1}/1000"}, data
+
+
+def test_a_range_is_asked_for_until_all_of_it_is_there() -> None:
+    """An answer with only the beginning of a range is followed by a question for the rest, of the same log."""
+    with ScriptedSidecar(part(b"abc", 10), part(b"de", 13), part(b"f", 15)) as sidecar:
+        data = sidecar.client().log_bytes(10, 16, etag='"e-1"', fast_port=None)
+
+        assert data.tobytes() == b"abcdef"
+        assert [headers["range"] for _, headers in sidecar.asked] == ["bytes=10-15", "bytes=13-15", "bytes=15-15"]
+        assert {headers["if-match"] for _, headers in sidecar.asked} == {'"e-1"'}
+        assert {headers["authorization"] for _, headers in sidecar.asked} == {"Bearer secret-token"}
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(401, Refused), (403, Refused), (404, NoSuchQueue), (410, Gone), (412, Unreachable), (416, NotYet),
+     (500, Unreachable), (503, Unreachable)],
+)  # fmt: skip
+def test_a_status_says_what_follows(status: int, error: type[Exception]) -> None:
+    """Gone for ever, not yet, not for us, or not now: four different ways on, each with the sidecar's own reason."""
+    with ScriptedSidecar((status, {}, REASON), (status, {}, REASON)) as sidecar:
+        client = sidecar.client()
+
+        with pytest.raises(error, match=f"{status} because"):
+            client.log_bytes(0, 5, etag="", fast_port=None)
+        with pytest.raises(error, match=f"{status} because"):
+            client.document("/v1/log")
+
+
+def test_too_many_readers_are_waited_for() -> None:
+    """429 is asked again when it says so, and is an error only when the time of a request is over."""
+    busy: Scripted = (429, {"Retry-After": "0.05"}, REASON)
+    with ScriptedSidecar(busy, busy, part(b"abc", 0)) as sidecar:
+        assert sidecar.client().log_bytes(0, 3, etag="", fast_port=None).tobytes() == b"abc"
+        assert len(sidecar.asked) == 3
+
+    with ScriptedSidecar(*[busy] * 100) as sidecar, pytest.raises(Unreachable, match="429 because"):
+        sidecar.client(request_timeout_ms=200).log_bytes(0, 3, etag="", fast_port=None)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (206, {"Content-Length": "5"}, b"abc"), (206, {"Content-Length": "9"}, b"abcdefghi"),
+        (206, {"Content-Length": "0"}, b""), (200, {}, b"abcde"),
+    ],
+    ids=["cut", "more than asked", "nothing", "no range"],
+)  # fmt: skip
+def test_an_answer_that_is_not_the_range_is_no_answer(answer: Scripted) -> None:
+    """Broken off, longer than asked, or something else altogether: the next replica is tried."""
+    with ScriptedSidecar(answer) as sidecar, pytest.raises(ViewError):
+        sidecar.client().log_bytes(0, 5, etag="", fast_port=None)
+
+
+def test_a_fast_port_that_is_closed_to_us_is_done_without() -> None:
+    """The main port has the same ranges."""
+    (closed,) = free_ports(1)
+    with ScriptedSidecar(part(b"abc", 0)) as sidecar:
+        assert sidecar.client().log_bytes(0, 3, etag="", fast_port=closed).tobytes() == b"abc"
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]"], ids=["nothing", "a page", "a list"])
+def test_something_else_that_answers_is_no_sidecar(body: bytes) -> None:
+    """A wrong port is named with what came from there."""
+    with ScriptedSidecar((200, {}, body)) as sidecar, pytest.raises(Unreachable, match="/v1/log"):
+        sidecar.client().document("/v1/log")
+
+
+def test_a_kept_connection_that_died_meanwhile_is_no_error() -> None:
+    """A sidecar closes idle connections; the question goes out again on a new one."""
+    closing: Scripted = (200, {}, b"{}")
+    with ScriptedSidecar(closing, closing) as sidecar:
+        client = sidecar.client()
+        client.document("/one")
+        client._idle[sidecar.port][0].sock.shutdown(2)  # as the other side does it
+
+        assert client.document("/two") == {}
+
+
+def test_settings_that_cannot_be_meant_are_refused_by_name() -> None:
+    """Each error names the option; none shows a secret."""
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"access_key": "a"}, "accessKey and secretKey"),
+        ({"sidecars": ("127.0.0.1:8080",)}, "sidecars: '127.0.0.1:8080'"),
+        ({"name_servers": " ; "}, "nameServers is missing"),
+        ({"batch_rows": 0}, "batch_rows"),
+        ({"patience_ms": -1}, "patience_ms"),
+        ({"transport": TransportKind.FILE}, "transport=file needs directories"),
+        ({"transport": TransportKind.HTTP}, "transport=http needs sidecars"),
+    ]
+    for given, text in wrong:
+        with pytest.raises(InvalidOption, match=text):
+            ReadSettings(**{"name_servers": "127.0.0.1:1"} | given)
+
+
+def test_no_text_of_settings_shows_a_secret() -> None:
+    """They travel by pickle, and are logged by whoever likes to."""
+    settings = ReadSettings(name_servers="127.0.0.1:1", access_key="user", secret_key="s3cret", token="t0ken")
+
+    assert "user" in repr(settings)
+    assert "s3cret" not in repr(settings) and "t0ken" not in repr(settings)
+
+
+def test_certificates_that_cannot_be_used_are_named() -> None:
+    """By the file, before anything is asked."""
+    settings = ReadSettings(name_servers="127.0.0.1:1", sidecar_tls=TlsFiles(ca="/nowhere/ca.pem"))
+
+    with pytest.raises(InvalidOption, match=r"/nowhere/ca\.pem"):
+        Sidecar("https://127.0.0.1:1", settings)

@@ -1,0 +1,229 @@
+"""The transactional sink against a broker process: what each moment of a batch leaves behind, and who cleans it up.
+
+No session: tasks and drivers are called as Spark calls them. A driver that dies is one that does not go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from admin_scene import BrokerChild, Child
+from spark_kit.processes import BROKER, Group, group
+
+from gantry_client import Admin, ClientError, Message, MessageQueue, PullConsumer, TransactionProducer
+from gantry_client.testing import wait_until
+from gantry_wire import names
+from pyspark_rocketmq.errors import BatchTorn, NotTransactional
+from pyspark_rocketmq.sink import sweeping
+from pyspark_rocketmq.sink.columns import Columns
+from pyspark_rocketmq.sink.driving import Driver
+from pyspark_rocketmq.sink.ending import HalfEnds
+from pyspark_rocketmq.sink.halves import Halves, unpack
+from pyspark_rocketmq.sink.identity import TaskIdentity
+from pyspark_rocketmq.sink.markers import group_of
+from pyspark_rocketmq.sink.options import SinkOptions, parse
+from pyspark_rocketmq.sink.tasks import TaskDone, run_task
+
+SOON = {"transactionTimeOut": "100", "transactionCheckInterval": "200", "transactionCheckMax": "3"}
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """One broker without slaves, which asks early, and gives up early whom it asks in vain."""
+    with group(tmp_path_factory.mktemp("sink"), slaves=0, with_sidecars=False, **SOON) as running:
+        yield running
+        running.brokers[0].child.end()  # it may be another process by now
+
+
+class Scene:
+    """One query with a topic of its own."""
+
+    def __init__(self, running: Group, **more: str) -> None:
+        self.name_server = running.name_server
+        self.topic = f"sink-{next(NUMBERS)}"
+        self.query = f"query-of-{self.topic}"
+        self.options: SinkOptions = parse(
+            {"nameServers": self.name_server, "topic": self.topic, "transactional": "true", "patience": "60s", **more}
+        )
+        asyncio.run(self._create())
+
+    async def _create(self) -> None:
+        async with Admin(self.name_server) as admin:
+            await admin.topics.create(self.topic, queues=2)
+
+    def tasks(self, rows: list[str], batch: int = 0, *, run: str = "run-1", attempt: int = 0) -> list[TaskDone]:
+        """Two tasks with half of the rows each."""
+        middle = len(rows) // 2
+        done = []
+        for partition, part in enumerate((rows[:middle], rows[middle:])):
+            batches = iter([pa.record_batch({"body": pa.array(part, pa.string())})])
+            identity = TaskIdentity(partition, attempt, self.query, batch, run)
+            done.append(run_task(batches, self.options, Columns(("body",)), self.query, batch, identity))
+        return done
+
+    def driver(self, batch: int = 0, *, run: str = "run-1") -> Driver:
+        return Driver(self.options, self.query, batch, run, is_new_query=False)
+
+    def bodies(self) -> list[str]:
+        """What an ordinary consumer sees, in the order of each queue."""
+        return [body for _, body in asyncio.run(self._bodies())]
+
+    async def _bodies(self) -> list[tuple[int, str]]:
+        found: list[tuple[int, str]] = []
+        async with PullConsumer(self.name_server, "readers") as consumer:
+            for queue in await consumer.queues(self.topic):
+                offset, end = await consumer.min_offset(queue), await consumer.max_offset(queue)
+                while offset < end:
+                    result = await consumer.fetch(queue, offset)
+                    found += [(queue.queue_id, message.body.decode()) for message in result.messages]
+                    offset = result.next_offset
+        return found
+
+    def end(self, halves: Halves, count: int) -> None:
+        """Commit the first so many, as a driver does that dies behind them."""
+
+        async def some() -> None:
+            async with TransactionProducer(self.name_server, group_of(self.query), is_asked=False) as producer:
+                await HalfEnds(producer, self.options).commit(Halves(halves.places[:count]))
+
+        asyncio.run(some())
+
+    def decide(self, done: list[TaskDone], batch: int = 0) -> Halves:
+        """Store the marker, and die."""
+        halves = Halves(place for one in done for place in unpack(one.halves))
+
+        async def marker() -> None:
+            async with self.driver(batch).attempt() as attempt:
+                await attempt.decisions.commit(halves)
+
+        asyncio.run(marker())
+        return halves
+
+
+def test_a_batch_is_delivered_when_its_driver_says_so(broker: Group) -> None:
+    """And each queue has the rows in the order of their task."""
+    scene = Scene(broker)
+    rows = [f"{number:04d}" for number in range(200)]
+    done = scene.tasks(rows)
+    assert scene.bodies() == []
+
+    committed = asyncio.run(scene.driver().commit(done))
+
+    assert (committed.rows, committed.is_replay, committed.is_suspicious) == (200, False, False)
+    assert sorted(scene.bodies()) == rows
+    for queue in (0, 1):
+        found = [body for number, body in asyncio.run(scene._bodies()) if number == queue]
+        for part in ("00", "01"):
+            assert [body for body in found if body[:2] == part] == sorted(body for body in found if body[:2] == part)
+
+
+@pytest.mark.parametrize("ends", [0, 7, 20], ids=["before-the-ends", "between-them", "behind-them"])
+def test_a_driver_that_dies_behind_the_marker_is_finished_by_the_next(broker: Group, ends: int) -> None:
+    """The replay stores its rows again, and delivers those of the marker."""
+    scene = Scene(broker, sweep="false")
+    rows = [f"{number:02d}" for number in range(20)]
+    scene.end(scene.decide(scene.tasks(rows)), ends)
+
+    committed = asyncio.run(scene.driver(run="run-2").commit(scene.tasks(rows, run="run-2")))
+
+    assert (committed.is_replay, committed.rolled_back) == (True, 20)
+    assert sorted(scene.bodies()) == rows
+
+
+def test_a_driver_that_dies_before_the_marker_has_done_nothing(broker: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next attempt is the batch; what the dead one stored is asked about, and rolled back, and nothing else is."""
+    monkeypatch.setattr(sweeping, "PRESENT_MS", 4000)
+    scene = Scene(broker)
+    asyncio.run(scene.driver(0).commit(scene.tasks(["first"], 0)))
+    scene.tasks(["x", "y", "z"], 1)
+    later = scene.tasks(["later"], 2)
+
+    committed = asyncio.run(scene.driver(1, run="run-2").commit(scene.tasks(["x", "y", "z"], 1, run="run-2")))
+
+    assert committed.is_suspicious
+    assert sorted(scene.bodies()) == ["first", "x", "y", "z"]
+    asyncio.run(scene.driver(2, run="run-2").commit(later))
+    assert Counter(scene.bodies()) == Counter(["first", "x", "y", "z", "later"])
+    assert asyncio.run(sweeping.sweep(scene.query, 9, Halves(), scene.options, present_ms=3000)) == 0
+
+
+def test_nobody_is_asked_while_a_batch_is_open(broker: Group) -> None:
+    """This broker gives up after three questions in a second; a driver may be away for longer than that."""
+    scene = Scene(broker, sweep="false")
+    done = scene.tasks(["a", "b"])
+    halves = scene.decide(done)
+    other = Scene(broker)
+    asyncio.run(other_is_given_up(broker.name_server, other.topic))
+
+    asyncio.run(scene.driver().commit(scene.tasks(["a", "b"], run="run-2")))
+
+    assert sorted(scene.bodies()) == ["a", "b"]
+    assert len(halves) == 2
+
+
+def test_an_aborted_batch_is_rolled_back_unless_it_was_decided(broker: Group) -> None:
+    """Spark aborts also when commit has failed, and nobody may take back then what others will deliver."""
+    scene = Scene(broker, sweep="false")
+    failed = scene.tasks(["a", "b"])
+    assert asyncio.run(scene.driver().abort(failed[:1], is_whole=False)) == 1
+    decided = scene.tasks(["c", "d"])
+    scene.decide(decided)
+
+    assert asyncio.run(scene.driver().abort(decided, is_whole=True)) == 0
+
+    with pytest.raises(BatchTorn, match="1 of 1"):
+        scene.end(Halves(unpack(failed[0].halves)), 1)
+    asyncio.run(scene.driver(run="run-2").commit(scene.tasks(["c", "d"], run="run-2")))
+    assert sorted(scene.bodies()) == ["c", "d"]
+
+
+def test_a_batch_survives_its_broker(broker: Group) -> None:
+    """kill -9 between the marker and the ends, and once more between two ends."""
+    scene = Scene(broker, sweep="false")
+    rows = [f"{number:02d}" for number in range(30)]
+    halves = scene.decide(scene.tasks(rows))
+    restart(broker.brokers[0])
+    scene.end(halves, 11)
+    restart(broker.brokers[0])
+
+    asyncio.run(scene.driver(run="run-2").commit(scene.tasks(rows, run="run-2")))
+
+    assert sorted(scene.bodies()) == rows
+
+
+def test_a_broker_without_an_index_is_refused(tmp_path: Path) -> None:
+    """It could not say after a restart how a transaction has ended."""
+    with group(tmp_path, slaves=0, with_sidecars=False, messageIndexEnable="false") as running:
+        scene = Scene(running)
+        with pytest.raises(NotTransactional, match="messageIndexEnable=true"):
+            scene.tasks(["a", "b"])
+
+
+async def other_is_given_up(name_server: str, topic: str) -> None:
+    """A transaction is begun after all others, asked about in vain, and given up: so much time has passed."""
+    given_up = MessageQueue(topic=names.CHECK_MAX_TIME_TOPIC, broker_name=BROKER, queue_id=0)
+    async with TransactionProducer(name_server, "in-vain") as producer, PullConsumer(name_server, "readers") as reader:
+        await producer.begin(Message(topic, b"x"))
+
+        async def is_there() -> bool:
+            with suppress(ClientError):
+                return await reader.max_offset(given_up) > 0
+            return False
+
+        await wait_until(is_there, timeout_s=60, what="a transaction that is given up")
+
+
+def restart(broker: BrokerChild) -> None:
+    """As after a crash."""
+    arguments = broker.child.process.args
+    assert isinstance(arguments, list)
+    broker.child.end()
+    broker.child = Child("gantry_broker", arguments[3:], "broker listening on")

@@ -1,0 +1,281 @@
+"""Options, columns and rows of a write: what becomes of a message, and what is refused with its name."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gantry_client import MessageQueue
+from gantry_wire.batch import decode_batch, encode_batch
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.properties import parse_properties
+from pyspark_rocketmq.errors import InvalidOption, InvalidRow
+from pyspark_rocketmq.sink.columns import ACCEPTED, Columns, check_columns
+from pyspark_rocketmq.sink.destinations import Destinations
+from pyspark_rocketmq.sink.halves import HalfPlace, Halves, joined, unpack
+from pyspark_rocketmq.sink.markers import Marker, MarkerKind, decode, group_of, queue_number
+from pyspark_rocketmq.sink.options import OnUnsure, Reserved, parse
+from pyspark_rocketmq.sink.packing import Packer
+from pyspark_rocketmq.sink.rows import Row, RowReader
+from pyspark_rocketmq.sink.sweeping import batch_of
+
+SERVERS = {"nameServers": "127.0.0.1:9876"}
+
+
+def read(columns: dict[str, list[object]], topic: str | None = "T", reserved: Reserved = Reserved.FAIL) -> list[Row]:
+    """The rows of one batch."""
+    types = {"properties": pa.map_(pa.string(), pa.string())}
+    arrays = [pa.array(values, types.get(name)) for name, values in columns.items()]
+    batch = pa.RecordBatch.from_arrays(arrays, names=list(columns))
+    return list(RowReader(Columns(tuple(columns)), topic, reserved).read(batch))
+
+
+# ------- options
+
+
+def test_options_are_read_in_any_case() -> None:
+    """As Spark hands them over; secrets show in no text."""
+    options = parse(
+        {
+            "NAMESERVERS": "a:1,b:2", "Topic": "T", "transactional": "TRUE", "onunsure": "Accept", "batchBytes": "1m",
+            "accessKey": "me", "secretKey": "sesame", "checkpointLocation": "/tmp/x",
+        }
+    )  # fmt: skip
+
+    assert (options.topic, options.is_transactional, options.on_unsure) == ("T", True, OnUnsure.ACCEPT)
+    assert options.batch_bytes == 1 << 20
+    assert options.connection.name_servers == "a:1;b:2"
+    assert "sesame" not in repr(options)
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("topicc", "T", "there is no option topicc; did you mean topic"),
+        ("topic", "a b", "option topic is 'a b'"),
+        ("topic", "SPARK_SINK_MARKERS", "holds the markers"),
+        ("transactional", "yes", "option transactional is 'yes'; it has to be true or false"),
+        ("onUnsure", "ignore", "option onUnsure is 'ignore'; it has to be fail or accept"),
+        ("batchBytes", "many", "option batchBytes is 'many'"),
+        ("batchBytes", "64m", "brokers take"),
+        ("requestsInFlight", "0", "option requestsInFlight is '0'"),
+        ("queryId", "a:b", "option queryId is 'a:b'"),
+        ("patience", "for ever", "option patience"),
+        ("accessKey", "me", "accessKey and secretKey go together"),
+        ("credentialsFile", "/nowhere", "option credentialsFile"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_its_name(option: str, value: str, said: str) -> None:
+    """A misspelled one would otherwise be one that was not given."""
+    with pytest.raises(InvalidOption, match=said):
+        parse({**SERVERS, option: value})
+
+
+def test_name_servers_are_demanded() -> None:
+    """With an example."""
+    with pytest.raises(InvalidOption, match="nameServers is missing"):
+        parse({"topic": "T"})
+
+
+# ------- columns
+
+
+@pytest.mark.parametrize(
+    ("types", "said"),
+    [
+        ({"value": "string"}, "column value: nobody would send it"),
+        ({"topic": "string"}, "column body is missing"),
+        ({"body": "int"}, "column body is of type int; it has to be binary or string"),
+        ({"body": "binary", "offset": "bigint"}, "column offset"),
+        ({"body": "binary", "broker": "string"}, "column broker says whose queue"),
+        ({"body": "binary", "properties": "map<string,int>"}, "column properties is of type"),
+    ],
+)
+def test_wrong_columns_are_refused_by_name(types: dict[str, str], said: str) -> None:
+    """Also those that nobody would send: they would be lost without a word."""
+    with pytest.raises(InvalidOption, match=said):
+        check_columns(types, has_topic=True, is_transactional=False)
+
+
+def test_a_topic_has_to_be_somewhere_and_a_transaction_is_not_delayed() -> None:
+    """Both are known before the first row."""
+    with pytest.raises(InvalidOption, match="neither an option topic nor a column topic"):
+        check_columns({"body": "binary"}, has_topic=False, is_transactional=False)
+    with pytest.raises(InvalidOption, match="delayLevel"):
+        check_columns({"body": "binary", "delayLevel": "int"}, has_topic=True, is_transactional=True)
+    everything = {name: types[0] for name, types in ACCEPTED.items()}
+    assert check_columns(everything, has_topic=False, is_transactional=False).names == tuple(everything)
+
+
+# ------- rows
+
+
+def test_every_column_reaches_the_message() -> None:
+    """Texts as bytes, keys from a text or a list, properties in their order; the option's topic before the column's."""
+    rows = read(
+        {
+            "body": ["ü", "b"], "topic": ["A", "B"], "tags": ["red", None], "keys": [["k1", "k2"], None],
+            "properties": [[("colour", "blue")], None], "shardingKey": [None, "s"], "delayLevel": [3, None],
+            "broker": ["broker-a", None], "queue": [1, None], "flag": [-7, None],
+        },
+        topic=None,
+    )  # fmt: skip
+
+    assert rows == [
+        Row(0, "A", "ü".encode(), "red", ("k1", "k2"), [("colour", "blue")], None, 3, "broker-a", 1, -7),
+        Row(1, "B", b"b", None, (), (), "s", 0, None, None, 0),
+    ]
+    assert [row.topic for row in read({"body": [b"x"], "topic": ["A"]})] == ["T"]
+    assert read({"body": [b"x"], "keys": [" a  b "]})[0].keys == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"body": [b"x", None]}, "row 1: column body is null"),
+        ({"body": [b""]}, "row 0: column body is null or empty"),
+        ({"body": [b"x" * (4 << 20) + b"x"]}, "row 0: column body has 4194305 bytes"),
+        ({"body": [b"x"], "keys": [["a b"]]}, "row 0: column keys has 'a b'"),
+        ({"body": [b"x"], "tags": ["a\x01b"]}, "row 0: column tags has a byte 1 or 2"),
+        ({"body": [b"x"], "delayLevel": [-1]}, "row 0: column delayLevel is -1"),
+        ({"body": [b"x"], "flag": [1 << 40]}, "row 0: column flag is"),
+        ({"body": [b"x"], "properties": [[("UNIQ_KEY", "1")]]}, "row 0: property UNIQ_KEY is RocketMQ's own"),
+        ({"body": [b"x"], "properties": [[("a", None)]]}, "row 0: property 'a' is null"),
+        ({"body": [b"x"], "properties": [[("", "b")]]}, "row 0: property '' has an empty name"),
+    ],
+)
+def test_a_row_that_is_no_message_is_named(columns: dict[str, list[object]], said: str) -> None:
+    """Before anything of it travels: a broker would refuse a whole request."""
+    with pytest.raises(InvalidRow, match=said):
+        read(columns)
+
+
+def test_a_null_topic_is_refused_and_reserved_properties_may_be_dropped() -> None:
+    """For rows that were read from a topic: their properties are those of a stored message."""
+    with pytest.raises(InvalidRow, match="column topic is null"):
+        read({"body": [b"x"], "topic": [None]}, topic=None)
+    found = read({"body": [b"x"], "properties": [[("UNIQ_KEY", "1"), ("mine", "2")]]}, reserved=Reserved.DROP)
+    assert found[0].properties == [("mine", "2")]
+
+
+def test_rows_are_numbered_over_all_batches_of_a_task() -> None:
+    """Their ids are made of it."""
+    reader = RowReader(Columns(("body",)), "T")
+    batch = pa.RecordBatch.from_arrays([pa.array([b"x", b"y"])], names=["body"])
+    assert [row.number for _ in range(2) for row in reader.read(batch)] == [0, 1, 2, 3]
+
+
+def test_an_entry_says_which_row_it_is() -> None:
+    """And what the columns say, in RocketMQ's properties."""
+    (row,) = read(
+        {"body": [b"x"], "tags": ["red"], "keys": ["a b"], "properties": [[("p", "ü")]], "shardingKey": ["s"]}
+    )
+    entry = Packer("q:5:2").entry(row, "ID")
+
+    assert decode_batch(encode_batch([entry])) == [entry]
+    assert parse_properties(entry.properties.decode()) == {
+        "UNIQ_KEY": "ID", "WAIT": "true", "SPARK_ID": "q:5:2:0", "TAGS": "red", "KEYS": "a b", "__SHARDINGKEY": "s",
+        "p": "ü",
+    }  # fmt: skip
+    message = Packer("q:5:2").message(row)
+    assert (message.properties, message.keys, message.sharding_key) == (
+        {"p": "ü", "SPARK_ID": "q:5:2:0"},
+        ("a", "b"),
+        "s",
+    )
+
+
+def test_properties_without_room_are_refused_by_row() -> None:
+    """The format has 15 bits for their length, and the broker adds some."""
+    (row,) = read({"body": [b"x"], "properties": [[("p", "x" * 32_300)]]})
+    with pytest.raises(InvalidRow, match="row 0: its properties"):
+        Packer("q:5:2").entry(row, "ID")
+
+
+# ------- queues
+
+
+def queues(*places: tuple[str, int]) -> list[MessageQueue]:
+    return [MessageQueue(topic="T", broker_name=name, queue_id=number) for name, number in places]
+
+
+def test_a_row_goes_where_its_columns_say() -> None:
+    """A queue by number, with its broker where that is not clear; equal keys to one queue; the rest anywhere."""
+    one, two = [("a", 0), ("a", 1)], [("a", 0), ("b", 0)]
+    (plain,) = read({"body": [b"x"]})
+    assert Destinations(lambda topic: queues(*one)).of(plain) is None
+    (numbered,) = read({"body": [b"x"], "queue": [1]})
+    assert Destinations(lambda topic: queues(*one)).of(numbered) == queues(("a", 1))[0]
+    with pytest.raises(InvalidRow, match="topic T has no such queue"):
+        Destinations(lambda topic: queues(*two)).of(numbered)
+    (unclear,) = read({"body": [b"x"], "queue": [0]})
+    with pytest.raises(InvalidRow, match="is on a, b: add a column broker"):
+        Destinations(lambda topic: queues(*two)).of(unclear)
+    (clear,) = read({"body": [b"x"], "queue": [0], "broker": ["b"]})
+    assert Destinations(lambda topic: queues(*two)).of(clear) == queues(("b", 0))[0]
+    keyed = read({"body": [b"x"] * 40, "shardingKey": [f"key-{number % 10}" for number in range(40)]})
+    found = [Destinations(lambda topic: queues(*one)).of(row) for row in keyed]
+    assert found[:10] == found[10:20] == found[20:30]
+    assert len(set(map(str, found))) == 2
+
+
+# ------- halves and markers
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("TU"), st.sampled_from(["a", "ü"]), st.integers(0, 1 << 62), st.integers(0, 1 << 62))
+    )
+)
+def test_places_of_halves_survive_their_journey(places: list[tuple[str, str, int, int]]) -> None:
+    """In their order, whatever they are."""
+    halves = Halves(HalfPlace(*place) for place in places)
+    found = unpack(halves.pack())
+    assert found.places == halves.places
+    assert found.fingerprint == halves.fingerprint
+    assert joined([found, Halves()]).places == halves.places
+
+
+def test_a_million_halves_fit_few_messages() -> None:
+    """As they lie in a log: a few bytes for each."""
+    halves = Halves(HalfPlace("T", "a", number, number * 700 + number % 3) for number in range(100_000))
+    assert len(halves.pack()) < 300_000
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:-3], lambda data: b"x" + data, lambda data: b""])
+def test_spoilt_halves_are_none(spoil: object) -> None:
+    """Nothing is guessed of what to commit."""
+    assert callable(spoil)
+    with pytest.raises(RemoteProtocolError):
+        unpack(spoil(Halves([HalfPlace("T", "a", 1, 2)]).pack()))
+
+
+def test_a_marker_survives_its_journey_and_nothing_else_is_one() -> None:
+    """The topic is open to everybody who may send to it."""
+    marker = Marker(
+        kind=MarkerKind.COMMIT, query="q", batch=3, attempt="f", run="r", rows=2, scanned=7, newest=2, parts=(4, 5),
+        payload=b"\0\1",
+    )  # fmt: skip
+    assert decode(marker.encode()) == marker
+    for body in (b"", b"hello", marker.encode()[:20], b"GSM1\2\0\0\0{}"):
+        with pytest.raises(RemoteProtocolError):
+            decode(body)
+
+
+def test_a_query_has_one_group_and_one_queue() -> None:
+    """For ever: another answer after an update would be another queue, and no marker in it."""
+    assert group_of("453936e3-14ea-4b3b-90eb-9df5ccee09aa") == "SPARK_SINK_4c12c98072254ca4"
+    assert queue_number("453936e3-14ea-4b3b-90eb-9df5ccee09aa", 16) == 4
+
+
+def test_the_batch_of_a_half_message_is_in_its_id() -> None:
+    """None for those of others."""
+    assert batch_of("q:12:0:3", "q") == 12
+    assert batch_of("other:12:0:3", "q") is None
+    assert batch_of("q:x:0:3", "q") is None
+    assert batch_of("", "q") is None
