@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format manifests lock interop interop-bench crash exactly-once fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-archive image-test e2e e2e-cluster clean exactly-once-sink
+.PHONY: help setup up down test check format manifests lock interop interop-bench crash exactly-once fuzz bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator screenshot image image-operator image-archive image-test e2e e2e-cluster exactly-once-sink image-pipelines clean
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ image: ## Build the broker image with buildah (needs root).
 
 image-operator: ## Build the operator image with buildah (needs root).
 	@scripts/image-operator
+
+image-pipelines: ## Build the image of pipelines, Spark and a Java in it, with buildah (needs root).
+	@scripts/image-pipelines
 
 image-test: ## Build the broker image on a base made here, and run `gantry` in it (needs root and buildah).
 	@scripts/image-test

@@ -1,4 +1,4 @@
-"""Write docs/settings.md, docs/commands.md, docs/output.md and the fields in docs/groups.md from the code.
+"""Write docs/settings.md, docs/commands.md, docs/output.md and the fields in groups.md and pipelines.md from the code.
 
 The settings are read from the source of every settings class: a dataclass whose name ends in `Settings` or
 `Limits` and which has defaults; one without any is a value handed around inside, not something that a user sets.
@@ -196,9 +196,8 @@ def commands_page(root_command: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-def field_tables() -> str:
-    """Every field of a manifest, part by part."""
-    from gantry_spec.manifest.group import Spec
+def field_tables(**specs: Any) -> str:
+    """Every field of manifests, part by part; a part that several have is written once."""
     from gantry_spec.manifest.shapes import Field, fields_of, is_part, item_of, purpose_of
 
     def part_of(field: Field) -> Any:
@@ -208,19 +207,35 @@ def field_tables() -> str:
     def default_text(field: Field) -> str:
         if field.is_required:
             return "required"
-        is_nothing = field.default is None or field.default in ("", [], {}) or is_part(field.kind)
+        if isinstance(field.default, list):
+            return ", ".join(f"`{one}`" for one in field.default)
+        is_nothing = field.default is None or field.default in ("", {}) or is_part(field.kind)
         return "" if is_nothing else f"`{str(field.default).lower() if field.kind is bool else field.default}`"
 
-    def table(part: Any, path: str) -> Iterator[str]:
-        yield from ("", f"### `{path}`", "", purpose_of(part), "", "| field | default | what it is |", "|---|---|---|")
+    seen: set[Any] = set()
+
+    def table(part: Any, path: str, title: str = "") -> Iterator[str]:
+        seen.add(part)
+        yield from (
+            "",
+            f"### {title or f'`{path}`'}",
+            "",
+            purpose_of(part),
+            "",
+            "| field | default | what it is |",
+            "|---|---|---|",
+        )
         fields = fields_of(part)
         for field in fields:
             yield f"| `{field.name}` | {default_text(field)} | {field.description} |"
         for field in fields:
-            if (inner := part_of(field)) is not None:
+            if (inner := part_of(field)) is not None and inner not in seen:
                 yield from table(inner, f"{path}.{field.name}" + ("" if is_part(field.kind) else "[]"))
 
-    return "\n".join(table(Spec, "spec")).strip()
+    lines: list[str] = []
+    for name, spec in specs.items():
+        lines += table(spec, "spec", "" if len(specs) == 1 else f"`spec` of a `{name}`")
+    return "\n".join(lines).strip()
 
 
 def field_texts(kind: type) -> dict[str, str]:
@@ -283,11 +298,27 @@ def output_page(text: str) -> str:
 
 def groups_page(text: str) -> str:
     """docs/groups.md: what was written by hand, with the fields as they are now."""
+    from gantry_spec.manifest.group import Spec
+
+    return page_with_fields(text, "docs/groups.md", field_tables(BrokerGroup=Spec))
+
+
+def pipelines_page(text: str) -> str:
+    """docs/pipelines.md, in the same way."""
+    from gantry_spec.pipelines import PIPELINE_KINDS
+
+    return page_with_fields(
+        text, "docs/pipelines.md", field_tables(**{kind.name: kind.spec for kind in PIPELINE_KINDS})
+    )
+
+
+def page_with_fields(text: str, name: str, tables: str) -> str:
+    """What was written by hand, with these tables between the two marks."""
     head, _, rest = text.partition(FIELDS_BEGIN)
     _, end, tail = rest.partition(FIELDS_END)
     if not end:
-        raise SystemExit(f"reference: docs/groups.md has no line {FIELDS_BEGIN} and after it {FIELDS_END}")
-    return f"{head}{FIELDS_BEGIN}\n{field_tables()}\n{FIELDS_END}{tail}"
+        raise SystemExit(f"reference: {name} has no line {FIELDS_BEGIN} and after it {FIELDS_END}")
+    return f"{head}{FIELDS_BEGIN}\n{tables}\n{FIELDS_END}{tail}"
 
 
 def pages(root: Path) -> dict[Path, str]:
@@ -302,6 +333,7 @@ def pages(root: Path) -> dict[Path, str]:
         docs / "commands.md": commands_page(command_line()),
         docs / "output.md": output_page((docs / "output.md").read_text()),
         docs / "groups.md": groups_page((docs / "groups.md").read_text()),
+        docs / "pipelines.md": pipelines_page((docs / "pipelines.md").read_text()),
     }
 
 

@@ -30,6 +30,7 @@ SHOWS_NOTHING = {
     "gantry nameserver": "is the server itself",
     "gantry broker": "is the server itself",
     "gantry sidecar": "is the server itself",
+    "gantry pipeline": "hands over to the job, which has forms of its own",
     "gantry completion": "prints a script",
     "gantry pod broker": "is the first process of a container",
     "gantry pod nameserver": "is the first process of a container",

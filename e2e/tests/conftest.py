@@ -52,6 +52,8 @@ class SharedCluster:
         self._chosen = chosen_here
         self._end = ExitStack()
         self._cluster: Cluster | None = None
+        self.given: dict[str, str] = {}
+        """Images that nodes were given besides, by the name of their sources."""
 
     def operated(self, operator: Path | None) -> Cluster:
         """It, made and given the operator by the first who asks."""
@@ -64,6 +66,7 @@ class SharedCluster:
     def end(self) -> None:
         """The machine is as it was before."""
         self._cluster = None
+        self.given.clear()
         self._end.close()
 
     def _foreign(self) -> Cluster | None:
@@ -155,3 +158,11 @@ def spaces(operated: Cluster) -> Iterator[Spaces]:
     found = Spaces(operated)
     yield found
     found.end()
+
+
+@pytest.fixture
+def pipelines_image(operated: Cluster, shared_cluster: SharedCluster) -> str:
+    """The name of the image of pipelines on nodes, which are given it once; only tests that need it ask."""
+    if "pipelines" not in shared_cluster.given:
+        [shared_cluster.given["pipelines"]] = operated.load_image(our_images.PIPELINES.fresh())
+    return shared_cluster.given["pipelines"]

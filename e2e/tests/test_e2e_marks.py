@@ -20,6 +20,7 @@ TELLTALES = {
         Capability.ENTER_CONTAINERS,
     ),
     "name_image": Capability.GIVE_IMAGES,
+    **dict.fromkeys(("load_image", "pipelines_image"), Capability.LOAD_IMAGES),
     **dict.fromkeys(("outside_gantry", "external_address", "is_known_outside"), Capability.REACH_NODES),
     **dict.fromkeys(("BUFFERED", "UNCOMMITTED", "WITH_PAGES"), Capability.HUGE_PAGES),
 }

@@ -83,16 +83,22 @@ class ApiServer:
 
 @contextmanager
 def groups_server(folder: Path) -> Iterator[ApiServer]:
-    """One with the definition of groups and two namespaces, which take restricted pods only."""
+    """One with the definitions of groups and pipelines and two namespaces, which take restricted pods only."""
     with api_server(folder) as made:
         status, answer = made.apply(DEFINITION, yaml.safe_load((ROOT / "manifests/crd.yaml").read_text()))
         assert status == 201, answer
+        for definition in yaml.safe_load_all((ROOT / "manifests/crd-pipelines.yaml").read_text()):
+            path = f"{DEFINITION.rpartition('/')[0]}/{definition['metadata']['name']}"
+            status, answer = made.apply(path, definition)
+            assert status == 201, answer
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         for name in ("shop", "gantry-system"):
             document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
             assert made.apply(f"/api/v1/namespaces/{name}", document)[0] == 201
-        while made.ask("GET", GROUPS)[0] != 200:
-            pass
+        folder_of = GROUPS.rpartition("/")[0]
+        for plural in ("brokergroups", "topicarchives", "logaudits", "topicanalytics"):
+            while made.ask("GET", f"{folder_of}/{plural}")[0] != 200:
+                pass
         yield made
 
 

@@ -13,7 +13,9 @@ from pod_security import broken_rules
 pytestmark = pytest.mark.needs_helm
 
 DIGEST = f"sha256:{'ab' * 32}"
+PIPELINES = {"topicarchives", "logaudits", "topicanalytics"}
 CLUSTER_WIDE = {"nodes", "persistentvolumes", "brokergroups", "brokergroups/status", "brokergroups/scale"}
+CLUSTER_WIDE |= PIPELINES | {f"{plural}/status" for plural in PIPELINES}
 
 
 def named(found: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
@@ -41,7 +43,11 @@ def test_no_right_is_a_wildcard_and_no_secret_is_read() -> None:
     """Neither a kind, nor a verb, nor a group is `*`; of Secrets the operator reads its own key, by name."""
     for kind, rule in [*rules(documents(OPERATOR)), *rules(documents(OPERATOR, "--set", "namespaces={a,b}"))]:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
-        assert not {"impersonate", "escalate", "bind", "deletecollection"} & set(rule["verbs"])
+        assert not {"impersonate", "escalate"} & set(rule["verbs"])
+        if "bind" in rule["verbs"]:  # a driver's binding to the role below, and to no other
+            assert (rule["resourceNames"], rule["verbs"]) == (["gantry-operator-executors"], ["bind"])
+        if "deletecollection" in rule["verbs"]:
+            assert rule["resources"] == ["pods"]
         assert "nonResourceURLs" not in rule
         if "secrets" in rule["resources"]:
             is_own = kind == "Role" and rule.get("resourceNames") == ["gantry-operator-key"]
@@ -199,3 +205,23 @@ def test_every_document_has_labels_and_belongs_somewhere() -> None:
         is_wide = one["kind"] in ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition")
         assert ("namespace" in one["metadata"]) is not is_wide, one["kind"]
     assert yaml.safe_load(template(OPERATOR).split("---")[1]) is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "namespaces"),
+    [((), "ClusterRole", [None]), (("--set", "namespaces={shop,bank}"), "Role", ["bank", "shop"])],
+    ids=["everywhere", "listed"],
+)
+def test_drivers_may_make_pods_by_a_role_of_the_chart(
+    options: tuple[str, ...], kind: str, namespaces: list[str | None]
+) -> None:
+    """It is where the operator is told that it is, holds pods and nothing else, and can be left out."""
+    found = documents(OPERATOR, *options)
+    roles = [one for one in found if one["kind"] == kind and one["metadata"]["name"] == "gantry-operator-executors"]
+    variables = named(found, "Deployment")["gantry-operator"]["spec"]["template"]["spec"]["containers"][0]["env"]
+
+    assert sorted((one["metadata"].get("namespace") for one in roles), key=str) == namespaces
+    assert {resource for one in roles for rule in one["rules"] for resource in rule["resources"]} == {"pods"}
+    assert {"name": "GANTRY_EXECUTORS_ROLE", "value": f"{kind}/gantry-operator-executors"} in variables
+    off = documents(OPERATOR, *options, "--set", "rbac.executors=false")
+    assert "executors" not in yaml.safe_dump([one for one in off if one["kind"] != "CustomResourceDefinition"]).lower()

@@ -27,7 +27,12 @@ from gantry_cli.main import cli
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 GENERATED = {"commands.md", "settings.md"}
-SERVERS = {"gantry nameserver": "nameserver.md", "gantry broker": "operations.md", "gantry sidecar": "sidecar.md"}
+SERVERS = {
+    "gantry nameserver": "nameserver.md",
+    "gantry broker": "operations.md",
+    "gantry sidecar": "sidecar.md",
+    "gantry pipeline": "pipelines.md",
+}
 """Their options are their own, and on these pages."""
 OWN_HELP = {"--help", "-h"}
 
@@ -100,7 +105,8 @@ def test_every_option_is_in_the_docs() -> None:
 @pytest.mark.parametrize("words", SERVERS)
 def test_every_option_of_a_server_is_in_the_docs(words: str) -> None:
     """They are asked for their own help, since the command line only hands their options on."""
-    module = {"nameserver": "gantry_nameserver", "broker": "gantry_broker", "sidecar": "gantry_admin"}[words.split()[1]]
+    modules = {"nameserver": "gantry_nameserver", "broker": "gantry_broker", "sidecar": "gantry_admin"}
+    module = (modules | {"pipeline": "gantry_pipelines"})[words.split()[1]]
     text = (DOCS / SERVERS[words]).read_text()
     said = subprocess.run(
         [sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True, cwd=ROOT

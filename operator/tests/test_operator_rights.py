@@ -43,13 +43,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """With the definition and the manifests of the operator, but for its pods, which nobody runs here."""
     with api_server(tmp_path_factory.mktemp("api")) as made:
         documents = [yaml.safe_load((ROOT / "manifests/crd.yaml").read_text())]
+        documents += list(yaml.safe_load_all((ROOT / "manifests/crd-pipelines.yaml").read_text()))
         documents += [one for one in yaml.safe_load_all((ROOT / "manifests/operator.yaml").read_text()) if one]
         documents.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
         for document in documents:
             status, answer = made.apply(path_of(document), document)
             assert status in (200, 201), answer
-        while made.ask("GET", "/apis/gantry.dev/v1alpha1/brokergroups")[0] != 200:
-            time.sleep(0.05)
+        for plural in ("brokergroups", "topicarchives", "logaudits", "topicanalytics"):
+            while made.ask("GET", f"/apis/gantry.dev/v1alpha1/{plural}")[0] != 200:
+                time.sleep(0.05)
         yield made
 
 

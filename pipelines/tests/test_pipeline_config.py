@@ -1,11 +1,18 @@
 """What a configuration may say, and what is said about one that cannot be used."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gantry_pipelines import executor
 from gantry_pipelines.config import ArchiveConfig, AuditConfig, EngineMode
 from gantry_pipelines.config_reading import ConfigError, read_config
+from gantry_pipelines.connecting import read_settings
+from gantry_pipelines.engine import spark_conf
+from gantry_pipelines.source_options import connection_options, limit_options, start_options, topics_pattern
+from pyspark_rocketmq.options import CONNECTION_OPTIONS, READ_OPTIONS
 
 RESOURCE = """
 apiVersion: gantry.dev/v1alpha1
@@ -89,3 +96,85 @@ def test_defaults_of_one_configuration_are_not_anothers() -> None:
     one: Any = read_config("", AuditConfig, "LogAudit")
     one.checks.clear()
     assert read_config("", AuditConfig, "LogAudit").checks
+
+
+def test_a_configuration_says_what_spark_is_told(tmp_path: Path) -> None:
+    """Every option is one that the source knows, and says what the field says; the catalog is told the same."""
+    (tmp_path / "token").write_text("a-token")
+    (tmp_path / "account").write_text("accessKey: archiver\nsecretKey: a-secret-key\n")
+    text = "limits: {maxRowsPerTrigger: 7, maxBytesPerTrigger: 1Mi}\nreadFrom: slave"
+    secure = ["here.caFile=/ca", "here.sidecars=['https://a:1', 'https://b:2']", "here.hostNamesChecked=false"]
+    files = [f"here.tokenFiles={{'*': {tmp_path}/token}}", f"here.accessFile={tmp_path}/account"]
+    config = read(text, "here.nameServers=['127.0.0.1:9876']", *secure, *files)
+    found = connection_options(config) | limit_options(config) | start_options("group:mine")
+
+    assert set(found) <= {*CONNECTION_OPTIONS, *READ_OPTIONS}
+    assert (found["maxRowsPerTrigger"], found["maxBytesPerTrigger"]) == ("7", "1048576")
+    assert found["startingGroup"] == "mine"
+    settings = read_settings(config)
+    assert (settings.read_from, settings.sidecars) == ("slave", ("https://a:1", "https://b:2"))
+    assert (settings.token, settings.access_key) == ("a-token", "archiver")
+    assert settings.tls is not None and settings.tls == settings.sidecar_tls
+    assert (settings.tls.ca, settings.tls.is_host_checked) == ("/ca", False)
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_wanted"),
+    [("orders", True), ("orders.eu", True), ("myorders", False), ("orders-test", False), ("%RETRY%orders", False)],
+)
+def test_topics_fit_a_pattern_as_a_whole(topic: str, is_wanted: bool) -> None:
+    """Included by one, and excluded by none."""
+    topics = read("topics: {include: ['orders.*', '%RETRY%.*'], exclude: ['.*-test', '%RETRY%.*']}").topics
+    assert (re.fullmatch(topics_pattern(topics), topic) is not None) is is_wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("topics: {include: ['(']}", "topics.include: '(' is no regular expression"),
+        ("topics: {include: []}", "topics.include: no topic is wanted"),
+    ],
+)
+def test_patterns_that_are_none_are_named(text: str, words: str) -> None:
+    """Before Spark is started."""
+    with pytest.raises(ConfigError) as refused:
+        topics_pattern(read(text).topics)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["brokerGroups: [prod]", ""])
+def test_whoever_names_nobody_is_told_what_to_say(text: str) -> None:
+    """A group is known to its cluster only; on a laptop name servers are."""
+    with pytest.raises(ConfigError, match=r"here\.nameServers, or -n"):
+        read_settings(read(text))
+
+
+def test_memory_and_executors_are_what_the_fields_say() -> None:
+    """A person's own settings go before defaults, and what the operator says before everything."""
+    pod = {"POD_NAME": "orders-archive-0"}
+    own = (
+        'engine: {mode: kubernetes, sparkConf: {"spark.sql.shuffle.partitions": "9"}, executor: {heap: 2Gi, cores: 3}}'
+    )
+    said = "here.sparkConf={spark.master: 'k8s://https://x', spark.kubernetes.namespace: shop}"
+    found = spark_conf(read(own, said), pod)
+
+    assert (found["spark.master"], found["spark.kubernetes.driver.pod.name"]) == ("k8s://https://x", "orders-archive-0")
+    assert (found["spark.executor.memory"], found["spark.executor.cores"]) == ("2048m", "3")
+    assert (found["spark.executor.instances"], found["spark.driver.memory"]) == ("2", "1024m")
+    assert found["spark.sql.shuffle.partitions"] == "9"
+    assert "spark.executor.memory" not in spark_conf(read("engine: {cores: 2}"), {})
+    with pytest.raises(ConfigError, match=r"engine\.mode: kubernetes runs in a pod"):
+        spark_conf(read(own), {})
+
+
+def test_an_executor_is_started_with_what_its_driver_says() -> None:
+    """In the order of the driver's options; a variable that is missing is named, never guessed."""
+    given = {name: name.lower() for name in executor.ARGUMENTS.values()}
+    given |= {"SPARK_EXECUTOR_MEMORY": "1g", "SPARK_JAVA_OPT_10": "-Dlate", "SPARK_JAVA_OPT_9": "-Dearly"}
+    command = executor.executor_command(given, "java", "/spark")
+
+    assert command[:6] == ["java", "-Dearly", "-Dlate", "-Xms1g", "-Xmx1g", "-cp"]
+    assert command[6:8] == ["/spark/jars/*", executor.MAIN]
+    assert command[command.index("--podName") + 1] == "spark_executor_pod_name"
+    with pytest.raises(KeyError, match="SPARK_DRIVER_URL"):
+        executor.executor_command({name: "" for name in given if name != "SPARK_DRIVER_URL"}, "java", "/spark")

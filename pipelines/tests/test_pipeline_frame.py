@@ -67,7 +67,7 @@ def output(form: Form = Form.TEXT, **others: Any) -> tuple[Output, io.StringIO, 
     return Output(form=form, lines=lines, result=result, **others), lines, result
 
 
-def raising(error: Exception) -> Any:
+def raising(error: BaseException) -> Any:
     def run(*_: object) -> Outcome:
         raise error
 
@@ -85,10 +85,11 @@ def test_run_that_is_done_ends_with_0_and_says_its_result(played: Any, capsys: p
     [
         (JobError("no archive", remedy="name one", exit_code=3), 3, "gantry: no archive -- name one\n"),
         (LogForked("the log of a forked at 7"), 5, "gantry: the log of a forked at 7\n"),
+        (SystemExit("Spark needs Java 17"), 1, "gantry: Spark needs Java 17\n"),
     ],
 )
 def test_failure_is_one_line_and_a_code(
-    played: Any, capsys: pytest.CaptureFixture[str], error: Exception, code: int, words: str
+    played: Any, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, words: str
 ) -> None:
     """Whoever has to act reads one line, never a traceback."""
     assert played(raising(error)) == code

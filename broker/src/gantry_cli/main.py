@@ -57,6 +57,11 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "consume": Entry("gantry_cli.consume", "consume", "Read messages."),
         "group": Entry("gantry_cli.group", "group", "Send a consumer group's dead letters again."),
     },
+    "Messages in bulk": {
+        "pipeline": Entry(
+            "gantry_cli.pipeline", "pipeline", "Archive, audit and measure topics with Spark, here or as in a cluster."
+        ),
+    },
     "This program": {
         "completion": Entry(
             "gantry_cli.completion",

@@ -50,6 +50,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [gantry.dev]
   resources: [brokergroups/status]
   verbs: [patch]
+- apiGroups: [gantry.dev]
+  resources: [topicarchives, logaudits, topicanalytics]
+  verbs: [get, list, watch]
+- apiGroups: [gantry.dev]
+  resources: [topicarchives/status, logaudits/status, topicanalytics/status]
+  verbs: [patch]
+- apiGroups: [batch]
+  resources: [jobs, cronjobs]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch, delete]
@@ -82,9 +91,28 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch, delete]
+{{- if .Values.rbac.executors }}
+# A driver's binding to this one role. So the operator makes no pods itself, and can hand out no other right.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [{{ ternary "roles" "clusterroles" (not (empty .Values.namespaces)) }}]
+  resourceNames: [{{ include "gantry-operator.name" . }}-executors]
+  verbs: [bind]
+{{- end }}
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors, prometheusrules]
   verbs: [get, list, watch, create, patch, delete]
+{{- end -}}
+
+{{/* The role by which Spark's drivers make executors, as KIND/NAME. */}}
+{{- define "gantry-operator.executorsRole" -}}
+{{- printf "%s/%s-executors" (ternary "Role" "ClusterRole" (not (empty .Values.namespaces))) (include "gantry-operator.name" .) -}}
+{{- end -}}
+
+{{/* What a driver may do: make its executors, watch them and take them away. Only that, and only pods. */}}
+{{- define "gantry-operator.executorsRules" -}}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, patch, delete, deletecollection]
 {{- end -}}
 
 {{/* Labels as `name=value,...`, in the order of their names. */}}

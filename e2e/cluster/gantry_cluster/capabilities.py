@@ -34,6 +34,9 @@ class Capability(StrEnum):
     GIVE_IMAGES = "give_images"
     """Give nodes an image that they have under another name, as a new version of it."""
 
+    LOAD_IMAGES = "load_images"
+    """Give nodes an image from a file that was built here."""
+
     HUGE_PAGES = "huge_pages"
     """Run brokers whose buffers are in huge pages."""
 

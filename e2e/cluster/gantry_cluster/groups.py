@@ -23,6 +23,7 @@ from gantry_cluster.pods import Namespace, container, is_gone, pod_spec
 SYSTEM = "gantry-system"
 OPERATOR = "gantry-operator"
 CHART = ROOT / "charts" / OPERATOR
+DEFINITIONS = tuple(f"{name}.gantry.dev" for name in ("brokergroups", "topicarchives", "logaudits", "topicanalytics"))
 HISTORIES = ROOT / "e2e" / "histories" / "gantry_histories"
 RECORD = "gantry.dev/record"
 READY_SECONDS_MAX = 180.0
@@ -54,9 +55,9 @@ def has_operator(cluster: Cluster) -> bool:
 
 
 def remove_operator(cluster: Cluster) -> None:
-    """All that installing it has made, and the definition of groups, which the chart leaves."""
+    """All that installing it has made, and the definitions, which the chart leaves."""
     cluster.helm("uninstall", OPERATOR, "--namespace", SYSTEM, "--ignore-not-found", "--wait", "--timeout", "110s")
-    cluster.kubectl("delete", "customresourcedefinition", "brokergroups.gantry.dev", "--ignore-not-found")
+    cluster.kubectl("delete", "customresourcedefinition", *DEFINITIONS, "--ignore-not-found")
     cluster.kubectl("delete", "namespace", SYSTEM, "--ignore-not-found")
 
 

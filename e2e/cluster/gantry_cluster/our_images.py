@@ -58,6 +58,11 @@ class OurImage:
 BROKER = OurImage(
     name="broker", archive="gantry.tar", builds=(LOCAL_BASE, ("image", "gantry-base"), ("image-archive",))
 )
+PIPELINES = OurImage(
+    name="pipelines",
+    archive="gantry-pipelines.tar",
+    builds=(("local-base", "java"), ("image-pipelines", "gantry-base-java")),
+)
 OPERATOR = OurImage(
     name="operator", archive="gantry-operator.tar", builds=(LOCAL_BASE, ("image-operator", "gantry-base"))
 )

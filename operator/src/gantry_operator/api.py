@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from gantry_spec.manifest.group import API_VERSION
+from gantry_spec.pipelines.kinds import PIPELINE_KINDS
 
 Object = dict[str, Any]
 
@@ -50,6 +51,8 @@ SECRETS: Final = Kind("v1", "Secret", "secrets")
 CONFIG_MAPS: Final = Kind("v1", "ConfigMap", "configmaps")
 EVENTS: Final = Kind("v1", "Event", "events")
 ACCOUNTS: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
+JOBS: Final = Kind("batch/v1", "Job", "jobs")
+CRON_JOBS: Final = Kind("batch/v1", "CronJob", "cronjobs")
 STATEFUL_SETS: Final = Kind("apps/v1", "StatefulSet", "statefulsets")
 LEASES: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 BUDGETS: Final = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
@@ -58,10 +61,12 @@ ROLES: Final = Kind("rbac.authorization.k8s.io/v1", "Role", "roles")
 ROLE_BINDINGS: Final = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 POD_MONITORS: Final = Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULES: Final = Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules")
+PIPELINES: Final = tuple(Kind(API_VERSION, kind.name, kind.plural) for kind in PIPELINE_KINDS)
+"""TopicArchive, LogAudit, TopicAnalytics."""
 
 KINDS: Final = (
     *(GROUPS, PODS, NODES, CLAIMS, VOLUMES, SERVICES, SECRETS, CONFIG_MAPS, EVENTS, ACCOUNTS, STATEFUL_SETS, LEASES),
-    *(BUDGETS, POLICIES, ROLES, ROLE_BINDINGS, POD_MONITORS, PROMETHEUS_RULES),
+    *(BUDGETS, POLICIES, ROLES, ROLE_BINDINGS, POD_MONITORS, PROMETHEUS_RULES, JOBS, CRON_JOBS, *PIPELINES),
 )
 _BY_NAME: Final = {(kind.api_version, kind.name): kind for kind in KINDS}
 

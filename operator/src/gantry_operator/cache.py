@@ -10,7 +10,7 @@ went is the difference between a pod that was stopped and one whose machine is m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, final
 
 from gantry_operator.api import GROUPS, NODES, PODS, Kind, Object, Place, labels_of, place_of, revision_of, uid_of
@@ -22,11 +22,23 @@ GroupKey = tuple[str, str]
 Woken = Callable[[GroupKey], None]
 
 
+def name_of(document: Object) -> str:
+    """A group is called what it is called."""
+    return str(document["metadata"]["name"])
+
+
+OWNERS: Final[Mapping[Kind, Callable[[Object], str]]] = {GROUPS: name_of}
+"""Kinds that are looked after, and by which word their objects are labelled."""
+
+
 @final
 class Cache:
     """Owned by the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, label: str = GROUP_LABEL, owners: Mapping[Kind, Callable[[Object], str]] = OWNERS) -> None:
+        """Of groups; or of other owners, whose objects have another label."""
+        self._label: Final = label
+        self._owners: Final = owners
         self.on_change: Woken = lambda key: None
         """Told whose object has changed; of a machine, every group's."""
 
@@ -61,7 +73,13 @@ class Cache:
 
     def groups(self) -> list[GroupKey]:
         """All that are there."""
-        return sorted((place.namespace, place.name) for place in self._objects if place.kind == GROUPS)
+        owners = (one for one in self._objects.items() if one[0].kind in self._owners)
+        return sorted((place.namespace, self._owners[place.kind](document)) for place, document in owners)
+
+    def owner(self, key: GroupKey) -> Object | None:
+        """What is looked after under this key."""
+        found = (one for kind in self._owners for one in self.of_group(kind, key))
+        return next(found, None)
 
     # -- told ----------------------------------------------------------------------------------------------------------
 
@@ -89,7 +107,7 @@ class Cache:
                 return
         self._forget_group(place)
         self._objects[place] = document
-        group = _group_of(place, document)
+        group = self._key_of(place, document)
         if group is not None:
             self._of_group.setdefault((place.kind, group), set()).add(place)
         self._tell(place, document)
@@ -126,7 +144,7 @@ class Cache:
 
     def _forget_group(self, place: Place) -> None:
         known = self._objects.get(place)
-        group = None if known is None else _group_of(place, known)
+        group = None if known is None else self._key_of(place, known)
         if group is not None:
             self._of_group.get((place.kind, group), set()).discard(place)
 
@@ -135,14 +153,14 @@ class Cache:
             for key in self.groups():
                 self.on_change(key)
             return
-        group = (place.namespace, place.name) if place.kind == GROUPS else _group_of(place, document)
+        group = self._key_of(place, document)
         if group is not None:
             self.on_change(group)
 
-
-def _group_of(place: Place, document: Object) -> GroupKey | None:
-    name = labels_of(document).get(GROUP_LABEL)
-    return None if name is None else (place.namespace, name)
+    def _key_of(self, place: Place, document: Object) -> GroupKey | None:
+        named = self._owners.get(place.kind)
+        name = labels_of(document).get(self._label) if named is None else named(document)
+        return None if name is None else (place.namespace, name)
 
 
 def _is_newer(document: Object, known: Object) -> bool:

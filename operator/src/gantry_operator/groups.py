@@ -12,17 +12,22 @@ from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from gantry_operator.api import CLAIMS, GROUPS, LEASES, NODES, PODS, SERVICES, STATEFUL_SETS, Kind, Object, Place
-from gantry_operator.cache import GroupKey
+from gantry_operator.cache import Cache, GroupKey
 from gantry_operator.errors import ApiError
 from gantry_operator.group_loop import GroupLoop, Parts
 from gantry_operator.objects.names import GROUP_LABEL
+from gantry_operator.pipelines.all_pipelines import LISTED as LISTED_FOR_PIPELINES
+from gantry_operator.pipelines.all_pipelines import Pipelines
 
 log = logging.getLogger(__name__)
 
+OURS: Final = "app.kubernetes.io/part-of=gantry"
+"""What pods and StatefulSets have, of groups and of pipelines: a kind is watched once."""
+
 LISTED: Final[dict[Kind, str]] = {
     NODES: "",
-    STATEFUL_SETS: GROUP_LABEL,
-    PODS: GROUP_LABEL,
+    STATEFUL_SETS: OURS,
+    PODS: OURS,
     CLAIMS: GROUP_LABEL,
     SERVICES: GROUP_LABEL,
     LEASES: GROUP_LABEL,
@@ -38,8 +43,9 @@ KEEP_S: Final = 1.0
 class Groups:
     """Owned by the event loop."""
 
-    def __init__(self, parts: Parts, namespaces: Sequence[str] = ()) -> None:
-        """Of these namespaces, or of all."""
+    def __init__(self, parts: Parts, namespaces: Sequence[str] = (), pipelines: Pipelines | None = None) -> None:
+        """Of these namespaces, or of all; with pipelines, which are listed, watched, kept and ended with them."""
+        self.pipelines: Final = pipelines
         self.loops: Final[dict[GroupKey, GroupLoop]] = {}
         self._parts: Final = parts
         self._namespaces: Final = tuple(namespaces) or ("",)
@@ -54,21 +60,24 @@ class Groups:
     def watched(self) -> dict[Kind, str]:
         """Kinds, and the label that each must have; without machines, where those may not be looked at."""
         knows_machines = self._parts.cache.knows_machines
-        return {kind: label for kind, label in LISTED.items() if kind != NODES or knows_machines}
+        found = {kind: label for kind, label in LISTED.items() if kind != NODES or knows_machines}
+        return found if self.pipelines is None else found | LISTED_FOR_PIPELINES
 
     # -- told ----------------------------------------------------------------------------------------------------------
 
     def seen(self, what: str | None, document: Object) -> None:
         """A watch has told."""
-        self._parts.cache.take(what, document)
+        self._cache_of(document).take(what, document)
 
     async def list_all(self) -> None:
         """Everything, once. Raises leaves of ``ApiError``."""
         for kind, label in self.watched.items():
             for namespace in self._namespaces if kind.is_namespaced else ("",):
-                before = self._parts.cache.revisions(kind, namespace)
+                caches = [self._parts.cache] if self.pipelines is None else [self._parts.cache, self.pipelines.cache]
+                before = [cache.revisions(kind, namespace) for cache in caches]
                 listed = await self._parts.api.list(kind, namespace, label)
-                self._parts.cache.replace(listed, before)
+                for cache, revisions in zip(caches, before, strict=True):
+                    cache.replace([one for one in listed if self._cache_of(one) is cache], revisions)
 
     async def run(self) -> None:
         """Until cancelled: keep a task for each group, and list everything now and then."""
@@ -87,6 +96,8 @@ class Groups:
         """A task for each group that is there, none for any other."""
         for key in self._parts.cache.groups():
             self._begin(key)
+        if self.pipelines is not None:
+            self.pipelines.keep()
         metrics, now_ms = self._parts.metrics, self._parts.clock.now_ms()
         metrics.groups.set(len(self.loops))
         ages_ms = (now_ms - loop.looked_ms for loop in self.loops.values() if not loop.is_waiting)
@@ -97,7 +108,9 @@ class Groups:
         now_ms = self._parts.clock.now_ms()
         begun = [(key, loop) for key, loop in self.loops.items() if not loop.is_waiting]
         late = ["/".join(key) for key, loop in begun if now_ms - loop.looked_ms > after_s * 1000]
-        return f"these groups have not come round for {after_s:g} s: {', '.join(late)}" if late else ""
+        if late:
+            return f"these groups have not come round for {after_s:g} s: {', '.join(late)}"
+        return "" if self.pipelines is None else self.pipelines.stale(after_s)
 
     async def close(self) -> None:
         """End every task, and wait for them."""
@@ -106,8 +119,14 @@ class Groups:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self.pipelines is not None:
+            await self.pipelines.close()
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _cache_of(self, document: Object) -> Cache:
+        is_pipelines = self.pipelines is not None and self.pipelines.is_ours(document)
+        return self.pipelines.cache if self.pipelines is not None and is_pipelines else self._parts.cache
 
     def _changed(self, key: GroupKey) -> None:
         loop = self.loops.get(key)

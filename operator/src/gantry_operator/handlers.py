@@ -1,6 +1,7 @@
 """Kopf's part: watches that tell, and nothing else. Every handler is an event handler, so Kopf adds no finalizer.
 
     brokergroups, pods, statefulsets, claims, leases, nodes   -->   Groups.seen
+    topicarchives, logaudits, topicanalytics, jobs, cronjobs  -->   the same, which tells pipelines what is theirs
 
 Kopf's own loops do not retry what an event handler raises, keep no state on objects, and know no order; all of that is
 the business of a group's task, which looks at what is there, not at what has changed. Handlers and settings are of one
@@ -17,6 +18,7 @@ import kopf
 
 from gantry_operator.api import Kind
 from gantry_operator.groups import LISTED, Groups
+from gantry_operator.pipelines.all_pipelines import LISTED as LISTED_FOR_PIPELINES
 from gantry_spec.manifest.group import API_GROUP
 
 WORKERS: Final = 4
@@ -48,7 +50,8 @@ def fill(registry: kopf.OperatorRegistry, groups: Groups, login: Callable[[], ko
 
 def _watch(registry: kopf.OperatorRegistry, groups: Groups, kind: Kind, label: str) -> None:
     group, _, version = kind.api_version.rpartition("/")
-    labels = {label: kopf.PRESENT} if label else None
+    name, _, value = label.partition("=")
+    labels = {name: value or kopf.PRESENT} if name else None
 
     @kopf.on.event(group, version, kind.plural, labels=labels, registry=registry, id=f"seen-{kind.plural}")
     async def seen(event: Mapping[str, Any], **_: object) -> None:
@@ -71,7 +74,7 @@ def settings_of() -> kopf.OperatorSettings:
     settings.persistence.finalizer = f"{API_GROUP}/unused"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=API_GROUP)
     settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=API_GROUP)
-    for kind, label in LISTED.items():
+    for kind, label in (LISTED | LISTED_FOR_PIPELINES).items():
         if label:
             group, _, version = kind.api_version.rpartition("/")
             settings.watching.label_selectors[group, version, kind.plural] = label

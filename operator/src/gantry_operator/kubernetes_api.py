@@ -22,7 +22,7 @@ from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 
-from gantry_operator.api import FIELD_MANAGER, STATUS_MANAGER, Kind, Object, Place, place_of
+from gantry_operator.api import CRON_JOBS, FIELD_MANAGER, JOBS, STATUS_MANAGER, Kind, Object, Place, place_of
 from gantry_operator.errors import (
     ApiError,
     Conflict,
@@ -156,6 +156,8 @@ class KubernetesApi:
             body["gracePeriodSeconds"] = grace_s
         if is_orphaning:
             body["propagationPolicy"] = "Orphan"
+        elif place.kind in (JOBS, CRON_JOBS):  # whose pods the API server would leave alone
+            body["propagationPolicy"] = "Background"
         try:
             await self._call(Request("delete", "DELETE", _path(place), place.kind, (), body))
         except Gone:

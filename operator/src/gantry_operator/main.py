@@ -11,7 +11,7 @@ import uvloop
 from gantry_operator import logs
 from gantry_operator.errors import OperatorError, SettingsError
 from gantry_operator.process import Operator
-from gantry_operator.settings import OperatorSettings, names_of, own_namespace, pairs_of
+from gantry_operator.settings import OperatorSettings, names_of, own_namespace, pairs_of, role_of
 
 
 @click.command(context_settings={"show_default": True})
@@ -21,6 +21,12 @@ from gantry_operator.settings import OperatorSettings, names_of, own_namespace, 
               type=click.Choice(["Always", "IfNotPresent", "Never"]), help="Of images.")  # fmt: skip
 @click.option("--pull-secrets", envvar="GANTRY_PULL_SECRETS", default="",
               help="Secrets to pull images with, separated by commas.")  # fmt: skip
+@click.option("--pipeline-image", envvar="GANTRY_PIPELINE_IMAGE", default="",
+              help="Of pipelines, where one names none. Empty: each has to.")  # fmt: skip
+@click.option("--pipeline-pull-policy", envvar="GANTRY_PIPELINE_PULL_POLICY", default="IfNotPresent",
+              type=click.Choice(["Always", "IfNotPresent", "Never"]), help="Of that image.")  # fmt: skip
+@click.option("--executors-role", envvar="GANTRY_EXECUTORS_ROLE", default="",
+              help="ClusterRole/NAME or Role/NAME by which Spark makes executors. Empty: none may.")  # fmt: skip
 @click.option("--namespaces", envvar="GANTRY_NAMESPACES", default="",
               help="Whose groups are looked after, separated by commas. Empty: the whole cluster.")  # fmt: skip
 @click.option("--machines/--no-machines", "machines", envvar="GANTRY_LOOK_AT_MACHINES", default=True,
@@ -48,6 +54,8 @@ from gantry_operator.settings import OperatorSettings, names_of, own_namespace, 
 def main(**options: object) -> None:
     """Look after every BrokerGroup: make its pods, keep its shards mastered, roll, grow and mend them.
 
+    And after every TopicArchive, LogAudit and TopicAnalytics: have Spark run it when it is due, and say how it went.
+
     Run two of them: one leads, the other waits for its Lease. SIGTERM gives the Lease back.
     """
     try:
@@ -68,6 +76,9 @@ def settings_of(options: dict[str, object]) -> OperatorSettings:
         image=text["image"],
         pull_policy=text["pull_policy"],
         pull_secrets=names_of(text["pull_secrets"]),
+        pipeline_image=text["pipeline_image"],
+        pipeline_pull_policy=text["pipeline_pull_policy"],
+        executors_role=role_of(text["executors_role"], "--executors-role"),
         namespaces=names_of(text["namespaces"]),
         looks_at_machines=bool(options["machines"]),
         name=text["name"],

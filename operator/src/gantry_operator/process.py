@@ -19,14 +19,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, final
 
 import kopf
 
-from gantry_operator.api import LEASES, POD_MONITORS, PROMETHEUS_RULES, Kind, Kubernetes, Place
+from gantry_operator.api import (
+    CRON_JOBS,
+    JOBS,
+    LEASES,
+    PIPELINES,
+    POD_MONITORS,
+    PROMETHEUS_RULES,
+    Kind,
+    Kubernetes,
+    Place,
+)
 from gantry_operator.cache import Cache
 from gantry_operator.clock import RealClock
 from gantry_operator.connection import connection_of
@@ -40,6 +50,10 @@ from gantry_operator.leader import Candidate
 from gantry_operator.leader_task import Leadership, end_process
 from gantry_operator.metrics import Metrics
 from gantry_operator.objects import Facts, render
+from gantry_operator.pipelines.all_pipelines import Pipelines, pipeline_cache
+from gantry_operator.pipelines.facts import EngineFacts
+from gantry_operator.pipelines.pages import HttpPages
+from gantry_operator.pipelines.pipeline_loop import PipelineParts
 from gantry_operator.probes import probes
 from gantry_operator.settings import OperatorSettings, address_of, own_identity
 from gantry_operator.sidecars import HttpSidecars, Sidecars
@@ -136,7 +150,8 @@ class Operator:
                 key=await operator_key(api, settings.namespace, settings.name),
                 lease_duration_ms=settings.lease_duration_ms,
             )  # fmt: skip
-            groups = self.groups = Groups(parts, settings.namespaces)
+            pipelines = await self._pipelines(api, stack)
+            groups = self.groups = Groups(parts, settings.namespaces, pipelines)
             await self._listed(groups)
             keeping = asyncio.create_task(groups.run(), name="gantry-groups")
             watching = asyncio.create_task(self._watches(groups), name="gantry-watches")
@@ -153,6 +168,28 @@ class Operator:
             for task in (watching, leading):
                 if not task.cancelled():
                     task.result()
+
+    async def _pipelines(self, api: Kubernetes, stack: AsyncExitStack) -> Pipelines | None:
+        """Those that look after pipelines, where the cluster knows such things and we may look at them."""
+        settings = self.settings
+        for kind in (*PIPELINES, JOBS, CRON_JOBS):
+            if not await _is_known(api, kind, settings.namespaces):
+                log.warning("pipelines are not looked after", extra={"reason": f"{kind.plural} cannot be listed"})
+                return None
+        engine = EngineFacts(
+            image=settings.pipeline_image,
+            pull_policy=settings.pipeline_pull_policy,
+            pull_secrets=settings.pull_secrets,
+            executors_role=settings.executors_role,
+            operator_namespace=settings.namespace,
+            operator_labels=dict(settings.operator_labels),
+            prometheus_labels=dict(settings.prometheus_labels),
+        )
+        parts = PipelineParts(
+            cache=pipeline_cache(), groups=self.cache, api=api, clock=self.clock, metrics=self.metrics, engine=engine,
+            pages=await stack.enter_async_context(HttpPages()),
+        )  # fmt: skip
+        return Pipelines(parts, settings.namespaces)
 
     async def _resign(self, leadership: Leadership, leading: asyncio.Task[None]) -> None:
         """Give the Lease back, if nothing is under way; a second time does nothing."""
@@ -212,10 +249,11 @@ class Operator:
         return "" if self.groups is None else self.groups.stale(self.settings.stale_s)
 
 
-async def _is_known(api: Kubernetes, kind: Kind) -> bool:
+async def _is_known(api: Kubernetes, kind: Kind, namespaces: Sequence[str] = ()) -> bool:
     """Whether the cluster has such things. One that we may not look at is left alone."""
     try:
-        await api.list(kind, "", "gantry.dev/none")
+        for namespace in namespaces or ("",):
+            await api.list(kind, namespace, "gantry.dev/none")
     except ApiError:
         return False
     return True

@@ -44,6 +44,15 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     pull_secrets: tuple[str, ...] = ()
     """Secrets that images are pulled with."""
 
+    pipeline_image: str = ""
+    """Of pipelines' drivers and executors, where a pipeline names none; empty: each has to."""
+
+    pipeline_pull_policy: str = "IfNotPresent"
+    """Of that image."""
+
+    executors_role: tuple[str, str] = ("", "")
+    """Kind and name of the role that lets a driver make executors; none: no pipeline may run in mode `kubernetes`."""
+
     name: str = "gantry-operator"
     """Of the leader's Lease; its key is in the Secret of this name and `-key`."""
 
@@ -103,6 +112,14 @@ def pairs_of(text: str, option: str) -> tuple[tuple[str, str], ...]:
             raise SettingsError(f"{option} {term}: it is no name=value")
         found.append((name, value))
     return tuple(found)
+
+
+def role_of(text: str, option: str) -> tuple[str, str]:
+    """``ClusterRole/name`` or ``Role/name``; empty for none. Raises ``SettingsError``."""
+    kind, _, name = text.partition("/")
+    if text and (kind not in ("ClusterRole", "Role") or not name):
+        raise SettingsError(f"{option} {text}: it is no ClusterRole/NAME or Role/NAME")
+    return (kind, name) if text else ("", "")
 
 
 def names_of(text: str) -> tuple[str, ...]:

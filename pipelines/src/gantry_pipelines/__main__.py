@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
+from gantry_pipelines import executor
 from gantry_pipelines.config import PipelineConfig
 from gantry_pipelines.config_reading import ConfigError, read_config
 from gantry_pipelines.errors import JobError
@@ -72,8 +74,13 @@ def parser() -> argparse.ArgumentParser:
         "-s", "--set", metavar="a.b=VALUE", action="append", default=[], help="Put a value over it; may come often."
     )
     made.add_argument(
-        "-n", "--namesrv", metavar="HOST:PORT", help="Name servers, joined by ';', where the configuration has none."
-    )
+        "-n", "--namesrv", metavar="HOST:PORT", default=os.environ.get("GANTRY_NAMESRV"),
+        help="Name servers, joined by ';', where the configuration has none.  [GANTRY_NAMESRV]",
+    )  # fmt: skip
+    made.add_argument(
+        "--credentials", metavar="FILE", default=os.environ.get("GANTRY_CREDENTIALS"),
+        help="accessKey and secretKey, where the configuration has none.  [GANTRY_CREDENTIALS]",
+    )  # fmt: skip
     made.add_argument("--once", action="store_true", help="Do what is there now and end, whatever `schedule` says.")
     made.add_argument(
         "-O", "--output", choices=["text", "json"], default="text", help="Lines for people, or JSON lines.  [text]"
@@ -87,7 +94,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one job and exit with its code."""
+    """Run one job and exit with its code; in an executor's pod, become the executor."""
+    if (sys.argv[1:] if arguments is None else list(arguments)) == ["executor"]:
+        executor.main()
     given = parser().parse_args(arguments)
     output = Output(form=Form(given.output))
     if given.pod:
@@ -126,6 +135,10 @@ def _ended(job: Job[Any, Any], settings: object, reporter: Reporter) -> int:
         return _failed(reporter, Outcome(error.exit_code, error.reason, str(error)))
     except KeyboardInterrupt:  # Spark's own handler was faster than ours
         outcome = Outcome(EXIT_INTERRUPTED, "Interrupted", "interrupted")
+    except SystemExit as error:  # a session that cannot begin says so in one line: there is no Java
+        if not isinstance(error.code, str):
+            raise
+        return _failed(reporter, Outcome(EXIT_FAILED, type(error).__name__, error.code))
     except RocketMQSourceError as error:
         return _failed(reporter, Outcome(SOURCE_CODES.get(type(error), EXIT_FAILED), type(error).__name__, str(error)))
     except Exception as error:
@@ -164,10 +177,12 @@ def _settings(given: argparse.Namespace) -> list[str]:
 
 
 def _reachable(config: PipelineConfig, given: argparse.Namespace) -> PipelineConfig:
-    """The same, with name servers: of the file, else of what was typed."""
-    if config.reached_by or not given.namesrv:
-        return config
-    here = msgspec.structs.replace(config.here, name_servers=given.namesrv.split(";"))
+    """The same, with what was typed where it says nothing: name servers, and the file of an account."""
+    here = config.here
+    if not config.reached_by and given.namesrv:
+        here = msgspec.structs.replace(here, name_servers=given.namesrv.split(";"))
+    if not here.access_file and given.credentials:
+        here = msgspec.structs.replace(here, access_file=given.credentials)
     return msgspec.structs.replace(config, here=here)
 
 

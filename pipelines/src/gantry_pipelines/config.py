@@ -117,8 +117,9 @@ class Limits(Part, frozen=True):
     """How much at once."""
 
     max_rows_per_trigger: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)] = 5_000_000
+    """Messages in one batch at most."""
     max_bytes_per_trigger: Size = Size(4 << 30)
-    max_bytes_per_second_per_broker: Size = Size(0)
+    """Bytes of the log in one batch at most."""
 
 
 @final
@@ -179,9 +180,14 @@ class Here(Part, frozen=True):
     """With `accessKey` and `secretKey`, as RocketMQ's `tools.yml`."""
 
     token_files: dict[str, str] = {}
-    """Base URL of a sidecar, or its beginning, or `*`, to the file with its token."""
+    """Base URL of a sidecar, or its beginning, or `*`, to the file with its token for reading."""
 
     ca_file: str = ""
+    """Of the authority of brokers, name servers and sidecars; empty: no TLS, or the system's authorities."""
+
+    host_names_checked: bool = True
+    """Whether a certificate has to name its host. A group's pods are vouched for by their authority alone."""
+
     certificate_file: str = ""
     key_file: str = ""
     destination: str = ""
@@ -189,6 +195,9 @@ class Here(Part, frozen=True):
 
     checkpoint: str = ""
     """Folder of the checkpoint; empty: the job puts it beside its results."""
+
+    spark_conf: dict[str, str] = {}
+    """Where Spark's executors run, as whoever made this pod says it; goes before `engine.sparkConf`."""
 
     archive: str = ""
     """Folder of the archive that an audit compares with the log."""

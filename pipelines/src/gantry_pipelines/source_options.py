@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gantry_pipelines.config import ArchiveConfig, PipelineConfig, Topics
+from gantry_pipelines.config import AnalyticsConfig, ArchiveConfig, PipelineConfig, Topics
 from gantry_pipelines.config_reading import ConfigError
 
 EVERY_SIDECAR: Final = "*"
@@ -18,9 +18,12 @@ EVERY_SIDECAR: Final = "*"
 
 def connection_options(config: PipelineConfig) -> dict[str, str]:
     """How to reach name servers, brokers and sidecars. Raises ConfigError."""
-    if not config.reached_by and not config.here.directories:
-        raise ConfigError(["nameServers: it is missing: write host:port, or name a directory in here.directories"])
     here = config.here
+    if not config.reached_by and not here.directories and config.broker_groups:
+        named = ", ".join(config.broker_groups)
+        raise ConfigError([f"brokerGroups: only a cluster knows {named}: say here.nameServers, or -n"])
+    if not config.reached_by and not here.directories:
+        raise ConfigError(["nameServers: it is missing: say host:port, here.nameServers, or -n"])
     given = {
         "nameServers": ";".join(config.reached_by),
         "transport": config.transport.value,
@@ -33,11 +36,15 @@ def connection_options(config: PipelineConfig) -> dict[str, str]:
         "tlsCertificate": here.certificate_file,
         "tlsKey": here.key_file,
     }
+    checked = "" if here.host_names_checked else "false"
+    if here.ca_file or here.certificate_file:
+        given["tlsCheckHost"] = checked
     if any(urlsplit(url).scheme == "https" for url in here.sidecars):
         given |= {
             "sidecarCa": here.ca_file,
             "sidecarCertificate": here.certificate_file,
             "sidecarKey": here.key_file,
+            "sidecarCheckHost": checked,
         }
     return {name: value for name, value in given.items() if value}
 
@@ -68,6 +75,8 @@ def topics_pattern(topics: Topics) -> str:
                 re.compile(pattern)
             except re.error as error:
                 raise ConfigError([f"topics.{field}: {pattern!r} is no regular expression: {error}"]) from error
+    if not topics.include:
+        raise ConfigError(["topics.include: no topic is wanted: say .* for all"])
     included = "|".join(f"(?:{pattern})" for pattern in topics.include)
     excluded = "|".join(f"(?:{pattern})" for pattern in topics.exclude)
     return f"(?!(?:{excluded})$)(?:{included})" if excluded else f"(?:{included})"
@@ -86,7 +95,7 @@ def start_options(start: str) -> dict[str, str]:
     return {"startingTimestamp": start, "startingOffsetsByTimestampStrategy": "latest"}
 
 
-def limit_options(config: ArchiveConfig) -> dict[str, str]:
+def limit_options(config: ArchiveConfig | AnalyticsConfig) -> dict[str, str]:
     """How much one batch takes."""
     limits = config.limits
     return {

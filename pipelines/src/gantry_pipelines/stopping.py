@@ -92,7 +92,7 @@ class Stop:
         asking: threading.Thread | None = None
         while number := self._notes.get():
             if self.signal_number:
-                print("interrupted twice: ending at once", file=sys.stderr, flush=True)  # noqa: T201
+                print("interrupted twice: ending at once", file=sys.stderr, flush=True)
                 os._exit(128 + number)
             self.signal_number = number
             asking = threading.Thread(target=self.ask, name="pipeline-stopping", daemon=True)

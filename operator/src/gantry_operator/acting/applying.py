@@ -58,7 +58,14 @@ SWEPT: Final = (SERVICES, CONFIG_MAPS, BUDGETS, ROLE_BINDINGS, ROLES, ACCOUNTS, 
 class Applier:
     """Of one group; owned by its task."""
 
-    def __init__(self, key: GroupKey, cache: Cache, api: Kubernetes, clock: Clock) -> None:
+    def __init__(
+        self,
+        key: GroupKey,
+        cache: Cache,
+        api: Kubernetes,
+        clock: Clock,
+        watched: frozenset[Kind] = WATCHED,
+    ) -> None:
         self.problems: dict[str, str] = {}
         """What could not be applied, and why."""
 
@@ -66,6 +73,7 @@ class Applier:
         self._cache: Final = cache
         self._api: Final = api
         self._clock: Final = clock
+        self._watched: Final = watched
         self._applied: Final[dict[Place, str]] = {}
         self._all_ms: int | None = None
         self._marked: tuple[Sequence[Object], list[tuple[Place, str, Object]]] | None = None
@@ -86,7 +94,7 @@ class Applier:
         if self._marked is None or self._marked[0] is not rendered:
             self._marked = rendered, [(place_of(document), hash_of(document), document) for document in rendered]
         for place, mark, document in self._marked[1]:
-            is_missing = place.kind in WATCHED and self._cache.get(place) is None
+            is_missing = place.kind in self._watched and self._cache.get(place) is None
             if self._applied.get(place) == mark and not is_missing:
                 continue
             if str(place) in self.problems and now_ms - self._tried_ms.get(place, -RETRY_MS) < RETRY_MS:

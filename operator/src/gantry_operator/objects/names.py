@@ -26,7 +26,14 @@ ASLEEP_ANNOTATION: Final = f"{API_GROUP}/asleep"
 
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 POD_NAME_LABEL: Final = "statefulset.kubernetes.io/pod-name"
-OUR_PREFIXES: Final = (f"{API_GROUP}/", "app.kubernetes.io/", "statefulset.kubernetes.io/", "apps.kubernetes.io/")
+READS_PREFIX: Final = f"reads.{API_GROUP}/"
+OUR_PREFIXES: Final = (
+    f"{API_GROUP}/",
+    READS_PREFIX,
+    "app.kubernetes.io/",
+    "statefulset.kubernetes.io/",
+    "apps.kubernetes.io/",
+)
 """Of labels and annotations that a template may not set."""
 
 BROKER: Final = "broker"
@@ -76,6 +83,11 @@ def name_server_set(group: str) -> str:
 def secret_name(group: str) -> str:
     """Of the Secret with what is secret inside of the group."""
     return f"{group}-sidecar"
+
+
+def reads_label(group: str) -> str:
+    """Of pods that are no brokers and read a group's sidecars: its policy lets them in."""
+    return f"{READS_PREFIX}{group}"
 
 
 def external_name(service: str) -> str:

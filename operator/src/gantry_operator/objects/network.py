@@ -3,10 +3,12 @@
     from                      broker 10911 10909   replication 10912   sidecar 8080   log 8081   name server 9876
     everybody in the cluster  yes                  -                   -              -          yes
     brokers of the group      yes                  yes                 yes            yes        yes
+    pipelines that read it    yes                  -                   yes            yes        yes
     the operator              yes                  -                   yes            -          yes
     Prometheus                -                    -                   yes            -          -
     outside, if asked for     broker 10911, and the outer listener of name servers, 9886
 
+Pipelines are pods of the group's namespace with the label `reads.gantry.dev/GROUP`; they show the token for reading.
 Kubelet's probes come from the machine itself, which policies do not stop. What leaves pods is not limited: name servers
 elsewhere, the cluster's DNS and API server have addresses that nobody can know here.
 """
@@ -37,6 +39,7 @@ def policies(group: BrokerGroup, facts: Facts) -> list[Object]:
 
 def _to_brokers(group: BrokerGroup, facts: Facts) -> list[Object]:
     brokers = {"podSelector": {"matchLabels": selector(group, names.BROKER)}}
+    readers = {"podSelector": {"matchLabels": {names.reads_label(group.metadata.name): "true"}}}
     operator = {
         "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: facts.operator_namespace}},
         "podSelector": {"matchLabels": dict(facts.operator_labels)},
@@ -45,6 +48,7 @@ def _to_brokers(group: BrokerGroup, facts: Facts) -> list[Object]:
     return [
         _rule([], [names.BROKER_PORT, names.FAST_PORT]),
         _rule([brokers], [names.REPLICATION_PORT, names.SIDECAR_PORT, names.LOG_PORT]),
+        _rule([readers], [names.SIDECAR_PORT, names.LOG_PORT]),
         _rule([operator, prometheus], [names.SIDECAR_PORT]),
     ]
 

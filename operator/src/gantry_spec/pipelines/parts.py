@@ -141,9 +141,6 @@ class Limits(Part, frozen=True):
     max_bytes_per_trigger: Size = Size(4 << 30)
     """Bytes of the log in one batch at most."""
 
-    max_bytes_per_second_per_broker: Size = Size(0)
-    """How fast one broker is read at most; 0: as fast as it goes."""
-
 
 @final
 class Driver(Part, frozen=True):
@@ -249,7 +246,7 @@ class PipelineSpec(Part, frozen=True):
     """When, as in a CronJob (`*/10 * * * *`, UTC): each run does what is there and ends. Never two at a time."""
 
     suspend: bool = False
-    """Whether nothing is begun. A run that is under way is ended."""
+    """Whether nothing is begun. What goes on without a schedule is ended, a run of a schedule is let end."""
 
     engine: Engine = Engine()
     """Spark, and the pods it runs in."""

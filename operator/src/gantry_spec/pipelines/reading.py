@@ -10,7 +10,8 @@ import msgspec
 from gantry_spec.manifest.errors import ManifestError, Problem
 from gantry_spec.manifest.group import API_VERSION, Metadata
 from gantry_spec.manifest.reading import decode_value, problem_of, unknown_fields
-from gantry_spec.pipelines.kinds import PIPELINE_KINDS, Pipeline, PipelineKind, PipelineSpec
+from gantry_spec.pipelines.kinds import PIPELINE_KINDS, Pipeline, PipelineKind
+from gantry_spec.pipelines.parts import PipelineSpec
 from gantry_spec.pipelines.rules import broken_rules
 
 BY_NAME: Final[dict[str, PipelineKind]] = {kind.name: kind for kind in PIPELINE_KINDS}

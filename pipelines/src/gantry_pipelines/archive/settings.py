@@ -13,6 +13,7 @@ from gantry_pipelines.archive.layout import CHECKPOINT
 from gantry_pipelines.archive.writing import Packing
 from gantry_pipelines.config import ArchiveConfig, Compression, OnDataLoss
 from gantry_pipelines.config_reading import ConfigError
+from gantry_pipelines.engine import spark_conf
 from gantry_pipelines.source_options import connection_options, limit_options, start_options, topics_pattern
 
 
@@ -86,10 +87,7 @@ def run_settings(config: ArchiveConfig) -> ArchiveSettings:
         is_continuous=config.is_continuous,
         trigger_ms=int(config.trigger),
         cores=config.engine.cores or None,
-        spark_conf={
-            "spark.driver.memory": f"{max(1, int(config.engine.driver.heap) >> 20)}m",
-            **config.engine.spark_conf,
-        },
+        spark_conf=spark_conf(config),
     )
 
 

@@ -1,0 +1,109 @@
+"""One manifest archives a group's topics: on schedule, through the death of its pod, and with executors of its own."""
+
+from __future__ import annotations
+
+import pytest
+from gantry_cluster.capabilities import Capability
+from gantry_cluster.pipelines import Pipeline
+from gantry_cluster.spaces import Spaces
+from gantry_cluster.specs import SMALL, TOPIC
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.cluster_can(Capability.RUN_GROUPS),
+    pytest.mark.cluster_can(Capability.LOAD_IMAGES),
+]
+
+RUN_SECONDS_MAX = 300.0
+"""A run starts within a minute; its JVM and Spark need their time where twenty pods share two processors."""
+CLAIM = "archive"
+ARCHIVE = {
+    "brokerGroups": ["orders"],
+    "topics": {"include": [TOPIC]},
+    "destination": {"pvc": {"claimName": CLAIM}},
+    "engine": {"driver": {"heap": "512Mi"}},
+}
+LITTLE = {"instances": 2, "heap": "512Mi", "memoryOverhead": "512Mi"}
+
+
+def messages(label: str, count: int = 60) -> list[str]:
+    """Bodies that are all different."""
+    return [f"{label} {number}" for number in range(count)]
+
+
+@pytest.mark.cluster_can(Capability.LOAD_IMAGES)
+def test_an_archive_on_schedule_survives_its_pods_death(spaces: Spaces, pipelines_image: str) -> None:
+    """Every message is in plain files on the claim, once: those from before a kill, and those that came after it."""
+    group = spaces.group("archived", SMALL)
+    archive = Pipeline(group.space, "TopicArchive", "all", pipelines_image)
+    archive.claim(CLAIM)
+    archive.apply(ARCHIVE | {"schedule": "* * * * *"})
+    first = messages("first")
+    group.gantry("produce", TOPIC, *first)
+
+    archive.wait("a driver", archive.running, RUN_SECONDS_MAX)
+    [driver, *_] = archive.running()
+    archive.kill(driver)
+    second = messages("second")
+    group.gantry("produce", TOPIC, *second)
+
+    archive.start_reader(CLAIM)
+    wanted = sorted(first + second)
+    archive.wait("all of it in files", lambda: archive.archived(TOPIC) == wanted, 2 * RUN_SECONDS_MAX)
+    end = archive.status().get("lastRun", {}).get("end", "")
+    archive.wait("another run", lambda: archive.status().get("lastRun", {}).get("end", "") > end, RUN_SECONDS_MAX)
+    assert archive.archived(TOPIC) == wanted, "another run adds nothing"
+    assert archive.condition("Ready") == ("True", "Scheduled")
+    assert archive.condition("DataLoss") == ("False", "NoneSeen")
+    assert archive.status()["lag"]["rows"] == 0
+    print(f"RESULT verify: {archive.verify().strip()}")
+
+
+@pytest.mark.cluster_can(Capability.LOAD_IMAGES)
+def test_executors_are_pods_and_one_of_them_may_die(spaces: Spaces, pipelines_image: str) -> None:
+    """Two of them work for a driver that goes on; a killed one is replaced, and nothing is missing or twice."""
+    group = spaces.group("spread", SMALL)
+    archive = Pipeline(group.space, "TopicArchive", "all", pipelines_image)
+    archive.claim(CLAIM)
+    spec = ARCHIVE | {
+        "trigger": "5s",
+        "engine": {"mode": "kubernetes", "driver": {"heap": "512Mi"}, "executor": LITTLE},
+    }
+    archive.apply(spec)
+    first = messages("first")
+    group.gantry("produce", TOPIC, *first)
+
+    archive.wait("two executors", lambda: len(archive.running("executor")) == 2, RUN_SECONDS_MAX)
+    [driver] = archive.running()
+    for pod in archive.pods("executor"):
+        assert [one["name"] for one in pod["metadata"]["ownerReferences"]] == [driver]
+    archive.start_reader(CLAIM)
+    archive.wait("the first messages", lambda: archive.archived(TOPIC) == sorted(first), RUN_SECONDS_MAX)
+
+    [victim, kept] = archive.running("executor")
+    archive.kill(victim)
+    second = messages("second")
+    group.gantry("produce", TOPIC, *second)
+    wanted = sorted(first + second)
+    archive.wait("all of it in files", lambda: archive.archived(TOPIC) == wanted, RUN_SECONDS_MAX)
+    archive.wait("another executor", lambda: len(archive.running("executor")) == 2, RUN_SECONDS_MAX)
+    assert kept in archive.running("executor") and victim not in archive.running("executor")
+    assert archive.condition("Ready") == ("True", "Running")
+
+    archive.apply(spec | {"suspend": True})
+    archive.wait("no pod", lambda: not archive.pods() and not archive.pods("executor"), RUN_SECONDS_MAX)
+
+
+@pytest.mark.cluster_can(Capability.LOAD_IMAGES)
+def test_two_archives_do_not_share_a_folder(spaces: Spaces, pipelines_image: str) -> None:
+    """The younger one is refused, with a reason, and has no pods."""
+    group = spaces.group("shared", SMALL)
+    older = Pipeline(group.space, "TopicArchive", "older", pipelines_image)
+    older.claim(CLAIM)
+    older.apply(ARCHIVE | {"schedule": "0 0 1 1 *"})
+    older.wait("a look", lambda: older.condition("Ready") == ("True", "Scheduled"), RUN_SECONDS_MAX)
+    younger = Pipeline(group.space, "TopicArchive", "younger", pipelines_image)
+    younger.apply(ARCHIVE | {"destination": {"pvc": {"claimName": CLAIM, "path": "inside"}}})
+
+    younger.wait("a refusal", lambda: younger.condition("Ready") == ("False", "SharedDestination"), RUN_SECONDS_MAX)
+    assert younger.pods() == []

@@ -1,0 +1,241 @@
+"""Pipelines at a real API server: each rule is broken, everything rendered is taken, rights are enough and least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from api_server import ApiServer, groups_server
+from charts_scene import ROOT
+from pipelines_scene import EVERYTHING, LEAST, facts, pipeline, rendered, resource
+from test_crd_api_server import path_of
+from test_pipelines_objects import pod_templates
+
+from gantry_operator.pipelines.rendering import render
+from gantry_spec.pipelines import PIPELINE_KINDS, pipeline_of
+from gantry_spec.pipelines.rules import FIXED, RULES
+from gantry_spec.pipelines.status import LastRun, PipelineStatus, QueueStatus
+
+pytestmark = pytest.mark.needs_api_server
+
+PLURAL = {kind.name: kind.plural for kind in PIPELINE_KINDS}
+ACCOUNT = "system:serviceaccount:gantry-system:gantry-operator"
+SAMPLES = sorted((ROOT / "manifests/samples/pipelines").glob("*.yaml"))
+
+BROKEN: list[tuple[str, str, dict[str, Any]]] = [
+    ("say brokerGroups or nameServers", "TopicArchive", {"nameServers": ["ns.example:9876"]}),
+    ("a pod sees none", "TopicArchive", {"transport": "file"}),
+    ("destination.pvc.claimName names", "TopicArchive", {"destination": {}}),
+    ("say both, or neither", "TopicArchive", {"checkpoint": {"pvc": {"path": "a"}}}),
+    ("engine.cores is of mode local", "TopicArchive", {"engine": {"mode": "kubernetes", "cores": 2}}),
+    ("decided by another field of engine", "LogAudit", {"engine": {"sparkConf": {"spark.master": "local[2]"}}}),
+    ("the check archive needs archive", "LogAudit", {"checks": ["archive"]}),
+]
+"""Every rule, by what the API server says, with a kind and a spec that breaks it."""
+
+SHAPES: list[tuple[str, str, dict[str, Any]]] = [
+    ("unknown field", "TopicArchive", {"topic": ["a"]}),
+    ("engine.mode", "LogAudit", {"engine": {"mode": "yarn"}}),
+    ("trigger", "TopicAnalytics", {"trigger": "soon"}),
+    ("schedule", "TopicArchive", {"schedule": "sometimes"}),
+    ("start", "TopicArchive", {"start": "yesterday"}),
+    ("path", "TopicArchive", {"destination": {"pvc": {"claimName": "a", "path": "../b c"}}}),
+    ("brokerGroups", "TopicArchive", {"brokerGroups": ["a", "b"]}),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """One for all tests here, with the operator's rights."""
+    with groups_server(tmp_path_factory.mktemp("api")) as made:
+        for document in yaml.safe_load_all((ROOT / "manifests/operator.yaml").read_text()):
+            if document:
+                status, answer = made.apply(path_of(document), document)
+                assert status in (200, 201), answer
+        yield made
+
+
+def path_of_pipeline(document: dict[str, Any], name: str = "") -> str:
+    """Where the API server has those of a kind, or one of them."""
+    folder = f"/apis/gantry.dev/v1alpha1/namespaces/shop/{PLURAL[document['kind']]}"
+    return f"{folder}/{name}" if name else folder
+
+
+def create(server: ApiServer, document: dict[str, Any]) -> tuple[int, Any]:
+    """As `kubectl apply` does first: nothing is kept of it."""
+    return server.ask("POST", f"{path_of_pipeline(document)}?dryRun=All&fieldValidation=Strict", document)
+
+
+def test_every_rule_has_a_spec_that_breaks_it() -> None:
+    """A rule that is added says here what it refuses."""
+    messages = [rule.message for rule in RULES]
+    assert len(messages) == len(BROKEN)
+    for part, _, _ in BROKEN:
+        assert any(part in message for message in messages), part
+
+
+@pytest.mark.parametrize(("said", "kind", "spec"), [*BROKEN, *SHAPES], ids=[one[0] for one in [*BROKEN, *SHAPES]])
+def test_the_api_server_refuses_what_we_refuse(server: ApiServer, said: str, kind: str, spec: dict[str, Any]) -> None:
+    """With our words, before anything is stored."""
+    status, answer = create(server, resource(kind, **spec))
+    assert status in (400, 422), answer
+    assert said in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [*((kind, {}) for kind in LEAST), ("TopicArchive", EVERYTHING)],
+    ids=[*LEAST, "everything"],
+)
+def test_the_server_fills_in_our_defaults(server: ApiServer, kind: str, spec: dict[str, Any]) -> None:
+    """What comes back is read as what was written, whoever fills in what was not said."""
+    written = resource(kind, **spec)
+    status, answer = create(server, written)
+    assert status == 201, answer
+    assert pipeline_of(answer).spec == pipeline_of(written).spec
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=[path.stem for path in SAMPLES])
+def test_samples_are_taken(server: ApiServer, path: Path) -> None:
+    """As they lie there, and as we read them."""
+    for sample in yaml.safe_load_all(path.read_text()):
+        if sample["kind"] not in PLURAL:
+            continue
+        status, answer = create(server, sample)
+        assert status == 201, answer
+        assert pipeline_of(answer).spec == pipeline_of(sample).spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_taken"),
+    [
+        ({"schedule": "@hourly"}, True),
+        ({"suspend": True}, True),
+        ({"destination": {"pvc": {"claimName": "other"}}}, False),
+        ({"checkpoint": {"pvc": {"claimName": "other"}}}, False),
+        ({"layout": {"rowsPerFile": 5000}}, False),
+        ({"layout": {"timeZone": "Europe/Berlin"}}, False),
+        ({"layout": {"compression": "snappy"}}, True),
+    ],
+)
+def test_an_edit_changes_what_may_change(server: ApiServer, spec: dict[str, Any], is_taken: bool) -> None:
+    """Where things are, and what files are named by, stays."""
+    document = resource(name="edited")
+    path = path_of_pipeline(document, "edited")
+    assert server.apply(path, document)[0] in (200, 201)
+
+    status, answer = server.ask("PATCH", f"{path}?dryRun=All", {"spec": spec}, "application/merge-patch+json")
+    assert (status == 200) is is_taken, answer
+    if not is_taken:
+        assert any(f"{one.path}: {one.message}" in answer["message"] for one in FIXED)
+
+
+def test_a_name_has_to_fit_into_those_of_pods(server: ApiServer) -> None:
+    """Forty characters, or a pod could not be named."""
+    assert create(server, resource(name="a" * 40))[0] == 201
+    assert create(server, resource(name="a" * 41))[0] == 422
+
+
+@pytest.mark.parametrize("kind", sorted(LEAST))
+def test_the_status_is_apart_and_the_operator_writes_it_whole(server: ApiServer, kind: str) -> None:
+    """Every field of it is in the definition; the operator writes it, and no spec."""
+    document = resource(kind, "said")
+    path = path_of_pipeline(document, "said")
+    assert server.apply(path, document)[0] in (200, 201)
+    run = LastRun(start="2026-01-01T00:00:00Z", rows=7, facts={"report": "/r"}, exit_code=1, reason="R", message="m")
+    status = PipelineStatus(
+        phase="Running", last_run=run, queues=[QueueStatus(topic="t", broker="b", queue=1)], queues_total=9
+    )
+    written = {name: document[name] for name in ("apiVersion", "kind")} | {
+        "metadata": {"name": "said", "namespace": "shop"},
+        "status": msgspec.to_builtins(status),
+    }
+
+    code, answer = server.apply(f"{path}/status", written, user=ACCOUNT)
+    assert (code, msgspec.convert(answer["status"], PipelineStatus)) == (200, status)
+    assert server.apply(path, document | {"spec": document["spec"] | {"suspend": True}}, user=ACCOUNT)[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("TopicArchive", {}),
+        ("TopicArchive", {"schedule": "*/10 * * * *"}),
+        ("TopicArchive", EVERYTHING),
+        ("LogAudit", {}),
+        ("TopicAnalytics", {"engine": {"mode": "kubernetes"}}),
+    ],
+    ids=["goes on", "schedule", "everything", "once", "spread"],
+)
+def test_the_operator_may_make_everything_that_a_pipeline_has(
+    server: ApiServer, kind: str, spec: dict[str, Any]
+) -> None:
+    """Each object, with the rights of its chart and no others; applying it once more changes nothing."""
+    for made in rendered(pipeline(kind, **spec)):
+        status, first = server.apply(path_of(made), made, user=ACCOUNT)
+        assert status in (200, 201), (made["kind"], first)
+        _, again = server.apply(path_of(made), made, user=ACCOUNT)
+        assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"], made["kind"]
+
+
+def test_the_operator_hands_out_no_other_role(server: ApiServer) -> None:
+    """A driver's account is bound to the executors' role; a binding to a greater one is refused."""
+    one = pipeline(engine={"mode": "kubernetes"})
+    [binding] = [made for made in rendered(one) if made["kind"] == "RoleBinding"]
+    binding["roleRef"]["name"] = "cluster-admin"
+    binding["metadata"]["name"] = "greater"
+
+    status, answer = server.apply(path_of(binding), binding, user=ACCOUNT)
+    assert status == 403, answer
+    assert server.ask("POST", "/api/v1/namespaces/shop/pods?dryRun=All", {}, user=ACCOUNT)[0] == 403
+
+
+@pytest.mark.parametrize("kind", sorted(LEAST))
+@pytest.mark.parametrize("mode", ["local", "kubernetes"])
+def test_pods_are_admitted_where_only_restricted_ones_are(server: ApiServer, kind: str, mode: str) -> None:
+    """Made of the templates as controllers and Spark would; a twin that may grow is refused."""
+    one = pipeline(kind, engine={"mode": mode})
+    for name, template in pod_templates(render(one, facts(one))).items():
+        spec = template["spec"]
+        spec["containers"][0].setdefault("image", "example.com/pipelines:1")
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | {"name": name}, "spec": spec}
+        status, answer = server.ask("POST", "/api/v1/namespaces/shop/pods?dryRun=All", pod)
+        assert status == 201, answer
+        spec["containers"][0]["securityContext"] = {}
+        status, answer = server.ask("POST", "/api/v1/namespaces/shop/pods?dryRun=All", pod)
+        assert status == 403 and "PodSecurity" in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "is_allowed"),
+    [
+        ("GET", "/api/v1/namespaces/shop/pods", True),
+        ("POST", "/api/v1/namespaces/shop/pods?dryRun=All", True),
+        ("DELETE", "/api/v1/namespaces/shop/pods?labelSelector=spark-app-selector%3Dx&dryRun=All", True),
+        ("GET", "/api/v1/namespaces/shop/secrets", False),
+        ("GET", "/api/v1/namespaces/shop/configmaps", False),
+        ("DELETE", "/api/v1/namespaces/shop/persistentvolumeclaims/data-prod-0-master-0", False),
+        ("POST", "/api/v1/namespaces/shop/pods/prod-0-master-0/exec", False),
+        ("GET", "/api/v1/namespaces/gantry-system/pods", False),
+    ],
+)
+def test_a_driver_may_make_executors_and_nothing_else(
+    server: ApiServer, method: str, path: str, is_allowed: bool
+) -> None:
+    """Pods of its own namespace; no Secret, no claim, no other namespace."""
+    for made in rendered(pipeline(engine={"mode": "kubernetes"})):
+        if made["kind"] in ("ServiceAccount", "RoleBinding"):
+            assert server.apply(path_of(made), made)[0] in (200, 201)
+    driver = "system:serviceaccount:shop:orders-archive"
+    security = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    spec = {"securityContext": security, "containers": [{"name": "a", "image": "a", "securityContext": own}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "executor"}, "spec": spec}
+
+    status, answer = server.ask(method, path, pod if method == "POST" else None, user=driver)
+    assert (status in (200, 201)) is is_allowed, answer
+    assert is_allowed or status == 403

@@ -1,0 +1,323 @@
+"""What is said of a pipeline: conditions with reasons that never change, the last run, and who may write where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from pipelines_scene import ended, pipeline, pod_status, resource, text_of, words
+
+from gantry_operator.pipelines.claims import shared_with
+from gantry_operator.pipelines.deciding import Problem, View, is_worth_a_write, status_of, told_of
+from gantry_operator.pipelines.facts import EngineFacts, PipelineFacts
+from gantry_operator.pipelines.looking import facts_or_problem
+from gantry_operator.pipelines.reports import QUEUES_MAX
+from gantry_operator.pipelines.seen import Seen, pods_of
+from gantry_spec.manifest.errors import ManifestError
+from gantry_spec.pipelines import pipeline_of
+from gantry_spec.pipelines.status import PipelineStatus
+
+CRON = {"schedule": "*/10 * * * *"}
+NOW = "2026-01-01T01:00:00Z"
+
+
+def pod(name: str = "orders-archive-0", created: str = "2026-01-01T00:00:00Z", **status: Any) -> dict[str, Any]:
+    """A driver's."""
+    labels = {"app.kubernetes.io/component": "driver"}
+    metadata = {"name": name, "uid": f"uid-{name}", "labels": labels, "creationTimestamp": created}
+    return {"metadata": metadata, "status": pod_status(**status)}
+
+
+def view(kind: str = "TopicArchive", *pods: dict[str, Any], **known: Any) -> View:
+    """Of a pipeline with these pods."""
+    spec, page = known.pop("spec", {}), known.pop("page", None)
+    flags = {name: known.pop(name) for name in ("is_done", "has_failed_for_good", "strangers") if name in known}
+    seen = Seen(pods=pods_of(pods), page=page, **flags)
+    return View(pipeline=pipeline(kind, **spec), seen=seen, now=NOW, **known)
+
+
+def conditions(status: PipelineStatus) -> dict[str, tuple[str, str]]:
+    """Status and reason, by type."""
+    return {one.type: (one.status, one.reason) for one in status.conditions}
+
+
+RUNNING: dict[str, Any] = {"state": {"running": {}}}
+
+
+@pytest.mark.parametrize(
+    ("seen", "ready", "progressing", "phase"),
+    [
+        (view(), ("False", "Starting"), ("False", "Idle"), "Starting"),
+        (view("TopicArchive", pod(**RUNNING)), ("False", "Starting"), ("True", "RunUnderWay"), "Running"),
+        (
+            view("TopicArchive", pod(**RUNNING), page=words(rows=7)),
+            ("True", "Running"),
+            ("True", "RunUnderWay"),
+            "Running",
+        ),
+        (
+            view(
+                "TopicArchive", pod(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended(1), restarts=3)
+            ),
+            ("False", "DriverFailing"),
+            ("True", "RunUnderWay"),
+            "Starting",
+        ),
+        (view(spec={"suspend": True}), ("False", "Suspended"), ("False", "Suspended"), "Suspended"),
+        (view(spec=CRON), ("True", "Scheduled"), ("False", "Idle"), "Scheduled"),
+        (
+            view("TopicArchive", pod(phase="Failed", state=ended(1)), spec=CRON),
+            ("False", "RunFailed"),
+            ("False", "Idle"),
+            "Failed",
+        ),
+        (view("LogAudit"), ("False", "RunUnderWay"), ("False", "Idle"), "Starting"),
+        (view("LogAudit", is_done=True), ("True", "Done"), ("False", "Idle"), "Done"),
+        (
+            view(problem=Problem("GroupNotFound", "there is no BrokerGroup prod")),
+            ("False", "GroupNotFound"),
+            ("False", "GroupNotFound"),
+            "Blocked",
+        ),
+        (view(unapplied="quota"), ("False", "NotApplied"), ("False", "Idle"), "Starting"),
+        (
+            view(strangers=("orders-archive-0",), spec=CRON),
+            ("True", "Scheduled"),
+            ("True", "WaitingForOldRun"),
+            "Scheduled",
+        ),
+    ],
+    ids=[
+        *("new", "silent", "running", "failing", "suspended", "scheduled", "failed", "begun", "done", "blocked"),
+        *("unapplied", "waiting"),
+    ],
+)
+def test_conditions_say_where_it_is(
+    seen: View, ready: tuple[str, str], progressing: tuple[str, str], phase: str
+) -> None:
+    """Ready and Progressing, and one word for people."""
+    status = status_of(seen)
+    found = conditions(status)
+    assert (found["Ready"], found["Progressing"], status.phase) == (ready, progressing, phase)
+
+
+def test_a_run_that_ended_says_what_it_did() -> None:
+    """Its last words are the last run: counts, queues, lag and checkpoint."""
+    text = text_of(
+        words(
+            end="2026-01-01T00:05:00Z", rows=70, bytes=7000, files=3, reason="Done", text="70 messages",
+            exitCode=0, lagRows=5, lagSeconds=2.5, checkpoint="/c", queuesTotal=1, queues=[["t", "b", 0, 70, 75, 2.5]],
+            facts={"report": "/r"},
+        )
+    )  # fmt: skip
+    status = status_of(view("TopicArchive", pod(phase="Succeeded", state=ended(0, text=text)), spec=CRON))
+
+    run = status.last_run
+    assert (run.rows, run.bytes, run.files, run.exit_code, run.message) == (70, 7000, 3, 0, "70 messages")
+    assert (run.start, run.end, run.facts) == ("2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z", {"report": "/r"})
+    assert (status.lag.rows, status.lag.seconds, status.checkpoint) == (5, 2, "/c")
+    assert [(one.topic, one.done, one.latest) for one in status.queues] == [("t", 70, 75)]
+
+
+def test_a_driver_that_could_say_nothing_is_told_by_its_exit_code() -> None:
+    """Killed for its memory, or whose last words are the end of a log."""
+    oom = ended(137, text="java.lang.OutOfMemoryError", reason="OOMKilled")
+    run = status_of(view("TopicArchive", pod(phase="Failed", state=oom), spec=CRON)).last_run
+    assert (run.exit_code, run.reason, run.message) == (137, "OOMKilled", "java.lang.OutOfMemoryError")
+
+
+def test_the_last_run_outlives_its_pod() -> None:
+    """Kubernetes takes pods away; what stood in the status stays until there is something newer."""
+    text = text_of(words(end="2026-01-01T00:05:00Z", rows=70, lagRows=5))
+    before = msgspec.to_builtins(
+        status_of(view("TopicArchive", pod(phase="Succeeded", state=ended(0, text=text)), spec=CRON))
+    )
+
+    later = status_of(view(spec=CRON, before=before))
+    newer = text_of(words(end="2026-01-01T00:15:00Z", rows=1))
+    newest = pod("two", phase="Succeeded", state=ended(0, "2026-01-01T00:15:00Z", newer))
+    assert (later.last_run.rows, later.lag.rows) == (70, 5)
+    assert status_of(view("TopicArchive", newest, spec=CRON, before=before)).last_run.rows == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [({"exitCode": 5, "reason": "LogForked"}, "LogForked"), ({"exitCode": 0, "rowsLost": 7}, "RowsLost")],
+    ids=["fork", "recorded"],
+)
+def test_lost_messages_stay_said_until_somebody_has_looked(said: dict[str, Any], reason: str) -> None:
+    """The next clean run has seen nothing of it; an edit of the resource is the sign that a person has."""
+    code = said["exitCode"]
+    lost = pod(phase="Failed", state=ended(code, text=text_of(words(**said))))
+    first = status_of(view("TopicArchive", lost, spec=CRON))
+    before = msgspec.to_builtins(first)
+    clean = pod("two", phase="Succeeded", state=ended(0, "2026-01-01T02:00:00Z", text_of(words())))
+    again = view("TopicArchive", clean, spec=CRON, before=before)
+    metadata = msgspec.structs.replace(again.pipeline.metadata, generation=2)
+    edited = msgspec.structs.replace(again, pipeline=msgspec.structs.replace(again.pipeline, metadata=metadata))
+
+    assert conditions(first)["DataLoss"] == ("True", reason)
+    assert conditions(status_of(again))["DataLoss"] == ("True", reason)
+    assert conditions(status_of(edited))["DataLoss"] == ("False", "NoneSeen")
+    assert reason in [one.reason for one in told_of({}, first) if one.is_warning]
+
+
+def test_what_an_audit_finds_is_a_condition() -> None:
+    """By its own reason, beside a Job that has ended with 1."""
+    text = text_of(words(job="audit", exitCode=1, reason="DifferencesFound", text="3 chunks differ"))
+    found = view("LogAudit", pod(phase="Failed", state=ended(1, text=text)), has_failed_for_good=True)
+    status = status_of(found)
+    assert conditions(status)["Degraded"] == ("True", "DifferencesFound")
+    assert conditions(status)["Ready"] == ("False", "RunFailed")
+
+
+def test_a_warning_of_a_run_under_way_is_a_condition() -> None:
+    """It is said while it is so, and not afterwards."""
+    page = words(warning={"reason": "SlavesBehind", "text": "no slave can be read"})
+    assert conditions(status_of(view("TopicArchive", pod(**RUNNING), page=page)))["Degraded"] == (
+        "True",
+        "SlavesBehind",
+    )
+    calm = view("TopicArchive", pod(**RUNNING), page=words())
+    assert conditions(status_of(calm))["Degraded"] == ("False", "AsExpected")
+
+
+def test_a_run_that_was_told_to_end_has_not_failed() -> None:
+    """A drain, or a suspended pipeline: exit code 143."""
+    stopped = view("TopicArchive", pod(phase="Failed", state=ended(143)), spec=CRON)
+    assert conditions(status_of(stopped))["Ready"] == ("True", "Scheduled")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        words(rows="many", queues=[["t"], 7, ["t", "b", "x", None, float("nan"), True]], facts=[1], warning="no"),
+        words(rows=1 << 80, lagSeconds=-5.0, queues=[["t" * 9000, "b", 0, 1, 2, 3.0]] * 500),
+    ],
+    ids=["nonsense", "too much"],
+)
+def test_whatever_a_page_says_is_a_status_that_the_api_server_takes(page: dict[str, Any]) -> None:
+    """Drivers run users' classes; numbers stay numbers, and lists stay short."""
+    status = status_of(view("TopicArchive", pod(**RUNNING), page=page))
+    text = msgspec.json.encode(status)
+    assert len(status.queues) <= QUEUES_MAX and len(text) < 64_000
+    assert msgspec.json.decode(text, type=PipelineStatus) == status
+
+
+def test_events_are_told_when_something_has_changed() -> None:
+    """Done, failed and blocked, each when it comes and not again."""
+    text = text_of(words(end="2026-01-01T00:05:00Z", rows=70, text="70 messages"))
+    done = status_of(view("TopicArchive", pod(phase="Succeeded", state=ended(0, text=text)), spec=CRON))
+    assert [(one.reason, one.is_warning) for one in told_of({}, done)] == [("RunDone", False)]
+    assert told_of(msgspec.to_builtins(done), done) == []
+    blocked = status_of(view(problem=Problem("SharedDestination", "TopicArchive a writes into x")))
+    assert [(one.reason, one.is_warning) for one in told_of({}, blocked)] == [("SharedDestination", True)]
+
+
+def test_counts_that_grow_are_written_now_and_then_and_conditions_at_once() -> None:
+    """A status is no stream."""
+    slow = msgspec.to_builtins(status_of(view("TopicArchive", pod(**RUNNING), page=words(rows=1))))
+    fast = msgspec.to_builtins(status_of(view("TopicArchive", pod(**RUNNING), page=words(rows=2))))
+    assert not is_worth_a_write(fast, slow, 1_000)
+    assert is_worth_a_write(fast, slow, 10_000)
+    assert not is_worth_a_write(slow, slow, 60_000)
+    assert is_worth_a_write(msgspec.to_builtins(status_of(view())), slow, 0)
+
+
+# -- one writer --------------------------------------------------------------------------------------------------------
+
+
+def folder(path: str, claim: str = "archive") -> dict[str, Any]:
+    """On a claim."""
+    return {"pvc": {"claimName": claim, "path": path}}
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "is_shared"),
+    [
+        ({"destination": folder("a")}, {"destination": folder("a")}, True),
+        ({"destination": folder("a/b")}, {"destination": folder("a")}, True),
+        ({"destination": folder("")}, {"destination": folder("a")}, True),
+        ({"destination": folder("ab")}, {"destination": folder("a")}, False),
+        ({"destination": folder("a")}, {"destination": folder("a", "other")}, False),
+        ({"destination": folder("a"), "checkpoint": folder("c")}, {"destination": folder("c")}, True),
+        ({"checkpoint": folder("c", "s")}, {"destination": folder("b", "d"), "checkpoint": folder("c", "s")}, True),
+    ],
+    ids=["same", "inside", "around", "beside", "elsewhere", "checkpoint", "checkpoints"],
+)  # fmt: skip
+def test_the_older_of_two_keeps_a_folder(mine: dict[str, Any], theirs: dict[str, Any], is_shared: bool) -> None:
+    """One writer for each destination and checkpoint, whatever they are called."""
+    old = pipeline(name="old", created="2026-01-01T00:00:00Z", **theirs)
+    new = pipeline(name="new", created="2026-01-02T00:00:00Z", **mine)
+
+    assert bool(shared_with(new, [old, new])) is is_shared
+    assert shared_with(old, [old, new]) == ""
+    assert not is_shared or "TopicArchive old writes into" in shared_with(new, [old])
+
+
+def test_of_two_made_in_one_second_the_name_decides() -> None:
+    """Both see the same, and only one runs."""
+    one, two = pipeline(name="a", created=NOW), pipeline("TopicAnalytics", "b", created=NOW, destination=folder(""))
+    assert [bool(shared_with(each, [one, two])) for each in (one, two)] == [False, True]
+
+
+# -- what keeps it from running ----------------------------------------------------------------------------------------
+
+ENGINE = EngineFacts(image="example.com/pipelines:1", executors_role=("ClusterRole", "executors"))
+GROUP = {"apiVersion": "gantry.dev/v1alpha1", "kind": "BrokerGroup", "metadata": {"name": "prod", "namespace": "shop"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "engine", "group", "reason"),
+    [
+        ({}, ENGINE, None, "GroupNotFound"),
+        ({}, ENGINE, GROUP | {"spec": {"shards": 0}}, "GroupNotFound"),
+        ({}, EngineFacts(), GROUP, "ImageMissing"),
+        ({"engine": {"mode": "kubernetes"}}, EngineFacts(image="x"), GROUP, "EngineRefused"),
+        ({}, ENGINE, GROUP, ""),
+        ({"engine": {"image": "mine"}}, EngineFacts(), GROUP, ""),
+        ({"brokerGroups": [], "nameServers": ["ns:9876"]}, ENGINE, None, ""),
+    ],
+)
+def test_what_keeps_a_pipeline_from_running_has_a_reason(
+    spec: dict[str, Any], engine: EngineFacts, group: dict[str, Any] | None, reason: str
+) -> None:
+    """Before anything is made of it."""
+    found = facts_or_problem(pipeline(**spec), engine, group, [])
+    assert (found.reason if isinstance(found, Problem) else "") == reason
+
+
+def test_an_audit_of_an_archive_needs_that_archive() -> None:
+    """By name, in its own namespace, and of the right kind."""
+    audit = pipeline("LogAudit", "check", checks=["archive"], archive="orders")
+    assert facts_or_problem(audit, ENGINE, GROUP, []) == Problem(
+        "ArchiveNotFound", "there is no TopicArchive orders in this namespace"
+    )
+    found = facts_or_problem(audit, ENGINE, GROUP, [pipeline(destination=folder("a"))])
+    assert isinstance(found, PipelineFacts) and found.archive is not None
+    assert (found.archive.claim_name, found.archive.path) == ("archive", "a")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "path"),
+    [
+        ("TopicArchive", {"nope": 1}, "spec.nope"),
+        ("TopicArchive", {"engine": {"executor": {"instance": 1}}}, "spec.engine.executor.instance"),
+        ("TopicArchive", {"limits": {"maxRowsPerTrigger": 0}}, "spec.limits.maxRowsPerTrigger"),
+        ("TopicArchive", {"nameServers": ["ns:1"]}, "spec.brokerGroups"),
+        ("TopicArchive", {"brokerGroups": []}, "spec.brokerGroups"),
+        ("TopicArchive", {"transport": "file"}, "spec.transport"),
+        ("TopicArchive", {"destination": {}}, "spec.destination.pvc.claimName"),
+        ("TopicArchive", {"checkpoint": {"pvc": {"path": "a"}}}, "spec.checkpoint.pvc.path"),
+        ("TopicArchive", {"engine": {"mode": "kubernetes", "cores": 2}}, "spec.engine.cores"),
+        ("TopicArchive", {"engine": {"sparkConf": {"spark.master": "local"}}}, "spec.engine.sparkConf"),
+        ("LogAudit", {"checks": ["archive"]}, "spec.archive"),
+        ("LogAudit", {"archive": "orders"}, "spec.archive"),
+    ],
+)
+def test_a_spec_that_cannot_be_run_is_refused_by_its_field(kind: str, spec: dict[str, Any], path: str) -> None:
+    """By us, too, where the API server has not."""
+    with pytest.raises(ManifestError) as refused:
+        pipeline_of(resource(kind, **spec))
+    assert path in [problem.path for problem in refused.value.problems]

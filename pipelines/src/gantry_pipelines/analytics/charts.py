@@ -1,0 +1,217 @@
+"""Charts as inline SVG: stacked areas, lines, bars. Text and shapes only, nothing from elsewhere, no script.
+
+Colours are classes (`s0` to `s7`), so that a page says them for light and for dark. Each chart has a title and a
+description for who does not see it, and a tip on each column for who points at it; its numbers stand in a table beside
+it, which is the page's to make. A line has a gap where there is no value: what nobody measured is not zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import count
+from typing import Final, final
+
+from gantry_pipelines.analytics.axes import (
+    Unit,
+    amount,
+    moment_text,
+    power_ticks,
+    round_ticks,
+    time_text,
+    time_ticks,
+)
+
+WIDTH: Final = 880
+HEIGHT: Final = 276
+NARROW: Final = 430
+"""Of a chart that stands beside another one."""
+POWERS_FROM: Final = 30.0
+"""If the largest value is so many times the smallest, lines are drawn on an axis of powers: small ones matter, too."""
+LEFT: Final = 66
+RIGHT: Final = 14
+TOP: Final = 30
+BOTTOM: Final = 30
+COLOURS_COUNT: Final = 8
+BAR_HEIGHT: Final = 24
+_serial: Callable[[], int] = count(1).__next__
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One name and a value for each time; None where there is none."""
+
+    name: str
+    values: Sequence[float | None]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What a chart of times shows."""
+
+    title: str
+    unit: Unit
+    times_ms: Sequence[int]
+    step_ms: int
+    """How long each of the times lasts."""
+    series: Sequence[Series]
+
+    @property
+    def end_ms(self) -> int:
+        """Behind the last of the times."""
+        return self.times_ms[-1] + self.step_ms
+
+
+def areas(chart: Chart) -> str:
+    """Values on top of each other: what all have together, and whose it is."""
+    sums = [sum(series.values[at] or 0 for series in chart.series) for at in range(len(chart.times_ms))]
+    plot = _Plot(chart, round_ticks(max(sums, default=0), is_binary=chart.unit.is_binary), WIDTH)
+    parts: list[str] = []
+    base = [0.0] * len(sums)
+    for number, series in enumerate(chart.series):
+        top = [low + (value or 0) for low, value in zip(base, series.values, strict=True)]
+        there = "".join(f"L{x}" for x in plot.points(top)).replace("L", "M", 1)
+        back = "".join(f"L{x}" for x in reversed(plot.points(base)))
+        parts.append(f'<path class="area s{number % COLOURS_COUNT}" d="{there}{back}Z"/>')
+        base = top
+    return plot.drawn("".join(parts))
+
+
+def lines(chart: Chart, *, width: int = WIDTH, is_by_powers: bool = False) -> str:
+    """Values side by side; with `is_by_powers` on an axis of powers of ten if they differ very much."""
+    values = [value for series in chart.series for value in series.values if value is not None]
+    largest, smallest = max(values, default=0), min((value for value in values if value > 0), default=0)
+    if is_by_powers and smallest and largest / smallest >= POWERS_FROM:
+        plot = _Plot(chart, power_ticks(smallest, largest), width)
+    else:
+        plot = _Plot(chart, round_ticks(largest, is_binary=chart.unit.is_binary), width)
+    parts = [
+        f'<path class="line s{number % COLOURS_COUNT}" d="{"".join(plot.runs(series.values))}"/>'
+        for number, series in enumerate(chart.series)
+    ]
+    return plot.drawn("".join(parts))
+
+
+def legend(chart: Chart) -> str:
+    """Which colour is whose, in words that can be read without it."""
+    items = (
+        f'<li><span class="key s{number % COLOURS_COUNT}"></span>{escape(series.name)}</li>'
+        for number, series in enumerate(chart.series)
+    )
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def bars(title: str, unit: Unit, rows: Sequence[tuple[str, float, str]]) -> str:
+    """(name, value, what stands at its end), one below the other."""
+    largest = max((value for _, value, _ in rows), default=0) or 1.0
+    height = BAR_HEIGHT * len(rows) + 6
+    left, right = 230, 150
+    parts: list[str] = []
+    for at, (name, value, text) in enumerate(rows):
+        y, width = at * BAR_HEIGHT + 4, (WIDTH - left - right) * value / largest
+        shown = name if len(name) <= 34 else f"{name[:33]}…"
+        parts.append(
+            f'<g><title>{escape(name)}: {escape(text)}</title><text class="name" x="{left - 10}" y="{y + 13}">'
+            f'{escape(shown)}</text><rect class="bar s0" x="{left}" y="{y}" width="{max(width, 1):.1f}" height="16" '
+            f'rx="2"/><text class="value" x="{left + max(width, 1) + 8:.1f}" y="{y + 13}">{escape(text)}</text></g>'
+        )
+    said = ", ".join(f"{name} {text}" for name, _, text in rows[:8])
+    return _svg(title, f"{title}, in {unit.words}: {said}.", height, WIDTH, "".join(parts))
+
+
+@final
+class _Plot:
+    """One chart's axes."""
+
+    def __init__(self, chart: Chart, ticks: list[float], width: int) -> None:
+        self._chart = chart
+        self._ticks = ticks
+        self._width = width
+        self._begin = chart.times_ms[0]
+        self._length = max(chart.end_ms - self._begin, 1)
+
+    def x(self, time_ms: float) -> float:
+        return LEFT + (self._width - LEFT - RIGHT) * (time_ms - self._begin) / self._length
+
+    def y(self, value: float) -> float:
+        low, high = self._ticks[0], self._ticks[-1]
+        if low > 0:  # powers
+            share = math.log(max(value, low) / low) / math.log(high / low)
+        else:
+            share = value / high
+        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
+
+    def points(self, values: Sequence[float]) -> list[str]:
+        """In the middle of each time; the first and the last reach the edges."""
+        middles = [time_ms + self._chart.step_ms / 2 for time_ms in self._chart.times_ms]
+        places = [(self.x(middle), self.y(value)) for middle, value in zip(middles, values, strict=True)]
+        if places:
+            places = [(self.x(self._begin), places[0][1]), *places, (self.x(self._chart.end_ms), places[-1][1])]
+        return [f"{x:.1f},{y:.1f}" for x, y in places]
+
+    def runs(self, values: Sequence[float | None]) -> Iterator[str]:
+        """Paths of the stretches that have values; a value alone is a dot."""
+        is_open = False
+        for at, (time_ms, value) in enumerate(zip(self._chart.times_ms, values, strict=True)):
+            if value is None:
+                is_open = False
+                continue
+            place = f"{self.x(time_ms + self._chart.step_ms / 2):.1f},{self.y(value):.1f}"
+            yield f"{'L' if is_open else 'M'}{place}"
+            if not is_open and (at + 1 == len(values) or values[at + 1] is None):
+                yield "h0.1"
+            is_open = True
+
+    def drawn(self, shapes: str) -> str:
+        """The chart with its axes around the shapes."""
+        chart = self._chart
+        names = ", ".join(series.name for series in chart.series)
+        said = (
+            f"{chart.title}, in {chart.unit.words}, from {moment_text(self._begin)} to {moment_text(chart.end_ms)} UTC,"
+            f" up to {amount(self._ticks[-1], chart.unit)}. Shown: {names}. The numbers are in the table below."
+        )
+        return _svg(chart.title, said, HEIGHT, self._width, f"{''.join(self._axes())}{shapes}{''.join(self._tips())}")
+
+    def _axes(self) -> Iterator[str]:
+        for tick in self._ticks:
+            y = self.y(tick)
+            kind = "base" if tick == self._ticks[0] else "grid"
+            yield f'<line class="{kind}" x1="{LEFT}" x2="{self._width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            text = amount(tick, self._chart.unit)
+            yield f'<text class="tick y" x="{LEFT - 8}" y="{y + 4:.1f}">{escape(text)}</text>'
+        scale = ", each line ten times the one below" if self._ticks[0] > 0 else ""
+        yield f'<text class="tick" x="{LEFT}" y="14">{self._chart.unit.words}{scale}; times are UTC</text>'
+        ticks = time_ticks(self._begin, self._chart.end_ms, max(self._width // 95, 3))
+        for moment in ticks:
+            x = self.x(moment)
+            yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - BOTTOM}" y2="{HEIGHT - BOTTOM + 4}"/>'
+            anchor = "start" if x < LEFT + 20 else "end" if x > self._width - RIGHT - 20 else "middle"
+            yield (
+                f'<text class="tick" text-anchor="{anchor}" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}">'
+                f"{time_text(moment, ticks)}</text>"
+            )
+
+    def _tips(self) -> Iterator[str]:
+        """A column for each time, which says its values to whoever points at it."""
+        chart = self._chart
+        for at, time_ms in enumerate(chart.times_ms):
+            x, end = self.x(time_ms), self.x(time_ms + chart.step_ms)
+            values = [(series.name, series.values[at]) for series in chart.series]
+            said = [f"{name}: {amount(value, chart.unit)}" for name, value in values if value is not None]
+            text = "\n".join([f"{moment_text(time_ms)} UTC", *said])
+            yield (
+                f'<rect class="tip" x="{x:.1f}" y="{TOP}" width="{max(end - x, 0.5):.1f}" '
+                f'height="{HEIGHT - TOP - BOTTOM}"><title>{escape(text)}</title></rect>'
+            )
+
+
+def _svg(title: str, description: str, height: int, width: int, content: str) -> str:
+    name = f"c{_serial()}"
+    return (
+        f'<svg role="img" viewBox="0 0 {width} {height}" aria-labelledby="{name}t {name}d">'
+        f'<title id="{name}t">{escape(title)}</title><desc id="{name}d">{escape(description)}</desc>{content}</svg>'
+    )

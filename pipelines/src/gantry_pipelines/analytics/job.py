@@ -1,0 +1,205 @@
+"""`gantry pipeline analytics`: write the windows that are closed and not written yet, sample lags, make the report.
+
+With a schedule, or `--once`, a run reads what was stored in those windows, in one batch, and ends. Without one a stream
+counts all the time: it holds a window back until its watermark has passed, keeps what it has not written in its
+checkpoint, and writes each window once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from gantry_pipelines.analytics import transforms
+from gantry_pipelines.analytics.lag_samples import SAMPLES_DDL, lag_samples
+from gantry_pipelines.analytics.names import TABLES
+from gantry_pipelines.analytics.report import write_report
+from gantry_pipelines.analytics.streaming import run_stream
+from gantry_pipelines.analytics.tables import Tables, total
+from gantry_pipelines.analytics.windows import Range, closed_range
+from gantry_pipelines.config import AnalyticsConfig, OnDataLoss
+from gantry_pipelines.config_reading import ConfigError
+from gantry_pipelines.connecting import read_settings, reader_options, selected
+from gantry_pipelines.engine import spark_conf
+from gantry_pipelines.errors import JobError
+from gantry_pipelines.job import EXIT_ABSENT, EXIT_INTERRUPTED, Job, Outcome
+from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.settings import ReadSettings
+
+if TYPE_CHECKING:
+    from gantry_pipelines.reporting import Reporter
+
+NEWEST = "writtenTo"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AnalyticsOrder:
+    """What a run is told."""
+
+    config: AnalyticsConfig
+    reading: ReadSettings
+    options: tuple[tuple[str, str], ...]
+    destination: Path
+
+
+@final
+class AnalyticsJob(Job[AnalyticsConfig, AnalyticsOrder]):
+    """See the module. `session` and `now_ms` are for tests."""
+
+    name = "analytics"
+    kind = "TopicAnalytics"
+    config_type = AnalyticsConfig
+
+    def __init__(
+        self, session: Callable[[AnalyticsConfig], SparkSession] | None = None,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:  # fmt: skip
+        self._session = session if session is not None else _session
+        self._now_ms = now_ms
+
+    def parse(self, config: AnalyticsConfig) -> AnalyticsOrder:
+        """Raises ``ConfigError``."""
+        problems: list[str] = []
+        if not config.here.destination:
+            problems.append("here.destination: name the folder of the tables")
+        if config.window < 1000:
+            problems.append("window: at least 1s")
+        if config.start.startswith("group:"):
+            problems.append("start: of windows it is earliest, latest or a time; offsets of a group are none")
+        if problems:
+            raise ConfigError(problems)
+        options = reader_options(config)
+        options["failOnDataLoss"] = str(config.on_data_loss is OnDataLoss.FAIL).lower()
+        return AnalyticsOrder(config, read_settings(config), tuple(options.items()), Path(config.here.destination))
+
+    def run(self, settings: AnalyticsOrder, reporter: Reporter) -> Outcome:
+        """0: all closed windows are written."""
+        config = settings.config
+        with Tables(settings.destination) as tables, Catalog(settings.reading) as catalog:
+            topics = selected(catalog.topics(), config.topics)
+            if not topics:
+                raise JobError("no topic fits", remedy="mend topics.include", reason="NoTopic", exit_code=EXIT_ABSENT)
+            spark = self._session(config)
+            reporter.stop.arm()
+            run = _Run(spark, settings, tables, topics, reporter)
+            run.sample(catalog, self._now_ms())
+            if config.is_continuous:
+                outcome = run_stream(run.messages_stream(), tables, config, reporter)
+            else:
+                outcome = run.write_closed(catalog, self._now_ms())
+            write_report(tables, settings.destination / "report.html", self._now_ms())
+            return outcome
+
+
+@final
+class _Run:
+    """One run of the job."""
+
+    def __init__(
+        self, spark: SparkSession, order: AnalyticsOrder, tables: Tables, topics: list[str], reporter: Reporter
+    ) -> None:
+        self._spark = spark
+        self._order = order
+        self._tables = tables
+        self._topics = topics
+        self._reporter = reporter
+
+    def sample(self, catalog: Catalog, now_ms: int) -> None:
+        """Add a row for each queue of each group that was named."""
+        groups = self._order.config.consumer_groups
+        if not groups:
+            return
+        samples = lag_samples(catalog, self._order.reading, groups, catalog.queues(self._topics), now_ms)
+        frame = self._spark.createDataFrame(samples, SAMPLES_DDL)
+        lags = transforms.consumer_lag(frame).toArrow()
+        self._tables.write(f"lag-{now_ms}", {"consumer_lag": lags}, self._tables.progress())
+        self._reporter.say("asked consumer groups", groups=len(groups), queues=len(samples))
+
+    def messages_stream(self) -> DataFrame:
+        """All messages from the start on, as a stream."""
+        config = self._order.config
+        reader = self._spark.readStream.format("rocketmq").options(**dict(self._order.options))
+        columns = [*transforms.COUNT_COLUMNS, *(["keys"] if config.hot_keys else [])]
+        reader = reader.option("subscribe", ",".join(self._topics)).option("columns", ",".join(columns))
+        reader = reader.option("maxRowsPerTrigger", str(config.limits.max_rows_per_trigger))
+        if config.start in ("earliest", "latest"):
+            return reader.option("startingOffsets", config.start).load()
+        return reader.option("startingTimestamp", str(_start_ms(config.start, 0))).load()
+
+    def write_closed(self, catalog: Catalog, now_ms: int) -> Outcome:
+        """Read what was stored in the windows that are closed, and write them."""
+        config = self._order.config
+        begin = self._tables.progress().get(NEWEST)
+        if begin is None:
+            begin = _start_ms(config.start, now_ms) or self._oldest_ms(catalog, now_ms)
+        windows = closed_range(int(begin), now_ms, int(config.window), int(config.watermark))
+        if windows.is_empty:
+            return Outcome(text="no window has closed since the last run")
+        self._reporter.say("counting", begin=windows.begin, end=windows.end, topics=len(self._topics))
+        found = self._counted(windows)
+        if self._reporter.stop.is_asked:
+            return Outcome(EXIT_INTERRUPTED, "Interrupted", "interrupted; nothing was written")
+        files = self._tables.write(f"windows-{windows.begin}-{windows.end}", found, {NEWEST: windows.end}, windows)
+        rows = total(found, "messages")
+        size = total(found, "bytes")
+        self._reporter.progress(rows=rows, bytes=size, files=files)
+        count = (windows.end - windows.begin) // int(config.window)
+        return Outcome(text=f"{count} windows with {rows} messages", rows=rows, bytes=size, files=files)
+
+    def _counted(self, windows: Range) -> dict[str, pa.Table]:
+        config = self._order.config
+        window_ms = int(config.window)
+        messages = transforms.closed(self._messages(windows, transforms.COUNT_COLUMNS), *windows).persist()
+        try:
+            counts = transforms.queue_counts(messages, window_ms).persist()
+            found = {
+                "throughput": transforms.throughput(counts).toArrow(),
+                "hot_queues": transforms.hot_queues(counts).toArrow(),
+                "latency": transforms.latencies(messages, window_ms).toArrow(),
+            }
+            counts.unpersist()
+        finally:
+            messages.unpersist()
+        if config.hot_keys:
+            keyed = transforms.closed(self._messages(windows, transforms.KEY_COLUMNS), *windows)
+            keys = transforms.key_counts(keyed, window_ms)
+            found["hot_keys"] = transforms.hot_keys(keys, config.hot_keys).toArrow()
+        return {name: table.cast(TABLES[name].schema) for name, table in found.items()}
+
+    def _messages(self, windows: Range, columns: tuple[str, ...]) -> DataFrame:
+        reader = self._spark.read.format("rocketmq").options(**dict(self._order.options))
+        return reader.options(
+            subscribe=",".join(self._topics), columns=",".join(columns), startingTimestamp=str(windows.begin),
+            startingOffsetsByTimestampStrategy="latest", endingTimestamp=str(windows.end),
+        ).load()  # fmt: skip
+
+    def _oldest_ms(self, catalog: Catalog, now_ms: int) -> int:
+        """When the oldest message was stored that is still there."""
+        from pyspark_rocketmq.ages import stored_ms
+
+        bounds = catalog.bounds(catalog.queues(self._topics))
+        first = {queue: one.begin for queue, one in bounds.items() if one.begin < one.end}
+        return min(stored_ms(first, catalog, self._order.reading).values(), default=now_ms)
+
+
+def _start_ms(start: str, now_ms: int) -> int:
+    """When to begin; 0: with the oldest message."""
+    if start == "earliest":
+        return 0
+    if start == "latest":
+        return now_ms
+    return int(datetime.fromisoformat(start.replace("Z", "+00:00")).timestamp() * 1000)
+
+
+def _session(config: AnalyticsConfig) -> SparkSession:
+    from gantry_pipelines.session import spark_session
+
+    return spark_session("gantry-analytics", cores=config.engine.cores or None, conf=spark_conf(config))

@@ -1,0 +1,225 @@
+"""The report: one HTML file with everything in it, to be opened, mailed and printed. No script, nothing from elsewhere.
+
+It says what it is about, then the few numbers that matter, then a chart for each question with its numbers in a table
+below. A policy in its head forbids the browser to load anything, so what is in a topic's name or in a key stays text.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from gantry_pipelines.analytics import charts
+from gantry_pipelines.analytics.axes import Unit, amount, moment_text
+from gantry_pipelines.analytics.charts import Chart
+from gantry_pipelines.analytics.figures import Figures, figures_of
+from gantry_pipelines.analytics.report_style import STYLE
+from gantry_pipelines.analytics.tables import Tables
+
+DAYS_MAX: Final = 7
+"""What a report shows: the last week of what was written."""
+DAY_MS: Final = 86_400_000
+TABLE_ROWS_MAX: Final = 60
+NO_VALUE: Final = "\N{EN DASH}"
+TIMES: Final = "\N{MULTIPLICATION SIGN}"
+
+
+def write_report(tables: Tables, path: Path, now_ms: int) -> bool:
+    """Make the report of the newest windows; it appears whole. Whether there was anything to show."""
+    figures = figures_of(tables, now_ms - DAYS_MAX * DAY_MS, now_ms + DAY_MS)
+    if figures is None:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(page(figures, now_ms))
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, path)
+    return True
+
+
+def page(figures: Figures, now_ms: int) -> str:
+    """The whole page."""
+    sections = "".join(f"<section>{content}</section>" for content in _sections(figures) if content)
+    period = f"{moment_text(figures.begin_ms)} to {moment_text(figures.end_ms)} UTC"
+    windows = amount(figures.window_ms / 1000, Unit.SECONDS)
+    merged = ""
+    if figures.step_ms > figures.window_ms:
+        step = amount(figures.step_ms / 1000, Unit.SECONDS)
+        merged = f" A point of a chart is {step}: of rates the mean, of delays the worst."
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<title>Topics, {escape(period)}</title><style>{STYLE}</style></head><body><main>"
+        f'<header><h1>How topics were used</h1><p class="period">{escape(period)}</p></header>'
+        f"{_tiles(figures)}{sections}"
+        f"<footer><p>Windows of {windows}, by the time at which brokers stored messages.{merged} "
+        f"Made {moment_text(now_ms)} UTC by <code>gantry pipeline analytics</code>.</p></footer></main></body></html>\n"
+    )
+
+
+def _tiles(figures: Figures) -> str:
+    worst = max((row for row in figures.topics if row["p99Ms"] is not None), key=lambda row: row["p99Ms"], default=None)
+    tiles = [
+        ("Messages", amount(figures.messages, Unit.MESSAGES), f"in {_count(len(figures.topics), 'topic')}"),
+        ("Stored", amount(figures.bytes, Unit.BYTES), "one copy, with headers"),
+        (
+            "Busiest window",
+            amount(figures.peak_per_second, Unit.MESSAGES_PER_SECOND),
+            moment_text(figures.peak_ms)[:16],
+        ),
+    ]
+    if worst is not None:
+        tiles.append(("Worst p99 delay", amount(worst["p99Ms"], Unit.MILLISECONDS), f"in {worst['topic']}"))
+    if figures.lags:
+        behind = sum(row["lagMessages"] for row in figures.lags)
+        groups = _count(len({row["group"] for row in figures.lags}), "group")
+        tiles.append(("Behind at the end", amount(behind, Unit.MESSAGES), f"messages, {groups}"))
+    items = "".join(
+        f"<li><span>{escape(name)}</span><strong>{escape(value)}</strong><small>{escape(note)}</small></li>"
+        for name, value, note in tiles
+    )
+    return f'<ul class="tiles">{items}</ul>'
+
+
+def _sections(figures: Figures) -> Iterator[str]:
+    yield (
+        _head("Traffic", "Messages that were stored each second, by topic; the areas add up.")
+        + _figure(charts.areas(figures.rates), figures.rates)
+        + "<h3>In bytes</h3>"
+        + _figure(charts.areas(figures.volumes), figures.volumes)
+        + _topics_table(figures)
+    )
+    shown = [chart for chart in figures.latencies if any(v is not None for one in chart.series for v in one.values)]
+    if shown:
+        small = "".join(f"<div><h3>{escape(chart.title)}</h3>{_figure(_delays(chart), chart)}</div>" for chart in shown)
+        yield (
+            _head(
+                "Delay from producer to log",
+                "From a message's birth at its producer to its place in the log, by both machines' clocks: half of the "
+                "messages waited less than p50, one of a hundred longer than p99.",
+            )
+            + f'<div class="pairs">{small}</div>'
+            + _delays_table(figures)
+        )
+    yield _queues(figures) if figures.queues else ""
+    yield _keys(figures) if figures.keys else ""
+    yield _lags(figures) if figures.lags else ""
+
+
+def _delays(chart: Chart) -> str:
+    return charts.lines(chart, width=charts.NARROW, is_by_powers=True)
+
+
+def _topics_table(figures: Figures) -> str:
+    rows = [
+        (
+            row["topic"], f"{row['messages']:,}", amount(row["bytes"], Unit.BYTES),
+            amount(row["meanPerSecond"], Unit.MESSAGES_PER_SECOND),
+            amount(row["peakPerSecond"], Unit.MESSAGES_PER_SECOND),
+        )
+        for row in figures.topics
+    ]  # fmt: skip
+    return _table(("Topic", "Messages", "Stored", "Mean rate", "Busiest window"), rows)
+
+
+def _delays_table(figures: Figures) -> str:
+    def text(value: float | None) -> str:
+        return NO_VALUE if value is None else amount(value, Unit.MILLISECONDS)
+
+    rows = [
+        (row["topic"], text(row["p50Ms"]), text(row["p95Ms"]), text(row["p99Ms"]), text(row["maxMs"]),
+         f"{row['clockSkewed']:,}")
+        for row in figures.topics
+    ]  # fmt: skip
+    names = ("Topic", "Worst p50", "Worst p95", "Worst p99", "Longest", "Stored before born")
+    note = "The worst window of each. “Stored before born” means that clocks disagree; those are left out."
+    return _table(names, rows, note)
+
+
+def _queues(figures: Figures) -> str:
+    bars = [
+        (f"{row['topic']} · {row['broker']} / {row['queue']}", row["timesEven"], f"{row['timesEven']:.2f} {TIMES} even")
+        for row in figures.queues[:8]
+    ]
+    rows = [
+        (f"{row['topic']}", f"{row['broker']} / {row['queue']}", f"{row['messages']:,}",
+         amount(row["share"], Unit.SHARE), f"{row['timesEven']:.2f}")
+        for row in figures.queues
+    ]  # fmt: skip
+    lead = (
+        "How much of its topic a queue has, beside what it would have if all had the same: 1 is even, 2 is twice that."
+    )
+    return (
+        _head("Hot queues", lead)
+        + charts.bars("Hot queues", Unit.MESSAGES, bars)
+        + _table(("Topic", "Broker / queue", "Messages", "Share of topic", "Times even"), rows)
+    )
+
+
+def _keys(figures: Figures) -> str:
+    bars = [
+        (f"{row['topic']} · {row['key']}", float(row["messages"]), f"{row['messages']:,} messages")
+        for row in figures.keys[:10]
+    ]
+    rows = [
+        (row["topic"], row["key"], f"{row['messages']:,}", amount(row["bytes"], Unit.BYTES)) for row in figures.keys
+    ]
+    lead = "Keys with most messages. Of each window only its hottest keys are kept, so these are lower bounds."
+    return (
+        _head("Hot keys", lead)
+        + charts.bars("Hot keys", Unit.MESSAGES, bars)
+        + _table(("Topic", "Key", "Messages", "Bytes"), rows)
+    )
+
+
+def _lags(figures: Figures) -> str:
+    chart = _figure(charts.lines(figures.lag), figures.lag) if figures.lag is not None else ""
+    rows = [
+        (row["group"], row["topic"], f"{row['lagMessages']:,}",
+         NO_VALUE if row["lagSeconds"] is None else amount(row["lagSeconds"], Unit.SECONDS))
+        for row in figures.lags
+    ]  # fmt: skip
+    lead = "Messages that are stored and not consumed, as the brokers know it, at each moment at which they were asked."
+    names = ("Group", "Topic", "Messages behind", "Oldest waits for")
+    return _head("Consumers", lead) + chart + _table(names, rows, "At the last moment.")
+
+
+def _head(title: str, lead: str) -> str:
+    return f'<h2>{escape(title)}</h2><p class="lead">{escape(lead)}</p>'
+
+
+def _figure(drawing: str, chart: Chart) -> str:
+    """A chart, its legend, and its values behind a fold."""
+    names = ("UTC", *(series.name for series in chart.series))
+    step = max(-(-len(chart.times_ms) // TABLE_ROWS_MAX), 1)
+    rows = [
+        (moment_text(moment), *(NO_VALUE if one.values[at] is None else amount(one.values[at] or 0, chart.unit)
+                                for one in chart.series))
+        for at, moment in enumerate(chart.times_ms) if at % step == 0
+    ]  # fmt: skip
+    every = "" if step == 1 else f", every {step} points"
+    values = f"<details><summary>Values{every}</summary>{_table(names, rows)}</details>"
+    return f"<figure>{drawing}{charts.legend(chart)}{values}</figure>"
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]], note: str = "") -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    body = "".join(
+        "<tr>"
+        + f'<th scope="row">{escape(row[0])}</th>'
+        + "".join(f"<td>{escape(one)}</td>" for one in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    caption = f"<caption>{escape(note)}</caption>" if note else ""
+    return f'<div class="scroll"><table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,164 @@
+"""`gantry pipeline audit`: find every copy, look at everything, write the table and the report, end with a code.
+
+DESTINATION/findings/audit-20261122T101500Z.parquet      every finding, one row each; also where there is none
+DESTINATION/reports/audit-20261122T101500Z.txt           what people read
+DESTINATION/reports/audit-20261122T101500Z.json          what goes into a resource's status
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
+
+import pyarrow.parquet as pq
+
+from gantry_pipelines.audit.errors import AuditError, Interrupted
+from gantry_pipelines.audit.frames import findings_table
+from gantry_pipelines.audit.model import Check
+from gantry_pipelines.audit.result import AuditResult
+from gantry_pipelines.audit.running import RunTasks, audit
+from gantry_pipelines.audit.settings import AuditSettings, SidecarAccess
+from gantry_pipelines.config import AuditCheck, AuditConfig
+from gantry_pipelines.connecting import read_settings, token_for
+from gantry_pipelines.engine import spark_conf
+from gantry_pipelines.errors import JobError
+from gantry_pipelines.job import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, Job, Outcome
+from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.model import ReadFrom, Replica, TransportKind
+from pyspark_rocketmq.settings import ReadSettings
+
+if TYPE_CHECKING:
+    from gantry_pipelines.reporting import Reporter
+
+CHECKS: Final = {
+    AuditCheck.REPLICAS: Check.COPIES,
+    AuditCheck.INDEX: Check.INDEX,
+    AuditCheck.ARCHIVE: Check.ARCHIVE,
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AuditOrder:
+    """What one run is told."""
+
+    reading: ReadSettings
+    checks: frozenset[Check]
+    chunk_bytes: int
+    findings_max: int
+    destination: str
+    archive: str
+    access: tuple[tuple[str, str], ...]
+    """Beginnings of URLs, and the files with their tokens."""
+    cores: int
+    conf: tuple[tuple[str, str], ...]
+
+
+@final
+class AuditJob(Job[AuditConfig, AuditOrder]):
+    """See the module."""
+
+    name = "audit"
+    kind = "LogAudit"
+    config_type = AuditConfig
+
+    def __init__(self, run_tasks: Callable[[AuditOrder, Reporter], RunTasks] | None = None) -> None:
+        self._run_tasks = run_tasks if run_tasks is not None else _spark_tasks
+
+    def parse(self, config: AuditConfig) -> AuditOrder:
+        """Reads the files of tokens and credentials, and asks nobody."""
+        reading = replace(
+            read_settings(config), transport=TransportKind.AUTO, read_from=ReadFrom.SLAVE_FIRST,
+            replica_lag_bytes_max=1 << 62,
+        )  # fmt: skip
+        return AuditOrder(
+            reading, frozenset(CHECKS[one] for one in config.checks), max(int(config.chunk), 1 << 16),
+            config.findings_max, config.here.destination, config.here.archive, tuple(config.here.token_files.items()),
+            config.engine.cores, tuple(spark_conf(config).items()),
+        )  # fmt: skip
+
+    def run(self, settings: AuditOrder, reporter: Reporter) -> Outcome:
+        """0: clean. 1: something was found. 4: nothing can be said."""
+        reporter.say("looking for the copies of each broker")
+        try:
+            replicas = found_replicas(settings.reading)
+            reporter.say("comparing", copies=len(replicas), brokers=len({one.broker for one in replicas}))
+            audit_settings = AuditSettings(
+                replicas, settings.checks, chunk_bytes=settings.chunk_bytes, access=access_of(settings)
+            )
+            result = audit(audit_settings, self._run_tasks(settings, reporter))
+        except Interrupted as error:
+            return Outcome(EXIT_INTERRUPTED, "Interrupted", str(error))
+        except AuditError as error:
+            raise JobError(str(error), reason="NotDone", exit_code=EXIT_UNKNOWN) from error
+        return outcome_of(result, settings, reporter)
+
+
+def found_replicas(reading: ReadSettings) -> tuple[Replica, ...]:
+    """Every copy that name servers, sidecars and directories know of."""
+    with Catalog(reading) as catalog:
+        return tuple(replica for broker in catalog.brokers() for replica in catalog.replicas(broker))
+
+
+def access_of(order: AuditOrder) -> SidecarAccess:
+    """How sidecars are asked."""
+    tls = order.reading.sidecar_tls
+    tokens = {name: token_for(name, dict(order.access)) for name, _ in order.access}
+    return SidecarAccess(
+        tuple(tokens.items()), tls.ca or "", tls.certificate or "", tls.key or "", order.reading.patience_ms
+    )
+
+
+def outcome_of(result: AuditResult, order: AuditOrder, reporter: Reporter) -> Outcome:
+    """Writes what was found, and says it."""
+    files = written(result, Path(order.destination), order.findings_max) if order.destination else 0
+    for line in result.text().splitlines():
+        reporter.say(line)
+    total = len(result.findings)
+    return Outcome(
+        EXIT_FAILED if total else EXIT_DONE,
+        "Findings" if total else "Clean",
+        result.text().splitlines()[-1],
+        rows=sum(one.records for one in result.brokers),
+        bytes=sum(one.bytes_compared for one in result.brokers),
+        files=files,
+        facts=result.document(),
+    )
+
+
+def written(result: AuditResult, folder: Path, findings_max: int) -> int:
+    """The table, the report and the document; each appears whole. How many files."""
+    name = "audit-" + datetime.fromtimestamp(result.began_s, UTC).strftime("%Y%m%dT%H%M%SZ")
+    table = findings_table(result.findings[:findings_max])
+    _whole(folder / "findings" / f"{name}.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
+    _whole(folder / "reports" / f"{name}.txt", lambda path: path.write_text(result.text(), encoding="utf-8"))
+    document = json.dumps(result.document(), indent=2) + "\n"
+    _whole(folder / "reports" / f"{name}.json", lambda path: path.write_text(document, encoding="utf-8"))
+    return 3
+
+
+def _whole(path: Path, write: Callable[[Path], object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    try:
+        write(Path(temporary))
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _spark_tasks(order: AuditOrder, reporter: Reporter) -> RunTasks:
+    from gantry_pipelines.audit.spark_tasks import on_spark
+    from gantry_pipelines.session import spark_session
+
+    session = spark_session("gantry-audit", cores=order.cores or None, conf=dict(order.conf))
+    reporter.stop.arm()
+    return on_spark(session, reporter)

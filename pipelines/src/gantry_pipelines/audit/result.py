@@ -1,0 +1,112 @@
+"""What an audit says at its end: a text for people, a document for a resource's status, a table for everything else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, final
+
+from gantry_pipelines.audit.model import UNKNOWN, Finding, Span
+
+SHOWN_MAX: Final = 30
+EXIT_CLEAN: Final = 0
+EXIT_FINDINGS: Final = 1
+EXIT_NOT_DONE: Final = 2
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BrokerResult:
+    """Of one broker and all of its copies."""
+
+    broker: str
+    compared: Span
+    copies: tuple[int, ...]
+    records: int
+    units: int
+    bytes_compared: int
+    bytes_decoded: int
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """Of all brokers."""
+
+    began_s: float
+    ended_s: float
+    brokers: tuple[BrokerResult, ...]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of all brokers."""
+        return [one for broker in self.brokers for one in broker.findings]
+
+    @property
+    def exit_code(self) -> int:
+        """0: nothing is wrong. 1: something is."""
+        return EXIT_FINDINGS if self.findings else EXIT_CLEAN
+
+    def text(self) -> str:
+        """The report."""
+        return "\n".join(self._lines()) + "\n"
+
+    def document(self) -> dict[str, Any]:
+        """For a status: bounded, and without anything of a message."""
+        findings = self.findings
+        return {
+            "verdict": "Findings" if findings else "Clean",
+            "exitCode": self.exit_code,
+            "began": _time(self.began_s),
+            "ended": _time(self.ended_s),
+            "findings": len(findings),
+            "byKind": dict(sorted(Counter(one.kind.value for one in findings).items())),
+            "byCopy": dict(sorted(Counter(f"{one.broker}:{one.replica}" for one in findings).items())),
+            "first": [place(one) for one in findings[:10]],
+            "brokers": [
+                {
+                    "broker": one.broker, "copies": list(one.copies), "comparedFrom": one.compared.begin,
+                    "comparedTo": one.compared.end, "records": one.records, "units": one.units,
+                    "bytesDecoded": one.bytes_decoded, "findings": len(one.findings), "notes": list(one.notes[:10]),
+                }
+                for one in self.brokers
+            ],
+        }  # fmt: skip
+
+    def _lines(self) -> Iterator[str]:
+        for one in self.brokers:
+            copies = ", ".join(map(str, one.copies))
+            yield (
+                f"{one.broker}: copies {copies}, compared [{one.compared.begin}, {one.compared.end}), "
+                f"{one.records} records and {one.units} units, {one.bytes_decoded} bytes read as records"
+            )
+            for note in one.notes:
+                yield f"  note: {note}"
+            counts = Counter((finding.replica, finding.kind.value) for finding in one.findings)
+            for (replica, kind), count in sorted(counts.items()):
+                yield f"  {one.broker}:{replica}: {count} {kind}"
+            for finding in one.findings[:SHOWN_MAX]:
+                yield f"    {place(finding)}"
+            if len(one.findings) > SHOWN_MAX:
+                yield f"    and {len(one.findings) - SHOWN_MAX} more; all are in the table"
+        total = len(self.findings)
+        seconds = self.ended_s - self.began_s
+        verdict = "clean: no fault was found" if not total else f"{total} finding{'s' if total > 1 else ''}"
+        yield f"{verdict} ({seconds:.1f} s)"
+
+
+def place(one: Finding) -> str:
+    """One finding in a line."""
+    message = f"{one.topic}/{one.queue}" if one.topic else "an unknown queue"
+    number = f" number {one.offset}" if one.offset != UNKNOWN else ""
+    number += f" and {one.count - 1} more" if one.count > 1 else ""
+    at = f" at {one.physical}" if one.physical != UNKNOWN else ""
+    return f"{one.broker}:{one.replica} {one.kind.value}: {message}{number}{at} ({one.size} bytes): {one.detail}"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,51 @@
+"""What an audit is told. Plain values that travel to the tasks; secrets are not shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import final
+
+from gantry_pipelines.audit.copies import Algorithm
+from gantry_pipelines.audit.model import Check
+from gantry_pipelines.audit.planning import CHUNK_BYTES_DEFAULT
+from pyspark_rocketmq.model import Replica
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SidecarAccess:
+    """How sidecars are asked."""
+
+    tokens: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """By the URL of a sidecar, or a beginning of it, or `*`; the longest that fits counts."""
+    ca: str = ""
+    """File of the authority that signs their certificates; empty: the system's."""
+    client_certificate: str = ""
+    client_key: str = ""
+    patience_ms: int = 60_000
+    """How long a sidecar that does not answer is asked again: pods are restarted, and that is no finding."""
+
+    def token_for(self, url: str) -> str:
+        """What this sidecar is shown; empty: nothing."""
+        fitting = [name for name, _ in self.tokens if name == "*" or url.startswith(name)]
+        return dict(self.tokens)[max(fitting, key=len)] if fitting else ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """One audit."""
+
+    replicas: tuple[Replica, ...]
+    """All copies of all brokers; those of one broker are held against each other."""
+    checks: frozenset[Check] = frozenset({Check.COPIES, Check.INDEX})
+    algorithm: Algorithm = "crc32"
+    """crc32 sees any accident; sha256 a forgery, too, at a third of the speed."""
+    chunk_bytes: int = CHUNK_BYTES_DEFAULT
+    begin: int = 0
+    """Of each log: nothing before it is looked at."""
+    access: SidecarAccess = SidecarAccess()
+
+    def __post_init__(self) -> None:
+        if self.chunk_bytes < 1 << 16:
+            raise ValueError("chunk_bytes is at least 65536: each chunk costs a question to every copy")

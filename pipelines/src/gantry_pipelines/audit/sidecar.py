@@ -1,0 +1,212 @@
+"""A copy of a log that a sidecar answers for: checksums, ranges and units by HTTP.
+
+What a sidecar says can be read ends at min(confirmed, committed). A range below that which it cannot read is what an
+audit looks for: it is halved until the unreadable pieces are small, and these are holes. A sidecar that does not
+answer, on the other hand, is asked again for a while, and then the audit could not be done. Ranges that retention has
+taken meanwhile are `Expired`, and no finding.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final, final
+
+import httpx
+
+from gantry_pipelines.audit.copies import UNIT_BYTES, Algorithm, Bytes, CopyState, joined, steps, summed
+from gantry_pipelines.audit.errors import CopyUnreachable, Expired
+from gantry_pipelines.audit.model import Span
+from gantry_pipelines.audit.settings import SidecarAccess
+
+PIECE_BYTES_MIN: Final = 64 << 10
+UNITS_MAX: Final = 1 << 16
+TIMEOUT_S: Final = 60.0
+PAUSE_S: Final = 0.5
+_BUSY: Final = frozenset({429, 502, 504})
+
+
+@final
+class SidecarCopy:
+    """See the module. `clock` and `pause` are for tests."""
+
+    def __init__(
+        self, url: str, access: SidecarAccess, *, clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep, transport: httpx.BaseTransport | None = None,
+    ) -> None:  # fmt: skip
+        self._url: Final = url.rstrip("/")
+        self._patience_s: Final = access.patience_ms / 1000
+        self._clock, self._pause = clock, pause
+        verify: ssl.SSLContext | bool = True
+        if access.ca:
+            verify = ssl.create_default_context(cafile=access.ca)
+            if access.client_certificate:
+                verify.load_cert_chain(access.client_certificate, access.client_key or None)
+        token = access.token_for(self._url)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._client: Final = httpx.Client(
+            headers=headers, verify=verify, timeout=TIMEOUT_S, transport=transport, trust_env=False
+        )
+        self._log: dict[str, Any] = {}
+        self._ends: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"<SidecarCopy {self._url}>"
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    # -- what it says --------------------------------------------------------------------------------------------------
+
+    def state(self) -> CopyState:
+        """From `/v1/log`. Who wrote what of the log it does not say: seals are believed where they are right."""
+        self._log = self._document("/v1/log")
+        return CopyState(Span(int(self._log["begin"]), int(self._log["end"])), is_live=True)
+
+    def _range_max(self) -> int:
+        if not self._log:
+            self.state()
+        return int(self._log["range_bytes_max"])
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def checksum(self, begin: int, end: int, algorithm: Algorithm) -> str | None:
+        """Step by step, as every copy does it."""
+        texts: list[str] = []
+        for low, high in steps(begin, end):
+            if self._range_max() < high - low:
+                data = self.read(low, high)
+                if data.holes:
+                    return None
+                texts.append(summed(data.data, algorithm))
+                continue
+            query = {"offset": low, "length": high - low, "algorithm": algorithm}
+            answer = self._get("/v1/log/checksum", query)
+            if answer.status_code == 503 and self._stands():
+                return None
+            document = self._json(answer)
+            if int(document["length"]) < high - low:
+                raise CopyUnreachable(f"the log at {self._url} has become shorter than it was: start the audit again")
+            texts.append(str(document["checksum"]))
+        return " ".join(texts)
+
+    def read(self, begin: int, end: int) -> Bytes:
+        """From the listener that sends files, if there is one."""
+        data = bytearray(end - begin)
+        holes: list[Span] = []
+        self._read_into(data, begin, begin, end, holes)
+        return Bytes(begin, bytes(data), joined(holes))
+
+    def _read_into(self, data: bytearray, base: int, begin: int, end: int, holes: list[Span]) -> None:
+        while begin < end:
+            stop = min(begin + self._range_max(), end)
+            answer = self._get("/v1/log/bytes", {}, {"Range": f"bytes={begin}-{stop - 1}"}, self._fast())
+            if answer.status_code == 206 and answer.content:
+                data[begin - base : begin - base + len(answer.content)] = answer.content
+                begin += len(answer.content)
+                continue
+            if answer.status_code != 503 or not self._stands():
+                self._json(answer)  # says why
+            if stop - begin <= PIECE_BYTES_MIN:
+                holes.append(Span(begin, stop))
+            else:
+                middle = begin + (stop - begin) // 2
+                self._read_into(data, base, begin, middle, holes)
+                self._read_into(data, base, middle, stop, holes)
+            begin = stop
+
+    def _fast(self) -> str:
+        port = self._log.get("fast_port")
+        if not port:
+            return self._url
+        return str(httpx.URL(self._url).copy_with(port=int(port))).rstrip("/")
+
+    def _stands(self) -> bool:
+        """Whether the sidecar can say what its log is, and so a range that it cannot read is not there."""
+        answer = self._get("/v1/log", {})
+        return answer.status_code == 200
+
+    # -- queues --------------------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Users' topics, as far as the sidecar names them; queues of RocketMQ's own are known from the log only."""
+        answer = self._get("/v1/topics", {})
+        if answer.status_code != 200:
+            return []
+        topics = answer.json().get("topics", [])
+        return sorted(
+            (str(topic["name"]), int(queue["queue_id"])) for topic in topics for queue in topic.get("queues", [])
+        )
+
+    def queue_end(self, topic: str, queue: int) -> tuple[int, int]:
+        """What the sidecar shows: up to the last unit whose message can be read."""
+        answer = self._get(f"/v1/log/queues/{topic}/{queue}", {})
+        if answer.status_code == 404:
+            return 0, 0
+        document = self._json(answer)
+        return int(document["begin"]), int(document["end"])
+
+    def units(self, topic: str, queue: int, first: int, count: int) -> bytes:
+        """Zeros for those that the sidecar does not show."""
+        result = bytearray(count * UNIT_BYTES)
+        at = first
+        while at < first + count:
+            query = {"from": at, "count": min(UNITS_MAX, first + count - at)}
+            answer = self._get(f"/v1/log/queues/{topic}/{queue}/units", query)
+            if answer.status_code in (404, 416):
+                break
+            if answer.status_code == 410:
+                oldest = int(answer.json().get("oldest") or 0)
+                if oldest <= at:
+                    break
+                at = oldest
+                continue
+            if answer.status_code != 200:
+                self._json(answer)
+            if not answer.content:
+                break
+            result[(at - first) * UNIT_BYTES : (at - first) * UNIT_BYTES + len(answer.content)] = answer.content
+            at += len(answer.content) // UNIT_BYTES
+        return bytes(result[: count * UNIT_BYTES])
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def _document(self, path: str) -> dict[str, Any]:
+        deadline = self._clock() + self._patience_s
+        while True:
+            answer = self._get(path, {})
+            if answer.status_code != 503 or self._clock() >= deadline:
+                return self._json(answer)
+            self._pause(PAUSE_S)
+
+    def _get(
+        self, path: str, query: Mapping[str, Any], headers: Mapping[str, str] | None = None, base: str | None = None
+    ) -> httpx.Response:
+        """One answer, of whatever status; asked again while nobody answers or there are too many readers."""
+        deadline = self._clock() + self._patience_s
+        while True:
+            try:
+                answer = self._client.get((base or self._url) + path, params=dict(query), headers=dict(headers or {}))
+                if answer.status_code not in _BUSY or self._clock() >= deadline:
+                    return answer
+                wait = float(answer.headers.get("Retry-After", PAUSE_S))
+            except httpx.HTTPError as exc:
+                if self._clock() >= deadline:
+                    raise CopyUnreachable(f"the sidecar at {self._url} does not answer: {exc}") from exc
+                wait = PAUSE_S
+            self._pause(min(wait, 5.0))
+
+    def _json(self, answer: httpx.Response) -> dict[str, Any]:
+        """The document of an answer that is one; else what to do about it."""
+        if answer.status_code in (200, 206):
+            document: dict[str, Any] = answer.json()
+            return document
+        try:
+            reason = str(answer.json().get("reason", ""))
+        except ValueError:
+            reason = answer.text[:200]
+        if answer.status_code == 410:
+            raise Expired(f"{self._url}: {reason}")
+        raise CopyUnreachable(f"the sidecar at {self._url} answers {answer.status_code}: {reason}")

@@ -1,0 +1,53 @@
+"""From a configuration's `engine` to Spark's own settings: how much memory, and where executors run.
+
+    local         driver and workers are one process tree here
+    kubernetes    this process is the driver (client mode), in a pod that has a right to make pods; Spark makes
+                  executors from the template that lies beside the configuration, and they end with the driver's pod,
+                  which owns them
+
+What a person puts into `sparkConf` goes before what is decided here by default, and never before what the fields say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from gantry_pipelines.config import EngineMode, PipelineConfig
+from gantry_pipelines.config_reading import ConfigError
+
+MEBIBYTE: Final = 1 << 20
+
+
+def spark_cores(config: PipelineConfig) -> int | None:
+    """For `spark_session`: tasks at a time here; None: as many as there are cores."""
+    return config.engine.cores or None
+
+
+def spark_conf(config: PipelineConfig, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For `spark_session`. Raises ``ConfigError`` for a mode that needs a cluster, elsewhere."""
+    engine, variables = config.engine, os.environ if environment is None else environment
+    found = {"spark.driver.memory": _megabytes(engine.driver.heap)}
+    if engine.mode is EngineMode.KUBERNETES:
+        pod = variables.get("POD_NAME", "")
+        if not pod or "spark.master" not in config.here.spark_conf:
+            words = "engine.mode: kubernetes runs in a pod that the operator made; here say --set engine.mode=local"
+            raise ConfigError([words])
+        executor = engine.executor
+        found |= {
+            "spark.kubernetes.driver.pod.name": pod,
+            "spark.executor.instances": str(executor.instances),
+            "spark.executor.cores": str(executor.cores),
+            "spark.executor.memory": _megabytes(executor.heap),
+            "spark.executor.memoryOverhead": _megabytes(executor.memory_overhead),
+            "spark.sql.shuffle.partitions": str(executor.instances * executor.cores),
+            # A query that begins before anybody can work for it waits, and does not do it all on the first one.
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+        }
+    return {**found, **engine.spark_conf, **config.here.spark_conf}
+
+
+def _megabytes(size: int) -> str:
+    return f"{max(1, int(size) // MEBIBYTE)}m"

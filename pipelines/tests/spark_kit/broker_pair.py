@@ -1,0 +1,90 @@
+"""A real master and a real slave with their sidecars, and stores that they have written: `gantry up`, small files.
+
+The messages are of every kind that ends up in a log: with keys and without, with tags, delayed, in several topics and
+queues, from a few bytes to some thousands. A seed says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from local_group_kit import FREE_PORTS, Group
+
+from gantry_client import Message, Producer
+from pyspark_rocketmq.model import Replica
+
+TOPICS: Final = ("orders", "payments", "audit_trail")
+BROKER_SETTINGS: Final = (
+    '{diskMaxUsedSpaceRatio: "95", diskSpaceCleanForciblyRatio: "99", diskSpaceWarningLevelRatio: "99",'
+    ' waitTimeMillsInSendQueue: "60000", maxHashSlotNum: "1000", maxIndexNum: "4000",'
+    ' mappedFileSizeConsumeQueue: "20000"}'
+)
+
+
+def messages(seed: int, count: int) -> Iterator[Message]:
+    """The messages of a seed."""
+    rng = random.Random(seed)
+    for number in range(count):
+        topic = rng.choices(TOPICS, (6, 3, 1))[0]
+        body = rng.randbytes(rng.choice((8, 100, 700, 3_000)))
+        tags = rng.choice((None, "paid", "sent", "Ä-lost"))
+        yield Message(topic, body, tags=tags, keys=(f"key-{rng.randrange(50)}", f"n{number}"))
+
+
+async def send_all(name_servers: str, seed: int, count: int) -> None:
+    """Send them, in order of the seed; what is refused is an error."""
+    async with Producer(name_servers) as producer:
+        waiting: list[Message] = []
+        for message in messages(seed, count):
+            waiting.append(message)
+            if len(waiting) == 64:
+                await asyncio.gather(*(producer.send(one) for one in waiting))
+                waiting = []
+        await asyncio.gather(*(producer.send(one) for one in waiting))
+
+
+@contextmanager
+def running_pair(folder: Path, *, segment: str = "1Mi") -> Iterator[Group]:
+    """A group of a master and a slave, up and in sync; taken down at the end."""
+    group = Group(folder, broker=BROKER_SETTINGS, writeBuffer=f'{{medium: "Off", segmentSize: {segment}}}')
+    group.up(*FREE_PORTS)
+    try:
+        group.until(group.is_well)
+        yield group
+    finally:
+        group.down()
+
+
+def write_pair(folder: Path, *, seed: int, count: int) -> tuple[Path, Path]:
+    """Stores of a master and a slave that were written together and stopped in order."""
+    with running_pair(folder) as group:
+        asyncio.run(send_all(group.name_server, seed, count))
+        group.until(group.is_well)
+    stores = tuple(group.state.store(0, number) for number in (1, 2))
+    return stores[0], stores[1]
+
+
+def directories(master: Path, slave: Path, broker: str = "broker-a") -> tuple[Replica, ...]:
+    """The two as replicas that are reached by their files."""
+    return tuple(
+        Replica(broker, number, "127.0.0.1:1", directory=str(path)) for number, path in enumerate((master, slave))
+    )
+
+
+def sidecars(group: Group, broker: str = "crew-0") -> tuple[Replica, ...]:
+    """The members of a running group as replicas that are reached by their sidecars."""
+    members = sorted(group.record.members, key=lambda one: one.number)
+    return tuple(Replica(broker, one.number - 1, "127.0.0.1:1", sidecar=one.sidecar_url) for one in members)
+
+
+def copied(store: Path, target: Path) -> Path:
+    """A copy to spoil."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(store, target, ignore=shutil.ignore_patterns("*.sock", "lock"))
+    return target

@@ -1,0 +1,219 @@
+"""Tables that are changed by whole runs, and the page that is made of them; no Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from spark_kit.report_scene import BEGIN, day, end_ms
+
+from gantry_pipelines.analytics.axes import Unit, amount, power_ticks, round_ticks, time_text, time_ticks
+from gantry_pipelines.analytics.figures import figures_of
+from gantry_pipelines.analytics.names import TABLES
+from gantry_pipelines.analytics.report import page, write_report
+from gantry_pipelines.analytics.tables import JOURNAL, STAGED, Tables
+from gantry_pipelines.analytics.windows import closed_range
+from gantry_pipelines.errors import JobError
+
+LATENCY = TABLES["latency"]
+NIGHT = datetime(2026, 11, 22, 23, 58, tzinfo=UTC)
+MINUTE_MS = 60_000
+
+
+def windows(begin: int, end: int, messages: int, topic: str = "orders") -> pa.Table:
+    """Of each minute from two before midnight on."""
+    rows = [
+        {
+            "windowBegin": NIGHT + timedelta(minutes=at), "windowEnd": NIGHT + timedelta(minutes=at + 1),
+            "topic": topic, "messages": messages, "p50Ms": 1.0, "p95Ms": 2.0, "p99Ms": 3.0, "maxMs": 4.0,
+            "clockSkewed": 0,
+        }
+        for at in range(begin, end)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=LATENCY.schema)
+
+
+def ms(minutes: int) -> int:
+    return int((NIGHT + timedelta(minutes=minutes)).timestamp() * 1000)
+
+
+def counted(tables: Tables) -> list[int]:
+    return [int(row["messages"]) for row in tables.read(LATENCY).to_pylist()]
+
+
+def test_windows_that_are_written_again_replace_what_was_there(tmp_path: Path) -> None:
+    """Over midnight, too; a window that has no rows any more is gone; others stay."""
+    with Tables(tmp_path) as tables:
+        tables.write("a", {"latency": windows(0, 4, 10)}, {"writtenTo": 1})
+        tables.write("b", {"latency": windows(2, 3, 20)}, {"writtenTo": 2}, (ms(1), ms(4)))
+
+    assert counted(tables) == [10, 20]
+    assert tables.progress() == {"writtenTo": 2}
+    assert sorted(path.name for path in (tmp_path / "latency").iterdir()) == ["day=2026-11-22", "day=2026-11-23"]
+
+
+def test_without_a_range_only_windows_with_new_rows_are_replaced(tmp_path: Path) -> None:
+    """As a stream writes: the windows of its batch."""
+    with Tables(tmp_path) as tables:
+        tables.write("a", {"latency": windows(0, 4, 10)}, {})
+        tables.write("b", {"latency": windows(3, 5, 20)}, {})
+
+    assert counted(tables) == [10, 10, 10, 20, 20]
+
+
+def test_a_run_that_dies_before_it_is_decided_has_changed_nothing(tmp_path: Path, monkeypatch: Any) -> None:
+    """Files that were only staged are cleared away by the next run."""
+    with Tables(tmp_path) as tables:
+        tables.write("a", {"latency": windows(0, 2, 10)}, {"writtenTo": 1})
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), Tables(tmp_path) as tables:
+        patched.setattr("gantry_pipelines.analytics.tables._replace", die)
+        tables.write("b", {"latency": windows(0, 2, 20)}, {"writtenTo": 2})
+    assert (tmp_path / STAGED).exists()
+
+    with Tables(tmp_path) as tables:
+        assert counted(tables) == [10, 10]
+    assert tables.progress() == {"writtenTo": 1}
+    assert not (tmp_path / STAGED).exists()
+
+
+@pytest.mark.parametrize("moves", [0, 1], ids=["before the first move", "between two"])
+def test_a_run_that_dies_behind_its_decision_is_finished_by_the_next_one(
+    tmp_path: Path, monkeypatch: Any, moves: int
+) -> None:
+    """The journal decides: both days have the new rows, and the progress is the new one."""
+    import os
+
+    with Tables(tmp_path) as tables:
+        tables.write("a", {"latency": windows(0, 4, 10)}, {"writtenTo": 1})
+    done: list[str] = []
+
+    def die(source: Any, target: Any) -> None:
+        if "latency" in str(target):
+            if len(done) == moves:
+                raise KeyboardInterrupt
+            done.append(str(target))
+        os.rename(source, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt), Tables(tmp_path) as tables:
+        patched.setattr("gantry_pipelines.analytics.tables.os.replace", die)
+        tables.write("b", {"latency": windows(0, 4, 20)}, {"writtenTo": 2})
+    assert json.loads((tmp_path / JOURNAL).read_text())["run"] == "b"
+
+    with Tables(tmp_path) as tables:
+        assert counted(tables) == [20] * 4
+    assert tables.progress() == {"writtenTo": 2}
+    assert not (tmp_path / JOURNAL).exists()
+
+
+def test_tables_have_one_writer(tmp_path: Path) -> None:
+    """The second one is told, and changes nothing."""
+    with Tables(tmp_path), pytest.raises(JobError, match="another run writes"), Tables(tmp_path):
+        pass
+
+
+def test_only_windows_that_nothing_can_come_into_are_written() -> None:
+    """Up to the last edge before now less the watermark; never backwards."""
+    assert closed_range(90_500, 400_000, 60_000, 60_000) == (60_000, 300_000)
+    assert closed_range(300_000, 359_000, 60_000, 60_000).is_empty
+    assert closed_range(300_000, 0, 60_000, 0).is_empty
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+class Seen(HTMLParser):
+    """What a browser would load or run, and what it shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href", "onclick", "onload")]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_the_page_is_one_file_that_loads_and_runs_nothing(tmp_path: Path) -> None:
+    """No script, no link, no picture from elsewhere; every chart has a title, a description, and a table."""
+    tables = day(tmp_path, minutes=30)
+    assert write_report(tables, tmp_path / "report.html", end_ms(30))
+    seen = Seen()
+    seen.feed((tmp_path / "report.html").read_text())
+
+    assert not {"script", "link", "img", "iframe", "object"} & set(seen.tags)
+    assert seen.references == []
+    assert seen.tags.count("svg") == seen.tags.count("desc") >= 8
+    assert {"table", "caption", "figure", "details"} <= set(seen.tags)
+    text = " ".join(seen.text)
+    for wanted in ("How topics were used", "Hot queues", "Hot keys", "Consumers", "payments", "messages per second"):
+        assert wanted in text
+
+
+def test_names_of_topics_and_keys_stay_text(tmp_path: Path) -> None:
+    """A key is whatever a producer wrote; none of it becomes markup."""
+    tables = day(tmp_path, minutes=10)
+    figures = figures_of(tables, 0, 1 << 50)
+    assert figures is not None
+    evil = '<script>alert("1")</script>'
+    figures.keys[0]["key"] = evil
+
+    text = page(figures, end_ms(10))
+
+    assert evil not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_figures_are_sums_of_all_windows_however_they_are_drawn(tmp_path: Path) -> None:
+    """Many windows become fewer points: rates their mean, delays their worst, and the numbers stay what they are."""
+    tables = day(tmp_path, minutes=500)
+    rows = tables.read(TABLES["throughput"]).to_pylist()
+    latencies = tables.read(LATENCY).to_pylist()
+    figures = figures_of(tables, 0, 1 << 50)
+
+    assert figures is not None
+    assert figures.messages == sum(row["messages"] for row in rows)
+    assert figures.begin_ms == int(BEGIN.timestamp() * 1000)
+    assert len(figures.rates.times_ms) <= 240
+    assert figures.step_ms == 3 * MINUTE_MS
+    drawn = sum(sum(value or 0 for value in one.values[:-1]) * 180 for one in figures.rates.series)
+    last = sum(row["messages"] for row in rows if row["windowBegin"] >= BEGIN + timedelta(minutes=498))
+    assert drawn == pytest.approx(figures.messages - last)
+    worst = max(row["p99Ms"] for row in latencies if row["topic"] == "orders")
+    assert next(row for row in figures.topics if row["topic"] == "orders")["p99Ms"] == worst
+    assert figures.queues[0]["queue"] == 2
+    assert figures.lags[0]["group"] == "warehouse"
+
+
+def test_nothing_written_is_no_page(tmp_path: Path) -> None:
+    """There is nothing to show."""
+    assert not write_report(Tables(tmp_path), tmp_path / "report.html", 0)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_axes_have_round_numbers_and_times() -> None:
+    """Ticks begin at zero and reach the largest value; labels say no more than they must."""
+    assert round_ticks(9_347) == [0, 2_500, 5_000, 7_500, 10_000]
+    assert round_ticks(0) == [0.0, 1.0]
+    assert round_ticks(2.6 * 1024**2, is_binary=True)[-1] == 3 * 1024**2
+    assert power_ticks(0.8, 750) == [0.1, 1.0, 10.0, 100.0, 1000.0]
+    assert power_ticks(1, 1) == [1.0, 10.0]
+    ticks = time_ticks(int(BEGIN.timestamp() * 1000), end_ms())
+    assert [time_text(tick, ticks) for tick in ticks][:2] == ["04:00", "05:00"]
+    assert (amount(0, Unit.BYTES), amount(1_300_000, Unit.BYTES)) == ("0 B", "1.24 MiB")
+    assert (amount(12_345, Unit.MESSAGES_PER_SECOND), amount(0.373, Unit.SHARE)) == ("12.3k/s", "37.3 %")
+    assert (amount(0.42, Unit.MILLISECONDS), amount(1_530, Unit.MILLISECONDS)) == ("0.42 ms", "1.53 s")
+    assert amount(9_000, Unit.SECONDS) == "2.5 h"
