@@ -60,6 +60,8 @@ class Run:
     draw: random.Random
     findings: list[str] = field(default_factory=list)
     met: Counter[str] = field(default_factory=Counter)
+    kills: int = 0
+    """SIGKILLs that hit: lives, brokers, compactions."""
 
     @property
     def archive(self) -> Path:
@@ -121,7 +123,9 @@ class Run:
         finally:
             life.end()
         is_killed = is_killed or self.told_kills() > told
-        self.met[plan.death if is_killed else "ended before its kill"] += 1
+        self.kills += is_killed
+        self.met["lives that nobody killed" if plan.death is Death.NONE else
+                 f"killed: {plan.death}" if is_killed else "ended before its kill"] += 1  # fmt: skip
         if code != 0 and not is_killed:
             self.findings.append(f"{plan}: ended with {code} and nobody had killed it: {life.tail()}")
         self.findings += [f"after {plan}: {fault}" for fault in names_faults(self.archive)]
@@ -162,7 +166,8 @@ class Run:
             code = life.wait(LIFE_TIMEOUT_S)
         finally:
             life.end()
-        self.met["the broker, with a failover" + (" inside a batch" if is_inside else "")] += 1
+        self.kills += 1
+        self.met["killed: the broker, with a failover" + (" inside a batch" if is_inside else "")] += 1
         if code != 0:
             self.findings.append(f"a failover ended the archive with {code}: {life.tail()}")
         self.group.until(self.group.is_well, LIFE_TIMEOUT_S)
@@ -186,7 +191,8 @@ class Run:
                 code = life.wait(LIFE_TIMEOUT_S)
                 life.end()
                 is_killed = self.told_kills() > told
-                self.met["a compaction" if is_killed else "a compaction that had nothing to do"] += 1
+                self.kills += is_killed
+                self.met["killed: a compaction" if is_killed else "a compaction that had nothing to do"] += 1
                 if code and not is_killed:
                     self.findings.append(f"a compaction ended with {code}: {life.tail()}")
                 say(f"  compaction, {point}: {'killed' if is_killed else 'not killed'}, exit {code}")
@@ -278,6 +284,9 @@ def main(messages: int, kills: int, seed: int | None, keep: bool) -> None:
         judge(run)
     finally:
         group.down()
+    click.echo(f"  {run.kills:>5}  kills in all")
+    if run.kills < kills:
+        run.findings.append(f"only {run.kills} kills hit, so that this run proves too little: try another seed")
     for what, count in sorted(run.met.items()):
         click.echo(f"  {count:>5}  {what}")
     say(f"{time.monotonic() - began_s:.0f} s")

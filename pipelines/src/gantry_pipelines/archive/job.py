@@ -28,7 +28,7 @@ from gantry_pipelines.archive.failures import own_error
 from gantry_pipelines.archive.frames import file_of, transform
 from gantry_pipelines.archive.manifest import ArchivedFile, Kind
 from gantry_pipelines.archive.objects import storage_of
-from gantry_pipelines.archive.settings import ArchiveSettings, run_settings
+from gantry_pipelines.archive.settings import ArchiveParameters, run_settings
 from gantry_pipelines.archive.source import ArchiveSource
 from gantry_pipelines.archive.summary import ArchiveSummary, summarize
 from gantry_pipelines.archive.writer import ArchiveWriter
@@ -52,18 +52,18 @@ with nothing done, and may be tried again."""
 
 
 @final
-class ArchiveJob(Job[ArchiveConfig, ArchiveSettings]):
+class ArchiveJob(Job[ArchiveConfig, ArchiveParameters]):
     """Topics to Parquet, each message once."""
 
     name = "archive"
     kind = "TopicArchive"
     config_type = ArchiveConfig
 
-    def parse(self, config: ArchiveConfig) -> ArchiveSettings:
+    def parse(self, config: ArchiveConfig) -> ArchiveParameters:
         """What the run needs."""
         return run_settings(config)
 
-    def run(self, settings: ArchiveSettings, reporter: Reporter) -> Outcome:
+    def run(self, settings: ArchiveParameters, reporter: Reporter) -> Outcome:
         """Archive what is there, or go on until it is stopped."""
         try:
             with ArchiveWriter.open(storage_of(settings.destination), settings.format) as writer:
@@ -79,7 +79,7 @@ class ArchiveRun:
     source: type[ArchiveSource] = ArchiveSource
     """What workers run; a test puts one there that kills them."""
 
-    def __init__(self, settings: ArchiveSettings, writer: ArchiveWriter, reporter: Reporter) -> None:
+    def __init__(self, settings: ArchiveParameters, writer: ArchiveWriter, reporter: Reporter) -> None:
         self._settings: Final = settings
         self._writer: Final = writer
         self._reporter: Final = reporter
@@ -228,6 +228,7 @@ def latest_of(progress: Any) -> Mapping[QueueId, int]:
     """Where queues ended when a query last looked."""
     for source in progress["sources"]:
         said = source["latestOffset"]
-        if said:
-            return StreamOffset.from_json(json.loads(said) if isinstance(said, str) else said).ends
+        said = json.loads(said) if isinstance(said, str) else said
+        if isinstance(said, dict):  # null, before the source has looked
+            return StreamOffset.from_json(said).ends
     return {}

@@ -41,12 +41,15 @@ class AuditSettings:
     replicas: tuple[Replica, ...]
     """All copies of all brokers; those of one broker are held against each other."""
     checks: frozenset[Check] = frozenset({Check.COPIES, Check.INDEX})
+    """What is compared with what."""
     algorithm: Algorithm = "crc32"
     """crc32 sees any accident; sha256 a forgery, too, at a third of the speed."""
     chunk_bytes: int = CHUNK_BYTES_DEFAULT
+    """Of the log, by one task: less costs round trips, more only shows progress less often."""
     begin: int = 0
     """Of each log: nothing before it is looked at."""
     access: SidecarAccess = SidecarAccess()
+    """What sidecars are shown."""
 
     def __post_init__(self) -> None:
         if self.chunk_bytes < 1 << 16:

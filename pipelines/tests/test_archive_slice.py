@@ -1,0 +1,56 @@
+"""The short form of `make exactly-once`: real brokers, the source's own objects, three kills, and no JVM."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+from spark_kit.listings import READERS
+from spark_kit.mini_spark import Query
+from spark_kit.processes import Group
+
+from gantry_pipelines.archive import points
+from gantry_pipelines.archive.format import ArchiveFormat
+from gantry_pipelines.archive.storage import Folder
+from gantry_pipelines.archive.verification import verify
+
+MESSAGES = 2000
+
+
+def test_two_thousand_messages_and_three_kills(brokers: Group, tmp_path: Path) -> None:
+    """A worker dies with a file of its batch done, the driver before and between records, each life with other limits:
+    every acknowledged message is there once, for whoever lists the folder, at any time."""
+    sent = brokers.send(MESSAGES // 2, topic="slice")
+    kills = tmp_path / "kills"
+    wanted = Counter(("slice", "broker-a", one.queue, one.offset, one.body) for one in sent)
+
+    def life(rows_max: int, driver: str = "", worker: str = "") -> int:
+        options = {
+            "nameServers": brokers.name_server,
+            "sidecars": ",".join(brokers.urls[:1]),
+            "subscribe": "slice",
+            "startingOffsets": "earliest",
+            "maxRowsPerTrigger": str(rows_max),
+            "archive.cores": "1",
+            "archive.destination": str(tmp_path / "archive"),
+        }
+        query = Query(
+            options, str(tmp_path / "checkpoint"), ArchiveFormat(200), driver, worker, {"GANTRY_KILLS": str(kills)}
+        )
+        return query.lived()
+
+    codes = [life(500, worker=f"{points.AFTER_DATA}:2"), life(400, driver=f"{points.AFTER_RECORD}:3")]
+    sent = brokers.send(MESSAGES // 2, topic="slice")
+    wanted += Counter(("slice", "broker-a", one.queue, one.offset, one.body) for one in sent)
+    codes.append(life(600, driver=f"{points.BEFORE_RECORD}:1"))
+    seen = {name: read(tmp_path / "archive") for name, read in READERS.items()}
+    codes.append(life(2000))
+
+    assert codes == [1, -signal.SIGKILL, -signal.SIGKILL, 0]
+    assert kills.read_text().split() == [points.AFTER_DATA, points.AFTER_RECORD, points.BEFORE_RECORD]
+    assert all(rows <= wanted for rows in seen.values()), "after a kill: nothing twice, nothing strange"
+    assert {name: read(tmp_path / "archive") == wanted for name, read in READERS.items()} == dict.fromkeys(
+        READERS, True
+    )
+    assert verify(Folder(str(tmp_path / "archive")), is_deep=True).findings == ()
