@@ -175,7 +175,7 @@ def test_help_teaches_with_examples(words: str, command: click.Command) -> None:
     assert re.search(rf"^\s+(.*\| )?gantry {words.split()[0]}", text, re.MULTILINE)
 
 
-WORDS_OF_SHELLS = re.compile(r"\s(?:\||>|&&)\s|\$\(")
+WORDS_OF_SHELLS = re.compile(r"\s(?:\||>(?! \d)|&&)\s|\$\(")
 
 
 def typed_examples(command: click.Command) -> list[list[str]]:

@@ -44,7 +44,6 @@ QUICK = (
     "swap-chunks",
     "lose-unit",
     "lead-elsewhere",
-    "stray-unit",
 )
 
 

@@ -57,6 +57,11 @@ class Scene:
 
     async def _create(self) -> None:
         async with Admin(self.name_server) as admin:
+
+            async def is_registered() -> bool:
+                return any(broker.is_master for broker in await admin.brokers.all())
+
+            await wait_until(is_registered, timeout_s=60, what="a master that is registered")
             await admin.topics.create(self.topic, queues=2)
 
     def tasks(self, rows: list[str], batch: int = 0, *, run: str = "run-1", attempt: int = 0) -> list[TaskDone]:

@@ -1,4 +1,4 @@
-"""`gantry pipeline`: jobs on Spark, with their own options. The process becomes the job's, so that signals are its own.
+"""`gantry pipeline`: jobs on Spark, with their own options. A job is a process of its own, which gets our signals.
 
 What this command line knows and the job does not is handed on: the name server of `gantry up` here, and whose account
 is used. A configuration that says something of its own is right about itself.
@@ -6,6 +6,8 @@ is used. A configuration that says something of its own is right about itself.
 
 import importlib.util
 import os
+import signal
+import subprocess
 import sys
 from typing import Final
 
@@ -34,7 +36,7 @@ REMEDY: Final = "pip install 'gantry-mq[spark]', and a Java 17 or 21"
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
-    """Run a job on Spark: archive, audit, analytics, restore, verify, compact, migrate-check.
+    """Archive, audit and measure topics with Spark, here or as in a cluster.
 
     Its configuration is the TopicArchive, LogAudit or TopicAnalytics that Kubernetes takes (docs/pipelines.md), and it
     runs without a cluster. Name servers come from it, else from GANTRY_NAMESRV, else from a `gantry up` in this
@@ -48,4 +50,23 @@ def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
     if given:
         os.environ["GANTRY_CREDENTIALS"] = str(given)
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "gantry_pipelines", *arguments])
+    context.exit(_run([sys.executable, "-m", "gantry_pipelines", *arguments]))
+
+
+def _run(words: list[str]) -> int:
+    """Until the job ends; its exit code. It gets Ctrl-C from the terminal, as we do, and SIGTERM from us."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with subprocess.Popen(words, restore_signals=True, preexec_fn=_hears_ctrl_c) as job:
+            asked = signal.signal(signal.SIGTERM, lambda *_: job.terminate())
+            try:
+                code = job.wait()
+            finally:
+                signal.signal(signal.SIGTERM, asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code
+
+
+def _hears_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

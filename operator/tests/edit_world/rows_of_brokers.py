@@ -62,6 +62,7 @@ LIVE: Final[dict[str, tuple[str, str]]] = {
     "cleanResourceInterval": ("10000", "9000"),
     "slaveReadEnable": ("true", "false"),
     "accessMessageInMemoryMaxRatio": ("40", "50"),
+    "enablePropertyFilter": ("false", "true"),
     "transactionTimeOut": ("6000", "7000"),
     "transactionCheckMax": ("15", "10"),
     "transactionCheckInterval": ("30000", "20000"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,11 +14,15 @@ from admin_scene import BrokerChild, Child, SidecarChild, wait_for
 
 from gantry_broker.testing.local import Dialogue, properties_text
 from gantry_broker.testing.ports import free_ports
+from gantry_client import ClientError
+from pyspark_rocketmq.catalog import Catalog
+from pyspark_rocketmq.errors import RocketMQSourceError
 from pyspark_rocketmq.model import TransportKind
 from pyspark_rocketmq.settings import ReadSettings
 
 BROKER: Final = "broker-a"
 TOPIC: Final = "orders"
+SHOWN_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,27 @@ class Group:
         """So many messages in turn to the queues, all acknowledged by the master."""
         found = send_all(self.brokers[0].address, count, topic, queues, bytes_each, tags, first=len(self.sent))
         self.sent += found
+        self._wait_shown(found, topic)
         return found
+
+    def _wait_shown(self, found: Sequence[Sent], topic: str) -> None:
+        """Slaves are read first, and are told a moment after the sender what is confirmed. Where nobody answers any
+        more, because a test wants it so, that moment is all there is."""
+        ends: dict[int, int] = {}
+        for one in found:
+            ends[one.queue] = max(ends.get(one.queue, 0), one.offset + 1)
+        ways = [TransportKind.PULL, *([TransportKind.HTTP] if self.sidecars else [])]
+        deadline = time.monotonic() + SHOWN_S
+        while ways and time.monotonic() < deadline:
+            try:
+                with Catalog(self.settings(transport=ways[0], patience_ms=1000)) as catalog:
+                    shown = {queue.number: at.end for queue, at in catalog.bounds(catalog.queues([topic])).items()}
+            except (RocketMQSourceError, ClientError):
+                shown = {}
+            if all(shown.get(queue, 0) >= end for queue, end in ends.items()):
+                del ways[0]
+            else:
+                time.sleep(0.05)
 
 
 def send_all(
