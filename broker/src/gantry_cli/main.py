@@ -58,9 +58,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "group": Entry("gantry_cli.group", "group", "Send a consumer group's dead letters again."),
     },
     "Messages in bulk": {
-        "pipeline": Entry(
-            "gantry_cli.pipeline", "pipeline", "Archive, audit and measure topics with Spark, here or as in a cluster."
-        ),
+        "pipeline": Entry("gantry_cli.pipeline", "pipeline", "Archive, audit and measure topics with Spark."),
     },
     "This program": {
         "completion": Entry(

@@ -36,7 +36,7 @@ REMEDY: Final = "pip install 'gantry-mq[spark]', and a Java 17 or 21"
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def pipeline(context: click.Context, arguments: tuple[str, ...]) -> None:
-    """Archive, audit and measure topics with Spark, here or as in a cluster.
+    """Archive, audit and measure topics with Spark.
 
     Its configuration is the TopicArchive, LogAudit or TopicAnalytics that Kubernetes takes (docs/pipelines.md), and it
     runs without a cluster. Name servers come from it, else from GANTRY_NAMESRV, else from a `gantry up` in this
