@@ -84,6 +84,7 @@ def _contents(state: GroupState, record: GroupRecord) -> Iterator[tuple[str, byt
         yield f"{path.parent.name}/{path.name}", _end(path)
     for member in record.members:
         if member.sidecar_pid is None or boot_id_of(member.sidecar_pid) != member.sidecar_boot_id:
+            missing.append(f"sidecar of {member.name}: it does not run")
             continue  # whoever has its port by now is shown no token of ours
         try:
             yield f"sidecars/{member.name}.tar.gz", _packed(f"{member.sidecar_url}/v1/bundle", state.token())
