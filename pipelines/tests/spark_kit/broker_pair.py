@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ from pyspark_rocketmq.model import Replica
 
 TOPICS: Final = ("orders", "payments", "audit_trail")
 TWICE: Final = "lived_twice"
+REST_S: Final = 3.0
+"""Longer than the delay of what is delayed here, and than a look at the group is old."""
 BROKER_SETTINGS: Final = (
     '{diskMaxUsedSpaceRatio: "95", diskSpaceCleanForciblyRatio: "99", diskSpaceWarningLevelRatio: "99",'
     ' waitTimeMillsInSendQueue: "60000", maxHashSlotNum: "1000", maxIndexNum: "4000",'
@@ -80,12 +83,28 @@ def running_pair(folder: Path, *, segment: str = "1Mi") -> Iterator[Group]:
         group.down()
 
 
+def until_at_rest(group: Group) -> None:
+    """Delayed messages are delivered, and the slave knows that everything is confirmed: then all units are written."""
+    since, seen = time.monotonic(), ""
+
+    def is_at_rest() -> bool:
+        nonlocal since, seen
+        now = str(sorted((one.name, one.wrote, one.confirmed) for one in group.look().members))
+        is_confirmed = all(one.wrote == one.confirmed for one in group.look().members)
+        if now != seen or not is_confirmed:
+            since, seen = time.monotonic(), now
+        return time.monotonic() - since > REST_S
+
+    group.until(is_at_rest)
+
+
 def write_pair(folder: Path, *, seed: int, count: int) -> tuple[Path, Path]:
     """Stores of a master and a slave that were written together and stopped in order."""
     with running_pair(folder) as group:
         asyncio.run(send_all(group.name_server, seed, count))
         asyncio.run(topic_of_two_lives(group.name_server, 20))
         group.until(group.is_well)
+        until_at_rest(group)
     stores = tuple(group.state.store(0, number) for number in (1, 2))
     return stores[0], stores[1]
 
