@@ -79,9 +79,16 @@ class Run:
         """How many files are in the manifest."""
         return len(list(self.archive.glob("_manifest/records/*/*.json")))
 
-    def is_inside_a_batch(self) -> bool:
-        """Whether workers write right now."""
-        return any(self.archive.glob("_staged/*.part"))
+    def staged(self) -> frozenset[str]:
+        """Files on their way, also those that the dead have left."""
+        return frozenset(path.name for path in self.archive.glob("_staged/*.part"))
+
+    def writer(self) -> int:
+        """The process that has the lock, or had it last."""
+        try:
+            return int(json.loads((self.archive / "_manifest/writer.json").read_text())["process"])
+        except FileNotFoundError:
+            return 0
 
     def conf(self, plan: Plan) -> Path:
         """The configuration of a life."""
@@ -115,10 +122,10 @@ class Run:
 
     def live(self, plan: Plan) -> None:
         """One life to its end, whichever; what a listing shows then."""
-        told = self.told_kills()
+        told, left = self.told_kills(), self.staged()
         life = self.begin(plan)
         try:
-            is_killed = self._kill(life, plan)
+            is_killed = self._kill(life, plan, left)
             code = life.wait(LIFE_TIMEOUT_S)
         finally:
             life.end()
@@ -131,16 +138,16 @@ class Run:
         self.findings += [f"after {plan}: {fault}" for fault in names_faults(self.archive)]
         say(f"  {plan}: {'killed' if is_killed else 'not killed'}, exit {code}; {self.records()} records")
 
-    def _kill(self, life: Life, plan: Plan) -> bool:
+    def _kill(self, life: Life, plan: Plan, left: frozenset[str]) -> bool:
         if plan.death is Death.EARLY:
-            life.until(lambda: (self.archive / "_manifest/writer.json").exists(), LIFE_TIMEOUT_S)
+            life.until(lambda: self.writer() == life.pid, LIFE_TIMEOUT_S)
             if life.is_over():
                 return False
             life.kill_all()
             return True
         if plan.death not in (Death.ALL, Death.DRIVER, Death.JVM, Death.WORKER):
             return False
-        if not life.until(self.is_inside_a_batch, LIFE_TIMEOUT_S):
+        if not life.until(lambda: bool(self.staged() - left), LIFE_TIMEOUT_S):
             return False
         time.sleep(self.draw.random() * 0.5)  # anywhere in a batch
         match plan.death:
@@ -157,9 +164,10 @@ class Run:
     def fail_over(self) -> None:
         """Kill the broker while a life is inside a batch; the life must go on and end well."""
         plan = Plan(Death.NONE, rows_max=max(1, self.messages // 10))
+        left = self.staged()
         life = self.begin(plan)
         try:
-            is_inside = life.until(self.is_inside_a_batch, LIFE_TIMEOUT_S)
+            is_inside = life.until(lambda: bool(self.staged() - left), LIFE_TIMEOUT_S)
             [(name, epoch)] = self.group.masters().values()
             self.group.do("kill", name, "--down", BROKER_DOWN)
             self.group.until(lambda: any(one[1] > epoch for one in self.group.masters().values()), LIFE_TIMEOUT_S)

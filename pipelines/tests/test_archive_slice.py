@@ -10,10 +10,14 @@ from spark_kit.listings import READERS
 from spark_kit.mini_spark import Query
 from spark_kit.processes import Group
 
+from gantry_client.sync import Admin, PullConsumer
 from gantry_pipelines.archive import points
 from gantry_pipelines.archive.format import ArchiveFormat
+from gantry_pipelines.archive.restore_job import RestoreConfig, RestoreJob
 from gantry_pipelines.archive.storage import Folder
 from gantry_pipelines.archive.verification import verify
+from gantry_pipelines.config_reading import config_of
+from gantry_pipelines.reporting import Reporter
 
 MESSAGES = 2000
 
@@ -54,3 +58,34 @@ def test_two_thousand_messages_and_three_kills(brokers: Group, tmp_path: Path) -
         READERS, True
     )
     assert verify(Folder(str(tmp_path / "archive")), is_deep=True).findings == ()
+
+
+def test_an_archive_comes_back_to_a_real_broker(brokers: Group, tmp_path: Path) -> None:
+    """Restored, a topic has the messages of the other, queue by queue in order, with keys, tags and the senders' ids;
+    done again, nothing is sent."""
+    sent = brokers.send(600, topic="gone", queues=3)
+    options = {"subscribe": "gone", "startingOffsets": "earliest", "archive.destination": str(tmp_path / "archive")}
+    options |= {"nameServers": brokers.name_server, "sidecars": ",".join(brokers.urls[:1]), "archive.cores": "1"}
+    archived = Query(options, str(tmp_path / "checkpoint"), ArchiveFormat(100)).lived()
+    here = {"nameServers": [brokers.name_server], "destination": str(tmp_path / "archive")}
+    document = {"here": here, "restore": {"topics": {"gone": "back"}}}
+    job, reporter = RestoreJob(), Reporter("restore")
+
+    with Admin(brokers.name_server) as admin:
+        admin.wait(admin.topics.create("back"))
+    settings = job.parse(config_of(document, RestoreConfig))
+    first, second = job.run(settings, reporter), job.run(settings, reporter)
+
+    assert archived == 0 and (first.rows, second.rows) == (600, 0)
+    found = []
+    with PullConsumer(brokers.name_server, "looker") as consumer:
+        for queue in consumer.queues("back"):
+            offset, end = 0, consumer.max_offset(queue)
+            while offset < end:
+                result = consumer.fetch(queue, offset)
+                found += [(queue.queue_id, one.body, one.tags, one.keys, one.message_id) for one in result.messages]
+                offset = result.next_offset
+    numbers = {one.key: int(one.key.removeprefix("key-")) for one in sent}
+    wanted = [(one.queue, one.body, one.tags, (one.key,), f"{numbers[one.key]:032X}") for one in sent]
+    for number in range(4):
+        assert [row for row in found if row[0] == number] == [row for row in wanted if row[0] == number]

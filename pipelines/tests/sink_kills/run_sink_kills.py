@@ -21,15 +21,16 @@ def main() -> int:
     """Parse, run, say."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=2000, help="rows of one batch (default: 2000)")
-    parser.add_argument("--batches", type=int, default=60, help="batches of the stream (default: 60)")
+    parser.add_argument("--batches", type=int, default=100, help="batches of the stream (default: 100)")
     parser.add_argument("--kills", default="", help=f"WHAT:POINT:COUNT,... (default: all {len(ALL)})")
     parser.add_argument("--seed", type=int, default=1, help="for the moments of chance")
     parser.add_argument("--keep", action="store_true", help="keep stores and logs, also when all is good")
+    parser.add_argument("--resume", type=Path, help="the folder of a run that was interrupted: go on where it stopped")
     arguments = parser.parse_args()
-    kills = [_kill(text) for text in arguments.kills.split(",") if text] or list(ALL)
+    kills = [_kill(text) for text in arguments.kills.split(",") if text] or ([] if arguments.resume else list(ALL))
     below = ROOT / ".gantry" / "sink-kills"
     below.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=below))
+    folder = arguments.resume.resolve() if arguments.resume else Path(tempfile.mkdtemp(dir=below))
     verdict = asyncio.run(_run(folder, kills, arguments.rows, arguments.batches, arguments.seed))
     print(f"\n{verdict}")
     for kill in verdict.not_reached:

@@ -128,7 +128,8 @@ class Suite:
     async def run(self, kills: Sequence[Kill], batches: int) -> Verdict:
         """All of them, then whatever is left to write, which nobody disturbs."""
         began = time.monotonic()
-        self._write_files(batches)
+        if not (self._folder / "source").exists():  # otherwise a run goes on that was interrupted
+            self._write_files(batches)
         try:
             for kill in kills:
                 print(f"-- {kill}", flush=True)
@@ -280,16 +281,18 @@ def descendants(pid: int) -> list[int]:
 
 @asynccontextmanager
 async def scene(folder: Path, *, rows_each: int, seed: int) -> AsyncIterator[Suite]:
-    """Brokers, a topic, and nothing has gone wrong yet."""
+    """Brokers and a topic; nothing has gone wrong yet, or, in the folder of another run, what that one has left."""
     async with AsyncExitStack() as stack:
         network = stack.enter_context(Network(2, is_isolated=False))
-        journal = Journal(stack.enter_context((folder / "history.jsonl").open("wb")))
+        journal = Journal(stack.enter_context((folder / "history.jsonl").open("ab")))
         group = await stack.enter_async_context(Group(folder, network, members=2, settings=SETTINGS))
+        is_new = not (folder / "source").exists()
         await group.start()
         supervisor = await stack.enter_async_context(Supervisor(group, journal, acks_needed=1))
-        await supervisor.begin()
+        await (supervisor.begin() if is_new else supervisor.reinstate())
         await supervisor.wait_whole(BROKERS_S)
-        await make_topic(group.name_server_address)
+        if is_new:
+            await make_topic(group.name_server_address)
         yield Suite(folder, group, supervisor, rows_each=rows_each, seed=seed)
 
 

@@ -116,6 +116,8 @@ class BrokerMarkerQueue:
                 f"topic {topic} is on {', '.join(names)}, and the markers of a query belong on one: option "
                 "markerBroker says on which, the same for all writes, for ever"
             )
+        if not names:
+            raise NoRoute(topic, "no broker lets anybody read it")
         return _queue_on(route, wanted or names[0], self._query)
 
     async def _make(self, topic: str, wanted: str | None) -> None:
