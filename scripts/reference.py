@@ -232,7 +232,7 @@ def field_tables(**specs: Any) -> str:
             if (inner := part_of(field)) is not None and inner not in seen:
                 yield from table(inner, f"{path}.{field.name}" + ("" if is_part(field.kind) else "[]"))
 
-    lines = []
+    lines: list[str] = []
     for name, spec in specs.items():
         lines += table(spec, "spec", "" if len(specs) == 1 else f"`spec` of a `{name}`")
     return "\n".join(lines).strip()

@@ -108,9 +108,9 @@ def test_without_python_setup_says_what_to_install(bare_path: Path) -> None:
 
 
 def test_scripts_say_what_they_want(bare_path: Path) -> None:
-    """Kubernetes is built with Go; an image is one of two."""
+    """Kubernetes is built with Go; an image is one of three."""
     assert refusal("kubernetes", bare_path).startswith("kubernetes: go is missing -- on Debian 12: apt-get install")
-    assert refusal("image-sources", bare_path) == "image-sources: which image? -- say: broker or operator"
+    assert refusal("image-sources", bare_path) == "image-sources: which image? -- say: broker, operator or pipelines"
 
 
 def test_an_old_python_is_no_python(bare_path: Path) -> None:

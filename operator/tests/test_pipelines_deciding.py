@@ -42,7 +42,7 @@ def conditions(status: PipelineStatus) -> dict[str, tuple[str, str]]:
     return {one.type: (one.status, one.reason) for one in status.conditions}
 
 
-RUNNING = {"state": {"running": {}}}
+RUNNING: dict[str, Any] = {"state": {"running": {}}}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""The image of pipelines builds on a base made here, and Spark works in it for an ordinary user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from charts_scene import ROOT
+from test_operator_image import InContainer, buildah, run
+
+ARCHIVE_BYTES_MAX = 1400 << 20
+PROGRAM = """
+from gantry_pipelines import spark_session
+spark = spark_session("image", cores=1, conf={"spark.driver.memory": "512m"})
+spark.range(100).mapInArrow(lambda batches: batches, "id long").write.parquet("/tmp/rows")
+stream = spark.readStream.schema("id long").parquet("/tmp/rows").groupBy("id").count()
+query = stream.writeStream.outputMode("complete").format("memory").queryName("counts").trigger(availableNow=True)
+query.option("checkpointLocation", "/tmp/checkpoint").start().awaitTermination()
+print(spark.sql("select count(*) from counts").first()[0])
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_root, pytest.mark.needs_buildah]
+
+
+@pytest.fixture(scope="module")
+def in_container() -> Iterator[InContainer]:
+    """Run a command in a container of the image, built now."""
+    run("scripts/local-base", "java")
+    run("scripts/image-pipelines", "gantry-base-java")
+    container = buildah("from", "--pull-never", "gantry-pipelines").strip()
+    yield lambda *words: buildah("run", "--isolation", "chroot", container, "--", *words)
+    buildah("rm", container)
+
+
+def test_the_program_is_there_for_user_185(in_container: InContainer) -> None:
+    """`gantry pipeline --help` teaches, nobody is root, and nothing is imported from the working directory."""
+    assert "TopicArchive" in in_container("gantry", "pipeline", "--help")
+    program = "import os, sys; print(os.getuid(), sys.flags.safe_path)"
+    assert in_container("python", "-c", program).split() == ["185", "True"]
+
+
+def test_spark_reads_writes_and_keeps_state_without_what_was_left_out(in_container: InContainer) -> None:
+    """Python workers, Parquet and a stream with state: none of it needs the jars that are not in the image."""
+    assert in_container("python", "-c", PROGRAM).split()[-1] == "100"
+
+
+def test_the_archive_is_there(in_container: InContainer) -> None:
+    """What a cluster without a registry imports, and it says what it was made of."""
+    assert 0 < (ROOT / ".image/gantry-pipelines.tar").stat().st_size < ARCHIVE_BYTES_MAX
+    made_of = (ROOT / ".image/gantry-pipelines.tar.sources").read_text()
+    assert made_of == run("scripts/image-sources", "pipelines")
