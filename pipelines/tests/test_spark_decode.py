@@ -98,7 +98,7 @@ def rows_of(log: Stored, **how: Any) -> list[dict[str, Any]]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(messages(), min_size=1, max_size=12), st.lists(st.sampled_from([0, 0, 7, 200]), min_size=1), st.booleans()
 )
@@ -111,7 +111,7 @@ def test_a_row_is_what_the_wires_own_decoder_reads(
     assert rows_of(log, batch_rows=5, is_body_verified=True) == [row_of(one) for one in log.messages]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(messages(), min_size=1, max_size=8), st.permutations(COLUMNS), st.integers(1, 5))
 def test_only_wanted_columns_come_in_their_order(
     given_messages: list[StoredMessage], columns: list[str], count: int
@@ -123,7 +123,7 @@ def test_only_wanted_columns_come_in_their_order(
     assert rows_of(log, columns=wanted) == [{name: row_of(one)[name] for name in wanted} for one in log.messages]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(messages(), min_size=1, max_size=10), st.frozensets(st.sampled_from(["x", "y", "", "ü"]), min_size=1))
 def test_true_tags_are_compared(given_messages: list[StoredMessage], tags: frozenset[str]) -> None:
     """Of all records those whose tag is wanted, also where no column shows it."""
@@ -134,7 +134,7 @@ def test_true_tags_are_compared(given_messages: list[StoredMessage], tags: froze
     assert rows_of(log, tags=tags, columns=("offset",)) == [{"offset": one["offset"]} for one in wanted]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(messages(), min_size=1, max_size=4), st.data())
 def test_a_flipped_byte_is_refused_or_changes_no_place(
     given_messages: list[StoredMessage], data: st.DataObject

@@ -89,7 +89,7 @@ HOWS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(LOGS, HOWS)
 def test_a_task_by_queue_gives_each_message_once_in_order(log: MadeLog, settings_: ReadSettings) -> None:
     """(queue, offset) order, all of them, and the last piece says that nothing is left."""
@@ -99,7 +99,7 @@ def test_a_task_by_queue_gives_each_message_once_in_order(log: MadeLog, settings
     assert all(one.begin == one.end for one in parts[-1].rest.ranges)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(LOGS, HOWS)
 def test_a_task_by_chunk_gives_each_message_once_in_the_order_of_the_log(log: MadeLog, settings_: ReadSettings) -> None:
     """The order of the log, whose bytes are asked for once."""
@@ -111,7 +111,7 @@ def test_a_task_by_chunk_gives_each_message_once_in_the_order_of_the_log(log: Ma
     assert parts[-1].rest.physical == (log.end, log.end)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(LOGS, HOWS, st.data())
 def test_chunks_tile(log: MadeLog, settings_: ReadSettings, data: st.DataObject) -> None:
     """However the log is cut, also inside of records: the chunks together give every message once."""
@@ -123,7 +123,7 @@ def test_chunks_tile(log: MadeLog, settings_: ReadSettings, data: st.DataObject)
     assert found == log.order
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(LOGS, HOWS, st.booleans(), st.data())
 def test_a_read_goes_on_where_a_piece_ended(
     log: MadeLog, settings_: ReadSettings, is_physical: bool, data: st.DataObject
@@ -139,7 +139,7 @@ def test_a_read_goes_on_where_a_piece_ended(
     assert whole[:before] + after == whole
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(LOGS, HOWS, st.booleans(), st.sampled_from([("red",), ("red", "green"), ("blue",)]))
 def test_units_with_another_tag_are_not_read(
     log: MadeLog, settings_: ReadSettings, is_physical: bool, tags: tuple[str, ...]

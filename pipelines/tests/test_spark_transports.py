@@ -23,8 +23,8 @@ from pyspark_rocketmq.reading import read_task
 from pyspark_rocketmq.schema import COLUMNS
 from pyspark_rocketmq.settings import ReadSettings
 
-COUNT = 1200
-SMALL = {"range_bytes": 16 * 1024}
+COUNT = 800
+SMALL = {"range_bytes": 32 * 1024}
 """So that a task is many pieces."""
 QUEUES = tuple(QueueId(TOPIC, BROKER, number) for number in range(4))
 WAYS = [TransportKind.PULL, TransportKind.HTTP, TransportKind.FILE]
@@ -32,9 +32,9 @@ WAYS = [TransportKind.PULL, TransportKind.HTTP, TransportKind.FILE]
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    """A master and a slave with sidecars, and 1200 messages over two log files."""
+    """A master and a slave with sidecars, and 800 messages over two log files."""
     with group(tmp_path_factory.mktemp("running")) as made:
-        made.send(COUNT, tags=("red", "green", "blue"), bytes_each=800)
+        made.send(COUNT, tags=("red", "green", "blue"), bytes_each=1500)
         wait_for(lambda: _has_all(made), "the slave shows all of it", 120)
         yield made
 
