@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_rocketmq.errors import InvalidOption
 from pyspark_rocketmq.model import QueueId, ReadFrom, TransportKind
-from pyspark_rocketmq.options import ReadOptions, read_options
+from pyspark_rocketmq.options import CONNECTION_OPTIONS, READ_OPTIONS, ReadOptions, read_options
 from pyspark_rocketmq.places import PlaceKind
 from pyspark_rocketmq.schema import COLUMNS
 
@@ -109,3 +109,11 @@ def test_secrets_travel_and_are_not_shown(tmp_path: Path) -> None:
 
     assert (arrived.settings.secret_key, arrived.settings.token) == ("hush12345", "hush67890")
     assert "hush" not in repr(arrived)
+
+
+@pytest.mark.parametrize("names", [CONNECTION_OPTIONS + READ_OPTIONS, COLUMNS], ids=["options", "columns"])
+def test_every_name_is_on_the_page(names: tuple[str, ...]) -> None:
+    """What a query may be told, and what it gets, is in docs/spark.md."""
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+
+    assert [name for name in names if f"`{name}`" not in page] == []

@@ -84,6 +84,7 @@ class Follower:
             taken = self._limited(ranges, is_first=is_first) if is_limited else ranges
             taken = taken if self.lay is None else self.lay(taken, ranges)
             spots = self._catalog.physical({one.queue: one.end - 1 for one in taken if one.count})
+            self.sizes = {queue: size for queue, (_, size) in spots.items()} | self.sizes
             logs = self._catalog.logs(sorted(footing.logs))
             if all(logs[broker].epochs == footing.logs[broker].epochs for broker in logs):
                 break

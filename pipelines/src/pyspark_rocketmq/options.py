@@ -52,8 +52,11 @@ class Limits:
     """How much one batch of a stream takes; None: no limit."""
 
     rows_max: int | None = None
+    """Messages, exactly."""
     bytes_max: int | None = None
+    """Bytes of records, about; no message is cut."""
     rows_min: int = 0
+    """A batch with fewer messages waits for more."""
     delay_max_ms: int = MAX_TRIGGER_DELAY_MS
     """After so long a batch begins, however few messages there are."""
 
