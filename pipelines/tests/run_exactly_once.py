@@ -60,6 +60,8 @@ class Run:
     draw: random.Random
     findings: list[str] = field(default_factory=list)
     met: Counter[str] = field(default_factory=Counter)
+    kills: int = 0
+    """SIGKILLs that hit: lives, brokers, compactions."""
 
     @property
     def archive(self) -> Path:
@@ -77,9 +79,16 @@ class Run:
         """How many files are in the manifest."""
         return len(list(self.archive.glob("_manifest/records/*/*.json")))
 
-    def is_inside_a_batch(self) -> bool:
-        """Whether workers write right now."""
-        return any(self.archive.glob("_staged/*.part"))
+    def staged(self) -> frozenset[str]:
+        """Files on their way, also those that the dead have left."""
+        return frozenset(path.name for path in self.archive.glob("_staged/*.part"))
+
+    def writer(self) -> int:
+        """The process that has the lock, or had it last."""
+        try:
+            return int(json.loads((self.archive / "_manifest/writer.json").read_text())["process"])
+        except FileNotFoundError:
+            return 0
 
     def conf(self, plan: Plan) -> Path:
         """The configuration of a life."""
@@ -113,30 +122,32 @@ class Run:
 
     def live(self, plan: Plan) -> None:
         """One life to its end, whichever; what a listing shows then."""
-        told = self.told_kills()
+        told, left = self.told_kills(), self.staged()
         life = self.begin(plan)
         try:
-            is_killed = self._kill(life, plan)
+            is_killed = self._kill(life, plan, left)
             code = life.wait(LIFE_TIMEOUT_S)
         finally:
             life.end()
         is_killed = is_killed or self.told_kills() > told
-        self.met[plan.death if is_killed else "ended before its kill"] += 1
+        self.kills += is_killed
+        self.met["lives that nobody killed" if plan.death is Death.NONE else
+                 f"killed: {plan.death}" if is_killed else "ended before its kill"] += 1  # fmt: skip
         if code != 0 and not is_killed:
             self.findings.append(f"{plan}: ended with {code} and nobody had killed it: {life.tail()}")
         self.findings += [f"after {plan}: {fault}" for fault in names_faults(self.archive)]
         say(f"  {plan}: {'killed' if is_killed else 'not killed'}, exit {code}; {self.records()} records")
 
-    def _kill(self, life: Life, plan: Plan) -> bool:
+    def _kill(self, life: Life, plan: Plan, left: frozenset[str]) -> bool:
         if plan.death is Death.EARLY:
-            life.until(lambda: (self.archive / "_manifest/writer.json").exists(), LIFE_TIMEOUT_S)
+            life.until(lambda: self.writer() == life.pid, LIFE_TIMEOUT_S)
             if life.is_over():
                 return False
             life.kill_all()
             return True
         if plan.death not in (Death.ALL, Death.DRIVER, Death.JVM, Death.WORKER):
             return False
-        if not life.until(self.is_inside_a_batch, LIFE_TIMEOUT_S):
+        if not life.until(lambda: bool(self.staged() - left), LIFE_TIMEOUT_S):
             return False
         time.sleep(self.draw.random() * 0.5)  # anywhere in a batch
         match plan.death:
@@ -153,16 +164,18 @@ class Run:
     def fail_over(self) -> None:
         """Kill the broker while a life is inside a batch; the life must go on and end well."""
         plan = Plan(Death.NONE, rows_max=max(1, self.messages // 10))
+        left = self.staged()
         life = self.begin(plan)
         try:
-            is_inside = life.until(self.is_inside_a_batch, LIFE_TIMEOUT_S)
+            is_inside = life.until(lambda: bool(self.staged() - left), LIFE_TIMEOUT_S)
             [(name, epoch)] = self.group.masters().values()
             self.group.do("kill", name, "--down", BROKER_DOWN)
             self.group.until(lambda: any(one[1] > epoch for one in self.group.masters().values()), LIFE_TIMEOUT_S)
             code = life.wait(LIFE_TIMEOUT_S)
         finally:
             life.end()
-        self.met["the broker, with a failover" + (" inside a batch" if is_inside else "")] += 1
+        self.kills += 1
+        self.met["killed: the broker, with a failover" + (" inside a batch" if is_inside else "")] += 1
         if code != 0:
             self.findings.append(f"a failover ended the archive with {code}: {life.tail()}")
         self.group.until(self.group.is_well, LIFE_TIMEOUT_S)
@@ -186,7 +199,8 @@ class Run:
                 code = life.wait(LIFE_TIMEOUT_S)
                 life.end()
                 is_killed = self.told_kills() > told
-                self.met["a compaction" if is_killed else "a compaction that had nothing to do"] += 1
+                self.kills += is_killed
+                self.met["killed: a compaction" if is_killed else "a compaction that had nothing to do"] += 1
                 if code and not is_killed:
                     self.findings.append(f"a compaction ended with {code}: {life.tail()}")
                 say(f"  compaction, {point}: {'killed' if is_killed else 'not killed'}, exit {code}")
@@ -278,6 +292,9 @@ def main(messages: int, kills: int, seed: int | None, keep: bool) -> None:
         judge(run)
     finally:
         group.down()
+    click.echo(f"  {run.kills:>5}  kills in all")
+    if run.kills < kills:
+        run.findings.append(f"only {run.kills} kills hit, so that this run proves too little: try another seed")
     for what, count in sorted(run.met.items()):
         click.echo(f"  {count:>5}  {what}")
     say(f"{time.monotonic() - began_s:.0f} s")

@@ -9,8 +9,10 @@ import pytest
 from gantry_pipelines.archive.grid import laid, line_after, pieces
 from gantry_pipelines.archive.layout import Place, day_end_ms, day_of, place_of, quoted
 from gantry_pipelines.archive.manifest import tiling_faults
+from gantry_pipelines.archive.planning import rounds, tasks
 from pyspark_rocketmq.limits import limited_rows
-from pyspark_rocketmq.model import QueueId, QueueRange
+from pyspark_rocketmq.model import QueueId, QueueRange, Replica
+from pyspark_rocketmq.planning import Cut, Extent
 
 QUEUE = QueueId("orders", "broker-a", 3)
 
@@ -122,3 +124,26 @@ def test_tiling_says_what_is_wrong() -> None:
     assert faults((0, 10), (12, 20)) == [f"{QUEUE}: nothing has [10, 12)"]
     assert faults((0, 10), (8, 20)) == [f"{QUEUE}: [8, 10) is there twice"]
     assert faults((0, 10), (10, 10)) == [f"{QUEUE}[10, 10) is empty"]
+
+
+def test_each_piece_is_in_one_task_and_a_task_has_its_stretch_of_the_log() -> None:
+    """Tasks have whole pieces, each once, and one that reads the log from end to end reads all that its pieces have."""
+    queues = [QueueId("orders", "broker-a", number) for number in range(3)]
+    found = [piece for queue in queues for piece in pieces(QueueRange(queue, 0, 450), 100)]
+    groups = rounds(found)
+    extents = [
+        Extent(one, one.begin * 3000 + one.queue.number, one.end * 3000 + one.queue.number, 1000) for one in found
+    ]
+    replica = (Replica("broker-a", 0, "127.0.0.1:1", directory="/store"),)
+
+    made = tasks(extents, {"broker-a": replica}, Cut(("offset",), bytes_target=300_000, cores=8))
+
+    assert [len(group) for group in groups] == [3, 3, 3, 3, 3]
+    assert all(len({one.queue for one in group}) == len(group) for group in groups)
+    assert sorted(one for task in made for one in task.ranges) == sorted(found)
+    by_range = {one.range: one for one in extents}
+    for task in made:
+        assert task.physical is not None
+        assert all(
+            task.physical[0] <= by_range[one].begin and by_range[one].end <= task.physical[1] for one in task.ranges
+        )

@@ -24,7 +24,11 @@ QUEUES = [QueueId("orders", "broker-a", 0), QueueId("orders", "broker-a", 1), Qu
 LOG = ToyLog({QUEUES[0]: 250, QUEUES[1]: 120, QUEUES[2]: 30}, step_us=HOUR_US // 20)
 SHORTER = ToyLog({**LOG.ends, QUEUES[0]: 230}, step_us=LOG.step_us)
 LATER_MS = days_later_ms("2026-11-23", 3)
-WRITING = (points.MID_DATA, points.AFTER_DATA, points.BEFORE_RECORD, points.AFTER_RECORD, points.MID_BATCH)
+WRITING = [points.AFTER_DATA, points.AFTER_RECORD, points.MID_BATCH]
+RARELY = [
+    pytest.param(one, marks=pytest.mark.slow) for one in (points.MID_DATA, points.BEFORE_RECORD, points.AFTER_BATCH)
+]
+"""Which the slice beside this file comes to as well, or whose neighbours stand for them."""
 
 
 def whole(log: ToyLog) -> Seen:
@@ -53,7 +57,7 @@ def seen_faults(seen: Seen, wanted: Seen | None) -> list[str]:
     return [f"{len(rows)} {word}, {rows[0]}" for word, rows in named.items() if rows]
 
 
-@pytest.mark.parametrize("point", [*WRITING, points.AFTER_BATCH])
+@pytest.mark.parametrize("point", [*WRITING, *RARELY])
 def test_a_kill_at_any_step_of_a_batch_neither_loses_nor_doubles(tmp_path: Path, point: str) -> None:
     """Killed at the second time that the work comes to this step; the next start may have other limits."""
     root = tmp_path / "archive"
@@ -69,7 +73,7 @@ def test_a_kill_at_any_step_of_a_batch_neither_loses_nor_doubles(tmp_path: Path,
     assert verify(Folder(str(root)), is_deep=True).findings == ()
 
 
-@pytest.mark.parametrize("point", [points.AFTER_DATA, points.AFTER_RECORD])
+@pytest.mark.parametrize("point", [pytest.param(points.AFTER_DATA, marks=pytest.mark.slow), points.AFTER_RECORD])
 def test_a_lost_checkpoint_is_recovered_from_the_manifest(tmp_path: Path, point: str) -> None:
     """With the checkpoint gone a run begins where the manifest ends, whatever was under way, and other limits apply."""
     root = tmp_path / "archive"
@@ -82,7 +86,9 @@ def test_a_lost_checkpoint_is_recovered_from_the_manifest(tmp_path: Path, point:
     assert faults(root, whole(LOG)) == []
 
 
-@pytest.mark.parametrize("point", [points.MID_MERGE, points.AFTER_MERGE, points.AFTER_EXCHANGE])
+@pytest.mark.parametrize(
+    "point", [pytest.param(points.MID_MERGE, marks=pytest.mark.slow), points.AFTER_MERGE, points.AFTER_EXCHANGE]
+)
 def test_a_kill_at_any_step_of_a_compaction_neither_loses_nor_doubles(tmp_path: Path, point: str) -> None:
     """Readers see the old day or the new one; the next start ends with the new one."""
     root = tmp_path / "archive"

@@ -15,7 +15,7 @@ from gantry_pipelines.archive.frames import FILE_SCHEMA, row_of, transform
 from gantry_pipelines.archive.job import ArchiveJob
 from gantry_pipelines.archive.layout import Place
 from gantry_pipelines.archive.manifest import ArchivedFile, Kind
-from gantry_pipelines.archive.verify_job import VerifyJob, VerifySettings
+from gantry_pipelines.archive.verify_job import VerifyJob, VerifyParameters
 from gantry_pipelines.config import ArchiveConfig
 from gantry_pipelines.config_reading import config_of
 from gantry_pipelines.job import Outcome
@@ -56,7 +56,7 @@ def test_an_archive_is_what_was_sent(spark: SparkSession, brokers: Group, tmp_pa
     assert {name: dict(read(root)) for name, read in READERS.items()} == dict.fromkeys(READERS, wanted)
     by_spark = spark.read.parquet(str(root / "data")).select("topic", "broker", "queue", "offset", "body").collect()
     assert sorted((row[0], row[1], row[2], row[3], bytes(row[4])) for row in by_spark) == sorted(wanted)
-    assert VerifyJob().run(VerifySettings(str(root), is_deep=True), Reporter("verify")).exit_code == 0
+    assert VerifyJob().run(VerifyParameters(str(root), is_deep=True), Reporter("verify")).exit_code == 0
     assert all(one.done == one.latest for one in third.queues) and len(third.queues) == 4
 
 

@@ -28,7 +28,7 @@ from gantry_pipelines.archive import points
 from gantry_pipelines.archive.compaction import compact
 from gantry_pipelines.archive.job import ArchiveJob, ArchiveRun
 from gantry_pipelines.archive.objects import storage_of
-from gantry_pipelines.archive.settings import ArchiveSettings
+from gantry_pipelines.archive.settings import ArchiveParameters
 from gantry_pipelines.archive.source import ArchiveReader, ArchiveSource
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import ArchiveConfig
@@ -108,7 +108,7 @@ def main() -> int:
     return outcome.exit_code
 
 
-def merge(settings: ArchiveSettings, now_ms: int) -> int:
+def merge(settings: ArchiveParameters, now_ms: int) -> int:
     """A compaction, as the job does it."""
     with ArchiveWriter.open(storage_of(settings.destination)) as writer:
         for merged in compact(writer, settings.rules, settings.packing, now_ms):

@@ -9,7 +9,7 @@ from gantry_pipelines.archive.compaction import Merged, compact
 from gantry_pipelines.archive.errors import ArchiveError
 from gantry_pipelines.archive.exits import job_error
 from gantry_pipelines.archive.objects import storage_of
-from gantry_pipelines.archive.settings import ArchiveSettings, place_settings
+from gantry_pipelines.archive.settings import ArchiveParameters, place_settings
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.config import ArchiveConfig
 from gantry_pipelines.job import EXIT_INTERRUPTED, Job, Outcome
@@ -17,18 +17,18 @@ from gantry_pipelines.reporting import Reporter
 
 
 @final
-class CompactJob(Job[ArchiveConfig, ArchiveSettings]):
+class CompactJob(Job[ArchiveConfig, ArchiveParameters]):
     """Joins the files of closed days, between those of a run and the next."""
 
     name = "compact"
     kind = "TopicArchive"
     config_type = ArchiveConfig
 
-    def parse(self, config: ArchiveConfig) -> ArchiveSettings:
+    def parse(self, config: ArchiveConfig) -> ArchiveParameters:
         """What the run needs."""
         return place_settings(config)
 
-    def run(self, settings: ArchiveSettings, reporter: Reporter) -> Outcome:
+    def run(self, settings: ArchiveParameters, reporter: Reporter) -> Outcome:
         """All days that are due; asked to stop, it ends after the day that it is at."""
         merged: list[Merged] = []
         try:

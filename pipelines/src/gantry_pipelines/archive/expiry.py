@@ -4,6 +4,7 @@ A day goes as a whole: when all its files are older than the retention, of every
 place of theirs and says that these ranges expired; so ranges go on to tile, and a run whose checkpoint is lost still
 knows where the archive ends. Then the files are deleted; after a kill the next start does it."""
 
+import secrets
 from collections.abc import Iterator
 from typing import Final
 
@@ -29,7 +30,7 @@ def expire(writer: ArchiveWriter, days: int, now_ms: int) -> Iterator[tuple[str,
 def _expire_day(writer: ArchiveWriter, topic: str, day: str, files: list[ArchivedFile]) -> None:
     """What expired before is in the new record as well, so there is one such record of a topic."""
     places = {file.place for file in files}
-    name = f"{quoted(topic)}/expired~{day}.json"
+    name = f"{quoted(topic)}/expired~{day}~{secrets.token_hex(4)}.json"  # a day that comes late expires once more
     replaced, gone = [], list(files)
     for record in writer.manifest.live():
         of_topic = bool(record.files) and record.files[0].range.queue.topic == topic
@@ -39,8 +40,6 @@ def _expire_day(writer: ArchiveWriter, topic: str, day: str, files: list[Archive
         elif any(file.place in places for file in record.files):
             assert all(file.place in places for file in record.files), "records of data have files of one day"
             replaced.append(record.name)
-    if name in replaced:  # a day may expire again, when it was archived late
-        replaced.remove(name)
     writer.enter(Record(name, tuple(joined(gone, Kind.EXPIRED)), tuple(replaced)))
     points.reached(points.MID_EXPIRY)
     for file in files:

@@ -4,8 +4,9 @@ too old.
     lock, tidy up -> query (plan, workers write, enter in the manifest, Spark commits) -> compact, expire -> unlock
 
 The query is Spark's: its checkpoint says which ranges a batch has before anything is written. What a batch wrote is
-entered in the manifest by this process alone, in `foreachBatch`. A run that is asked to stop ends its query at once:
-what was under way is done again by the next one."""
+entered in the manifest by this process alone, in `foreachBatch`. A run that is asked to stop
+ends behind its batch, or, where that takes long, at once: what was under way is done again by the next one.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from gantry_pipelines.archive.failures import own_error
 from gantry_pipelines.archive.frames import file_of, transform
 from gantry_pipelines.archive.manifest import ArchivedFile, Kind
 from gantry_pipelines.archive.objects import storage_of
-from gantry_pipelines.archive.settings import ArchiveSettings, run_settings
+from gantry_pipelines.archive.settings import ArchiveParameters, run_settings
 from gantry_pipelines.archive.source import ArchiveSource
 from gantry_pipelines.archive.summary import ArchiveSummary, summarize
 from gantry_pipelines.archive.writer import ArchiveWriter
@@ -45,6 +46,9 @@ log = logging.getLogger(__name__)
 UPKEEP_INTERVAL_S: Final = 600.0
 """How often a continuous run looks for days to compact or to delete; one is done between two batches."""
 
+STOP_GRACE_S: Final = 20.0
+"""How long a run that is asked to stop may go on with its batch; less than Kubernetes waits before it kills."""
+
 STARTS_MAX: Final = 10
 SLOW_START: Final = "Python worker failed to connect back"
 """Spark gives its own Python process ten seconds to start, and no setting changes that: on a busy machine it fails,
@@ -52,18 +56,18 @@ with nothing done, and may be tried again."""
 
 
 @final
-class ArchiveJob(Job[ArchiveConfig, ArchiveSettings]):
+class ArchiveJob(Job[ArchiveConfig, ArchiveParameters]):
     """Topics to Parquet, each message once."""
 
     name = "archive"
     kind = "TopicArchive"
     config_type = ArchiveConfig
 
-    def parse(self, config: ArchiveConfig) -> ArchiveSettings:
+    def parse(self, config: ArchiveConfig) -> ArchiveParameters:
         """What the run needs."""
         return run_settings(config)
 
-    def run(self, settings: ArchiveSettings, reporter: Reporter) -> Outcome:
+    def run(self, settings: ArchiveParameters, reporter: Reporter) -> Outcome:
         """Archive what is there, or go on until it is stopped."""
         try:
             with ArchiveWriter.open(storage_of(settings.destination), settings.format) as writer:
@@ -79,7 +83,7 @@ class ArchiveRun:
     source: type[ArchiveSource] = ArchiveSource
     """What workers run; a test puts one there that kills them."""
 
-    def __init__(self, settings: ArchiveSettings, writer: ArchiveWriter, reporter: Reporter) -> None:
+    def __init__(self, settings: ArchiveParameters, writer: ArchiveWriter, reporter: Reporter) -> None:
         self._settings: Final = settings
         self._writer: Final = writer
         self._reporter: Final = reporter
@@ -88,6 +92,7 @@ class ArchiveRun:
         self._failure: Exception | None = None
         self._query: StreamingQuery | None = None
         self._has_query: Final = threading.Event()
+        self._is_entered: Final = threading.Event()
         self._upkept_s = time.monotonic()
         self._can_compact = True
 
@@ -123,8 +128,16 @@ class ArchiveRun:
         self._has_query.clear()
         self._query = stream.queryName("archive").start()
         self._has_query.set()
-        self._reporter.stop.on_stop(self._query.stop)
+        self._reporter.stop.on_stop(self._stop)
         return self._query
+
+    def _stop(self) -> None:
+        """End the query, behind the batch that it is at, if that does not take long."""
+        query = self._query
+        assert query is not None, "nobody can ask before it is there"
+        if query.isActive and query.status["isTriggerActive"]:
+            self._is_entered.wait(STOP_GRACE_S)
+        query.stop()
 
     def _ended(self, query: StreamingQuery, *, is_last: bool) -> bool:
         """Wait for its end; False when it has to be started again. Raises what ended it."""
@@ -156,6 +169,9 @@ class ArchiveRun:
         except Exception as error:
             self._failure = error
             raise
+        finally:
+            if self._reporter.stop.is_asked:
+                self._is_entered.set()
 
     def _keep_up(self, limit: int | None) -> None:
         """Join the files of days that are over, and delete days that are too old."""
@@ -228,6 +244,7 @@ def latest_of(progress: Any) -> Mapping[QueueId, int]:
     """Where queues ended when a query last looked."""
     for source in progress["sources"]:
         said = source["latestOffset"]
-        if said:
-            return StreamOffset.from_json(json.loads(said) if isinstance(said, str) else said).ends
+        said = json.loads(said) if isinstance(said, str) else said
+        if isinstance(said, dict):  # null, before the source has looked
+            return StreamOffset.from_json(said).ends
     return {}

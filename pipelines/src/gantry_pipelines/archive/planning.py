@@ -8,6 +8,7 @@ Pure, but for the questions of where in the log a piece lies.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -56,6 +57,19 @@ def lost_ranges(gaps: Iterable[Gap], archived: Mapping[QueueId, int]) -> list[Ar
             lost = QueueRange(gap.queue, end, gap.end)
             found.append(ArchivedFile(Place(lost, ""), 0, 0, "", kind=Kind.LOST))
     return found
+
+
+def rounds(found: Sequence[QueueRange]) -> list[list[QueueRange]]:
+    """Pieces in groups that have at most one of each queue: so many may be asked for at once."""
+    groups: list[list[QueueRange]] = []
+    seen: Counter[QueueId] = Counter()
+    for piece in found:
+        number = seen[piece.queue]
+        seen[piece.queue] += 1
+        if number == len(groups):
+            groups.append([])
+        groups[number].append(piece)
+    return groups
 
 
 def tasks(extents: Sequence[Extent], replicas: Mapping[str, tuple[Replica, ...]], cut: Cut) -> list[Task]:

@@ -58,7 +58,7 @@ class RestoreConfig(ArchiveConfig, frozen=True):
 
 @final
 @dataclass(frozen=True)
-class RestoreSettings:
+class RestoreParameters:
     """What is sent, and to whom."""
 
     destination: str
@@ -68,14 +68,14 @@ class RestoreSettings:
 
 
 @final
-class RestoreJob(Job[RestoreConfig, RestoreSettings]):
+class RestoreJob(Job[RestoreConfig, RestoreParameters]):
     """Sends an archive back."""
 
     name = "restore"
     kind = "TopicArchive"
     config_type = RestoreConfig
 
-    def parse(self, config: RestoreConfig) -> RestoreSettings:
+    def parse(self, config: RestoreConfig) -> RestoreParameters:
         """What the run needs."""
         place = place_settings(config).destination
         if not config.restore.topics:
@@ -83,14 +83,14 @@ class RestoreJob(Job[RestoreConfig, RestoreSettings]):
         progress = config.restore.progress
         if not progress and "://" in place:
             raise ConfigError(["restore.progress: it is missing: a folder of this machine, as the archive is in none"])
-        return RestoreSettings(
+        return RestoreParameters(
             place,
             dict(config.restore.topics),
             progress or str(Path(place, "_restore")),
             read_settings(OptionWords(connection_options(config))),
         )
 
-    def run(self, settings: RestoreSettings, reporter: Reporter) -> Outcome:
+    def run(self, settings: RestoreParameters, reporter: Reporter) -> Outcome:
         """All topics, to their ends."""
         ready_structs()
         sent = _Count(reporter)

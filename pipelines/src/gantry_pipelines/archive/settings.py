@@ -19,7 +19,7 @@ from gantry_pipelines.source_options import connection_options, limit_options, s
 
 @final
 @dataclass(frozen=True)
-class ArchiveSettings:
+class ArchiveParameters:
     """Of all of them; who only looks at an archive needs the first alone."""
 
     destination: str
@@ -38,7 +38,7 @@ class ArchiveSettings:
     spark_conf: dict[str, str] = field(default_factory=dict)
 
 
-def place_settings(config: ArchiveConfig) -> ArchiveSettings:
+def place_settings(config: ArchiveConfig) -> ArchiveParameters:
     """For who looks at an archive, or tidies it up. Raises ConfigError."""
     if not config.here.destination:
         raise ConfigError(["here.destination: it is missing: where is the archive?"])
@@ -49,7 +49,7 @@ def place_settings(config: ArchiveConfig) -> ArchiveSettings:
         )
     except ArchiveError as error:
         raise ConfigError([f"layout: {error}"]) from error
-    return ArchiveSettings(
+    return ArchiveParameters(
         destination=config.here.destination,
         format=an_format,
         packing=packing_of(layout.compression),
@@ -58,7 +58,7 @@ def place_settings(config: ArchiveConfig) -> ArchiveSettings:
     )
 
 
-def run_settings(config: ArchiveConfig) -> ArchiveSettings:
+def run_settings(config: ArchiveConfig) -> ArchiveParameters:
     """For who writes one. Raises ConfigError."""
     place = place_settings(config)
     options = {
@@ -76,7 +76,7 @@ def run_settings(config: ArchiveConfig) -> ArchiveSettings:
         options["commitGroup"] = config.commit_group
     if config.engine.cores:
         options["archive.cores"] = str(config.engine.cores)
-    return ArchiveSettings(
+    return ArchiveParameters(
         place.destination,
         place.format,
         place.packing,

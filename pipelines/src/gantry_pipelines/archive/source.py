@@ -24,7 +24,7 @@ from gantry_pipelines.archive.frames import FILE_SCHEMA, as_batch
 from gantry_pipelines.archive.grid import laid
 from gantry_pipelines.archive.manifest import ArchivedFile
 from gantry_pipelines.archive.objects import storage_of
-from gantry_pipelines.archive.planning import BYTES_TARGET, lost_ranges, pieces_to_write, tasks
+from gantry_pipelines.archive.planning import BYTES_TARGET, lost_ranges, pieces_to_write, rounds, tasks
 from gantry_pipelines.archive.reading import ManifestReader
 from gantry_pipelines.archive.storage import Storage
 from gantry_pipelines.archive.writing import READ_ALSO, Packing, write_files
@@ -183,7 +183,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         archived |= {file.range.queue: file.range.end for file in lost}
         pieces = pieces_to_write(ranges, archived, self.format.grid_rows)
         catalog = self.inner.catalog
-        extents = extents_of(pieces, catalog)
+        extents = [extent for some in rounds(pieces) for extent in extents_of(some, catalog)]
         replicas = {broker: catalog.replicas(broker) for broker in sorted({one.queue.broker for one in pieces})}
         found = [ArchivePartition(task) for task in tasks(extents, replicas, self._cut())]
         return [*found, ArchivePartition(None, tuple(lost))] if lost or not found else found

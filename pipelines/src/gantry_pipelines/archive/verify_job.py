@@ -27,7 +27,7 @@ class VerifyConfig(ArchiveConfig, frozen=True):
 
 @final
 @dataclass(frozen=True, slots=True)
-class VerifySettings:
+class VerifyParameters:
     """What is looked at."""
 
     destination: str
@@ -35,18 +35,18 @@ class VerifySettings:
 
 
 @final
-class VerifyJob(Job[VerifyConfig, VerifySettings]):
+class VerifyJob(Job[VerifyConfig, VerifyParameters]):
     """Proves that an archive has no gap. `--set deep=true` reads all of it."""
 
     name = "verify"
     kind = "TopicArchive"
     config_type = VerifyConfig
 
-    def parse(self, config: VerifyConfig) -> VerifySettings:
+    def parse(self, config: VerifyConfig) -> VerifyParameters:
         """What the run needs."""
-        return VerifySettings(place_settings(config).destination, config.deep)
+        return VerifyParameters(place_settings(config).destination, config.deep)
 
-    def run(self, settings: VerifySettings, reporter: Reporter) -> Outcome:
+    def run(self, settings: VerifyParameters, reporter: Reporter) -> Outcome:
         """Look, and say what was found."""
         try:
             verdict = verify(

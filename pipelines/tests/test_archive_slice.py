@@ -1,0 +1,91 @@
+"""The short form of `make exactly-once`: real brokers, the source's own objects, three kills, and no JVM."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+from spark_kit.listings import READERS
+from spark_kit.mini_spark import Query
+from spark_kit.processes import Group
+
+from gantry_client.sync import Admin, PullConsumer
+from gantry_pipelines.archive import points
+from gantry_pipelines.archive.format import ArchiveFormat
+from gantry_pipelines.archive.restore_job import RestoreConfig, RestoreJob
+from gantry_pipelines.archive.storage import Folder
+from gantry_pipelines.archive.verification import verify
+from gantry_pipelines.config_reading import config_of
+from gantry_pipelines.reporting import Reporter
+
+MESSAGES = 2000
+
+
+def test_two_thousand_messages_and_three_kills(brokers: Group, tmp_path: Path) -> None:
+    """A worker dies with a file of its batch done, the driver before and between records, each life with other limits:
+    every acknowledged message is there once, for whoever lists the folder, at any time."""
+    sent = brokers.send(MESSAGES // 2, topic="slice")
+    kills = tmp_path / "kills"
+    wanted = Counter(("slice", "broker-a", one.queue, one.offset, one.body) for one in sent)
+
+    def life(rows_max: int, driver: str = "", worker: str = "") -> int:
+        options = {
+            "nameServers": brokers.name_server,
+            "sidecars": ",".join(brokers.urls[:1]),
+            "subscribe": "slice",
+            "startingOffsets": "earliest",
+            "maxRowsPerTrigger": str(rows_max),
+            "archive.cores": "1",
+            "archive.destination": str(tmp_path / "archive"),
+        }
+        query = Query(
+            options, str(tmp_path / "checkpoint"), ArchiveFormat(200), driver, worker, {"GANTRY_KILLS": str(kills)}
+        )
+        return query.lived()
+
+    codes = [life(500, worker=f"{points.AFTER_DATA}:2"), life(400, driver=f"{points.AFTER_RECORD}:3")]
+    sent = brokers.send(MESSAGES // 2, topic="slice")
+    wanted += Counter(("slice", "broker-a", one.queue, one.offset, one.body) for one in sent)
+    codes.append(life(600, driver=f"{points.BEFORE_RECORD}:1"))
+    seen = {name: read(tmp_path / "archive") for name, read in READERS.items()}
+    codes.append(life(2000))
+
+    assert codes == [1, -signal.SIGKILL, -signal.SIGKILL, 0]
+    assert kills.read_text().split() == [points.AFTER_DATA, points.AFTER_RECORD, points.BEFORE_RECORD]
+    assert all(rows <= wanted for rows in seen.values()), "after a kill: nothing twice, nothing strange"
+    assert {name: read(tmp_path / "archive") == wanted for name, read in READERS.items()} == dict.fromkeys(
+        READERS, True
+    )
+    assert verify(Folder(str(tmp_path / "archive")), is_deep=True).findings == ()
+
+
+def test_an_archive_comes_back_to_a_real_broker(brokers: Group, tmp_path: Path) -> None:
+    """Restored, a topic has the messages of the other, queue by queue in order, with keys, tags and the senders' ids;
+    done again, nothing is sent."""
+    sent = brokers.send(600, topic="gone", queues=3)
+    options = {"subscribe": "gone", "startingOffsets": "earliest", "archive.destination": str(tmp_path / "archive")}
+    options |= {"nameServers": brokers.name_server, "sidecars": ",".join(brokers.urls[:1]), "archive.cores": "1"}
+    archived = Query(options, str(tmp_path / "checkpoint"), ArchiveFormat(100)).lived()
+    here = {"nameServers": [brokers.name_server], "destination": str(tmp_path / "archive")}
+    document = {"here": here, "restore": {"topics": {"gone": "back"}}}
+    job, reporter = RestoreJob(), Reporter("restore")
+
+    with Admin(brokers.name_server) as admin:
+        admin.wait(admin.topics.create("back"))
+    settings = job.parse(config_of(document, RestoreConfig))
+    first, second = job.run(settings, reporter), job.run(settings, reporter)
+
+    assert archived == 0 and (first.rows, second.rows) == (600, 0)
+    found = []
+    with PullConsumer(brokers.name_server, "looker") as consumer:
+        for queue in consumer.queues("back"):
+            offset, end = 0, consumer.max_offset(queue)
+            while offset < end:
+                result = consumer.fetch(queue, offset)
+                found += [(queue.queue_id, one.body, one.tags, one.keys, one.message_id) for one in result.messages]
+                offset = result.next_offset
+    numbers = {one.key: int(one.key.removeprefix("key-")) for one in sent}
+    wanted = [(one.queue, one.body, one.tags, (one.key,), f"{numbers[one.key]:032X}") for one in sent]
+    for number in range(4):
+        assert [row for row in found if row[0] == number] == [row for row in wanted if row[0] == number]
