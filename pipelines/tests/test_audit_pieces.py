@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from gantry_pipelines.audit.concluding import Conclusion
 from gantry_pipelines.audit.copies import Bytes, CopyState
 from gantry_pipelines.audit.model import Check, Finding, Kind, QueueRun, Span
 from gantry_pipelines.audit.planning import cut, planned
+from gantry_pipelines.audit.result import ArchiveResult, AuditResult, BrokerResult
 from gantry_pipelines.audit.units import UNIT, last_unit_end
 from gantry_pipelines.audit.walking import Grade, grade_at, walk
 from gantry_wire.message import StoredMessage, encode_record
@@ -241,6 +243,22 @@ def test_records_of_a_topic_that_was_deleted_are_not_missed(is_there: bool | Non
     missing = Finding("a", 0, Check.INDEX, Kind.UNIT_MISSING, "orders", 0, 0, 0, 100, 3)
 
     assert len(concluded(Queues(topic_is_there=is_there), [run(0, 3, 0)], missing)) == expected
+
+
+def test_the_document_of_a_result_fits_into_last_words() -> None:
+    """However much is wrong: Kubernetes keeps 4096 bytes of what a pod says last, and more than this stands in them."""
+    bad = Finding(
+        "broker-" + "x" * 60, 1, Check.COPIES, Kind.SWAPPED, "t" * 127, 3, 1 << 40, 1 << 50, 4 << 20, 1, "d" * 300
+    )
+    one = BrokerResult(
+        bad.broker, Span(0, 1 << 50), (0, 1, 2), 1 << 40, 1 << 40, 1 << 50, 1 << 50, (bad,) * 50, ("n" * 400,) * 20
+    )
+    result = AuditResult(0.0, 1.0, (one,) * 20, ArchiveResult(5, 5, (bad,) * 9, ("n" * 400,) * 9))
+
+    assert len(json.dumps(result.document())) < 3_800
+    assert result.exit_code == 1
+    assert result.document()["findings"] == 1_009
+    assert result.text().endswith("1009 findings (1.0 s)\n")
 
 
 def test_units_behind_a_hole_still_count_as_units() -> None:

@@ -144,6 +144,8 @@ def outcome_of(result: AuditResult, order: AuditOrder, reporter: Reporter) -> Ou
     for line in result.text().splitlines():
         reporter.say(line)
     total = len(result.findings)
+    if order.destination and total > order.findings_max:
+        reporter.warn("FindingsCut", f"the table has {order.findings_max} of {total} findings: see findingsMax")
     return Outcome(
         EXIT_FAILED if total else EXIT_DONE,
         "Findings" if total else "Clean",

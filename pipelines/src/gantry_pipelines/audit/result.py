@@ -11,6 +11,12 @@ from typing import Any, Final, final
 from gantry_pipelines.audit.model import UNKNOWN, Check, Finding, Span
 
 SHOWN_MAX: Final = 30
+FIRST_MAX: Final = 5
+NOTES_MAX: Final = 2
+BROKERS_MAX: Final = 3
+COPIES_MAX: Final = 8
+TEXT_MAX: Final = 120
+"""Of the document: it ends up in a container's last words, of which Kubernetes keeps 4096 bytes."""
 EXIT_CLEAN: Final = 0
 EXIT_FINDINGS: Final = 1
 EXIT_NOT_DONE: Final = 2
@@ -78,19 +84,20 @@ class AuditResult:
             "ended": _time(self.ended_s),
             "findings": len(findings),
             "byKind": dict(sorted(Counter(one.kind.value for one in findings).items())),
-            "byCopy": dict(sorted(Counter(f"{one.broker}:{one.replica}" for one in findings).items())),
-            "first": [place(one) for one in findings[:10]],
+            "byCopy": dict(Counter(f"{one.broker}:{one.replica}" for one in findings).most_common(COPIES_MAX)),
+            "first": [place(one)[:TEXT_MAX] for one in findings[:FIRST_MAX]],
             "brokers": [
                 {
                     "broker": one.broker, "copies": list(one.copies), "comparedFrom": one.compared.begin,
                     "comparedTo": one.compared.end, "records": one.records, "units": one.units,
-                    "bytesDecoded": one.bytes_decoded, "findings": len(one.findings), "notes": list(one.notes[:10]),
+                    "bytesDecoded": one.bytes_decoded, "findings": len(one.findings),
+                    "notes": [note[:TEXT_MAX] for note in one.notes[:NOTES_MAX]],
                 }
-                for one in self.brokers
+                for one in self.brokers[:BROKERS_MAX]
             ],
             "archive": None if self.archive is None else {
                 "files": self.archive.files, "rows": self.archive.rows, "findings": len(self.archive.findings),
-                "notes": list(self.archive.notes[:10]),
+                "notes": [note[:TEXT_MAX] for note in self.archive.notes[:NOTES_MAX]],
             },
         }  # fmt: skip
 
