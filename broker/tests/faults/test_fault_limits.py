@@ -30,6 +30,13 @@ from gantry_wire.frame import FRAME_HEAD
 SPARE_DESCRIPTORS = 20
 SPARE_BYTES = 24 << 20
 FRAME_BYTES = 15 << 20
+ROOMY_FILES = {
+    "mappedFileSizeCommitLog": str(256 << 20),
+    "mappedFileSizeConsumeQueue": str(20 * 300_000),
+    "maxHashSlotNum": "100000",
+    "maxIndexNum": "1000000",
+}
+"""Files that no load here fills: to store one message more takes no descriptor, and a recovery point always has news."""
 
 
 def descriptors(pid: int) -> int:
@@ -69,7 +76,7 @@ async def is_served(address: str) -> bool:
 
 async def test_without_descriptors_new_connections_are_refused_and_old_ones_served(tmp_path: Path) -> None:
     """K6: at the limit of open files producers that are connected go on; when others leave, there is room again."""
-    async with Scene(tmp_path) as scene:
+    async with Scene(tmp_path, settings=ROOMY_FILES) as scene:
         scene.run_program("-m", "gantry_broker.testing.crashing_broker", "--point-interval", "50", "--")
         await scene.start()
         async with scene.load(), AsyncExitStack() as others:
@@ -81,7 +88,7 @@ async def test_without_descriptors_new_connections_are_refused_and_old_ones_serv
                 others.callback(writer.close)
 
             assert not await is_served(scene.address)
-            await scene.answered(50)
+            await scene.acked(50)
             await scene.until(lambda: "no descriptor for a recovery point" in scene.log, "refused recovery point")
             await others.aclose()
             async with asyncio.timeout(120):

@@ -1,0 +1,49 @@
+"""The three lines of the README, as they stand there, in a network that has nothing but itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+WITHOUT_NETWORK = """
+set -eu
+ip link set lo up
+gantry up --single --detach
+trap 'gantry down' EXIT
+gantry produce hello "first message"
+python three_lines.py
+"""
+
+
+def three_lines(readme: str) -> str:
+    """The README's only Spark program."""
+    [program] = [text for text in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "spark" in text]
+    return str(program)
+
+
+@pytest.mark.needs_spark
+@pytest.mark.needs_root
+def test_the_readmes_three_lines_give_a_table_without_any_network(tmp_path: Path) -> None:
+    """Typed as shown, on the usual ports, where no address beyond the machine can be reached."""
+    (tmp_path / "three_lines.py").write_text(three_lines(README.read_text()))
+    bin_folder = Path(sys.executable).parent
+
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", WITHOUT_NETWORK],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": f"{bin_folder}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    columns = next(line for line in done.stdout.splitlines() if "|topic|" in line.replace(" ", ""))
+    [row] = [line for line in done.stdout.splitlines() if line.startswith("|") and "hello" in line]
+    assert len(row.split("|")) == len(columns.split("|")) and "Traceback" not in done.stderr
