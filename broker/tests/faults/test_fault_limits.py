@@ -36,7 +36,7 @@ ROOMY_FILES = {
     "maxHashSlotNum": "100000",
     "maxIndexNum": "1000000",
 }
-"""Files that no load here fills: to store one message more takes no descriptor, and a recovery point always has news."""
+"""Files that no load here fills: storing takes no descriptor, and a recovery point always has news."""
 
 
 def descriptors(pid: int) -> int:
