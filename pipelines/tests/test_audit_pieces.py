@@ -10,12 +10,13 @@ import pytest
 
 from gantry_pipelines.audit.comparing import PIECE_BYTES_MIN, View, differing, judge
 from gantry_pipelines.audit.concluding import Conclusion
-from gantry_pipelines.audit.copies import Bytes, CopyState
+from gantry_pipelines.audit.copies import OFFSET_MAX, Bytes, CopyState
+from gantry_pipelines.audit.indexing import check_units
 from gantry_pipelines.audit.model import Check, Finding, Kind, QueueRun, Span
 from gantry_pipelines.audit.planning import cut, planned
 from gantry_pipelines.audit.result import ArchiveResult, AuditResult, BrokerResult
 from gantry_pipelines.audit.units import UNIT, last_unit_end
-from gantry_pipelines.audit.walking import Grade, grade_at, walk
+from gantry_pipelines.audit.walking import Grade, Record, grade_at, walk
 from gantry_wire.message import StoredMessage, encode_record
 
 BIG = 64 << 20
@@ -169,12 +170,15 @@ def test_histories_that_fork_are_said_by_the_records_of_the_first_copy() -> None
 class Queues:
     """A copy with one queue's units, and nothing else."""
 
-    def __init__(self, *units: tuple[int, int, int], topic_is_there: bool | None = None) -> None:
+    def __init__(
+        self, *units: tuple[int, int, int], topic_is_there: bool | None = None, deleted_at: int = 0
+    ) -> None:  # fmt: skip
         self._data = b"".join(UNIT.pack(*unit) for unit in units)
         self._topic_is_there = topic_is_there
+        self._deleted_at = deleted_at
 
     def state(self) -> CopyState:
-        return state(0, 1_000)
+        return state(0, 1_000, deleted={"orders": self._deleted_at} if self._deleted_at else {})
 
     def checksum(self, begin: int, end: int, algorithm: str) -> str | None:
         return None
@@ -235,6 +239,26 @@ def test_a_second_record_with_a_number_is_said_and_a_second_life_of_a_topic_is_n
     assert concluded(Queues(*map(unit, range(6))), [run(0, 4, 0), run(3, 6, 400)]) == [(Kind.TWICE, 3, 1)]
     young = Queues(*(unit(at + 4) for at in range(3)))
     assert concluded(young, [run(0, 4, 0), run(0, 3, 400)]) == []
+
+
+def test_a_unit_of_a_new_life_that_leads_to_before_the_deletion_is_a_stray() -> None:
+    """Only a queue that is left over from the earlier life as a whole is none: a start clears it."""
+    assert concluded(Queues(unit(4), unit(5), unit(2), deleted_at=400), [run(0, 2, 400)]) == [(Kind.UNIT_STRAY, 2, 1)]
+    assert concluded(Queues(*map(unit, range(3)), deleted_at=400), []) == []
+    assert concluded(Queues(*map(unit, range(3))), []) == [(Kind.UNIT_STRAY, at, 1) for at in range(3)]
+
+
+@pytest.mark.parametrize(("units_end", "missing"), [(200, 2), (300, 3), (OFFSET_MAX, 4)])
+def test_a_unit_that_the_next_start_makes_is_not_missed(units_end: int, missing: int) -> None:
+    """Records that a stopped copy did not know to be confirmed have no units; a wrong unit is wrong there, too."""
+    records = [Record(at * 100, 100, "orders", 0, at, True, 0, Grade.SEALED) for at in range(5)]
+    copy = Queues(*[(0, 0, 0)] * 4, (7, 100, 0))
+
+    found = list(check_units("a", 0, copy, state(0, 1_000, units_end=units_end), {("orders", 0): records}))
+
+    assert [(one.kind, one.offset, one.count) for one in found] == [
+        (Kind.UNIT_MISSING, 0, missing), (Kind.UNIT_WRONG, 4, 1),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("is_there", "expected"), [(None, 1), (True, 1), (False, 0)], ids=["unknown", "there", "gone"])

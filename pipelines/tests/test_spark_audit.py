@@ -44,6 +44,7 @@ QUICK = (
     "swap-chunks",
     "lose-unit",
     "lead-elsewhere",
+    "stray-unit",
 )
 
 

@@ -144,15 +144,27 @@ class Conclusion:
     def _stray(self, number: int, copy: LogCopy, key: Queue, begin: int, end: int) -> Iterator[Finding]:
         state = self._states[number]
         low, high = max(self._begin, state.span.begin), state.span.end
+        born = state.deleted.get(key[0], 0)
+        is_left_over = born > 0 and self._is_left_over(copy, key, born)
         for start in range(begin, end, UNITS_AT_ONCE):
             for offset, unit in _units(copy, key, start, min(start + UNITS_AT_ONCE, end)):
                 if is_empty(unit) or unit[0] < low or (unit[0] >= high and state.is_live):
                     continue
-                if unit[0] < state.deleted.get(key[0], 0) or self._named(number, key, offset, unit):
+                if (is_left_over and unit[0] < born) or self._named(number, key, offset, unit):
                     continue
                 text = f"leads to {unit[0]} ({unit[1]} bytes), and no record of this queue with this number is there"
                 yield Finding(self._broker, number, Check.INDEX, Kind.UNIT_STRAY, *key, offset, unit[0], unit[1], 1,
                               text)  # fmt: skip
+
+    @staticmethod
+    def _is_left_over(copy: LogCopy, key: Queue, born: int) -> bool:
+        """Whether a queue's files are those of an earlier life: a crash may bring them back, until a start clears them.
+
+        A queue of the newest life has no unit that leads to before it: such a one is a stray.
+        """
+        first, end = copy.queue_end(*key)
+        found = (unit for _, unit in _units(copy, key, first, min(end, first + UNITS_AT_ONCE)) if not is_empty(unit))
+        return next(found, (born, 0, 0))[0] < born
 
 
 def _units(copy: LogCopy, key: Queue, begin: int, end: int) -> list[tuple[int, Unit]]:

@@ -17,6 +17,7 @@ from gantry_pipelines.audit.model import Span
 Algorithm = Literal["crc32", "sha256"]
 
 UNIT_BYTES: Final = 20
+OFFSET_MAX: Final = 1 << 62
 PIECE_BYTES: Final = 8 << 20
 CHECKSUM_BYTES: Final = 32 << 20
 """Of one answer: a sidecar gives no more than its `--log-range-max`, 64 MiB by default."""
@@ -51,6 +52,8 @@ class CopyState:
     deleted: dict[str, int] = field(default_factory=dict)
     """Topics that were deleted, and the end of the log then: older records of theirs have no units."""
     notes: tuple[str, ...] = ()
+    units_end: int = OFFSET_MAX
+    """Records from here on may have no units yet: their copy was stopped before it was told that they are confirmed."""
 
 
 class LogCopy(Protocol):

@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, final
 from zlib import crc32
 
-from gantry_pipelines.audit.copies import PIECE_BYTES, UNIT_BYTES, Algorithm, Bytes, CopyState, joined, steps, summed
+from gantry_pipelines.audit.copies import (
+    OFFSET_MAX,
+    PIECE_BYTES,
+    UNIT_BYTES,
+    Algorithm,
+    Bytes,
+    CopyState,
+    joined,
+    steps,
+    summed,
+)
 from gantry_pipelines.audit.errors import CopyUnreachable
 from gantry_pipelines.audit.model import Span
 from gantry_pipelines.audit.units import UNIT, last_unit_end
@@ -28,7 +38,6 @@ from gantry_wire.names import path_component, topic_fault
 
 NAME_DIGITS: Final = 20
 RECORD_BYTES_MAX: Final = 64 << 20
-OFFSET_MAX: Final = 1 << 62
 
 
 class Segment(NamedTuple):
@@ -107,8 +116,12 @@ class DirectoryCopy:
             notes = ("a broker has it open, or it was not stopped cleanly: only what is durable is looked at",)
         else:
             end = max(through, self._queues_end(), self._walked_end(log, max(through, begin, _last_used(log))))
+        units_end = OFFSET_MAX
+        if point and not is_unfinished and through < end:
+            units_end = through
+            notes = (f"the last {end - through} bytes were not confirmed to it: its next start makes their units",)
         deleted = {str(topic): int(place) for topic, place in (point or {}).get("deleted", {}).items()}
-        return CopyState(Span(begin, max(end, begin)), is_unfinished, self._ours(), deleted, notes)
+        return CopyState(Span(begin, max(end, begin)), is_unfinished, self._ours(), deleted, notes, units_end)
 
     def _ours(self) -> tuple[Span, ...] | None:
         """Where every record must have a seal. Nowhere, where we never wrote."""

@@ -99,6 +99,8 @@ def _findings(
     run: Finding | None = None
     for record, unit in bad:
         kind, detail = _fault(record, unit)
+        if is_empty(unit) and record.physical >= state.units_end:
+            continue
         if unit[0] > record.physical and not is_empty(unit) and _is_younger(copy, state, record, unit):
             continue
         same = run is not None and (run.topic, run.queue, run.kind) == (record.topic, record.queue, kind)
