@@ -39,7 +39,7 @@ spec:
     diskMaxUsedSpaceRatio: "95"
     diskSpaceCleanForciblyRatio: "99"
     diskSpaceWarningLevelRatio: "99"
-    mappedFileSizeCommitLog: "268435456"
+  writeBuffer: {{medium: "Off", segmentSize: 256Mi}}
 """
 
 

@@ -42,6 +42,7 @@ READER_START_S: Final = 120.0
 def measure(scale: SparkScale, cores: Cores, folder: Path, tell: Callable[[str], None]) -> SparkReport:
     """All of it."""
     before = _others()
+    os.environ["PYTHONPATH"] = str(ROOT / "bench")  # where Spark's workers find the reader of tuples
     with group(folder / "group") as here:
         tell(f"sending {scale.rows:,} messages of 1 KiB")
         fill(here, scale.rows)
