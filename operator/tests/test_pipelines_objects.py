@@ -174,6 +174,16 @@ def test_driver_and_executors_see_the_same_claims_in_the_same_places() -> None:
     assert claims(found["driver"]) == claims(found["executor"]) == wanted
 
 
+def test_spark_finds_the_room_for_scratch_that_its_pods_have() -> None:
+    """By the volume's name: an executor's pod would otherwise get a second one at the same place, and be refused."""
+    for template in pod_templates(rendered(pipeline(**IN_KUBERNETES))).values():
+        [main] = template["spec"]["containers"]
+        [scratch] = [one for one in main["volumeMounts"] if one["mountPath"] == "/var/lib/spark"]
+        assert scratch["name"].startswith("spark-local-dir-")
+        assert scratch["name"] in {one["name"] for one in template["spec"]["volumes"]}
+        assert {one["value"] for one in main["env"] if one["name"] == "SPARK_LOCAL_DIRS"} <= {"/var/lib/spark"}
+
+
 def test_an_audit_reads_the_archive_that_it_compares_and_writes_nothing_there() -> None:
     """The claim of a TopicArchive is mounted for reading."""
     one = pipeline("LogAudit", checks=["archive"], archive="orders")

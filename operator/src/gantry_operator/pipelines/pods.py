@@ -36,6 +36,8 @@ GRACE_SECONDS: Final = 180
 PYTHON_BYTES: Final = 1 << 30
 """Of memory beside the driver's heap, where nothing else is said."""
 SCRATCH: Final = "/var/lib/spark"
+SCRATCH_VOLUME: Final = "spark-local-dir-1"
+"""A name by which Spark sees that executors have their scratch room; else it adds a volume of its own, at one place."""
 SCRATCH_BYTES: Final = "8Gi"
 TEMPORARY_BYTES: Final = "1Gi"
 ACCOUNT_FOLDER: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -135,7 +137,7 @@ def _variables() -> list[Object]:
 
 
 def _scratch_mounts() -> list[Object]:
-    return [mount("spark-scratch", SCRATCH), mount("tmp", "/tmp")]
+    return [mount(SCRATCH_VOLUME, SCRATCH), mount("tmp", "/tmp")]
 
 
 def _claims(pipeline: Pipeline, facts: PipelineFacts) -> list[tuple[str, str, bool]]:
@@ -184,7 +186,7 @@ def _volumes(pipeline: Pipeline, facts: PipelineFacts) -> list[Object]:
             found.append({"name": volume, "secret": body})
     return [
         *found,
-        {"name": "spark-scratch", "emptyDir": {"sizeLimit": SCRATCH_BYTES}},
+        {"name": SCRATCH_VOLUME, "emptyDir": {"sizeLimit": SCRATCH_BYTES}},
         {"name": "tmp", "emptyDir": {"sizeLimit": TEMPORARY_BYTES}},
     ]
 
