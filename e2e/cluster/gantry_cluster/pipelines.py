@@ -20,10 +20,10 @@ USER = 185
 READER = "reader"
 MOUNTED = "/claim"
 LISTED = f"""
-import collections, glob, json
-import pyarrow.parquet as parquet
-files = [one for one in glob.glob("{MOUNTED}/**/*.parquet", recursive=True) if "/_" not in one and "/." not in one]
-rows = [row for one in files for row in parquet.read_table(one, columns=["topic", "body"]).to_pylist()]
+import json
+import pyarrow.dataset as datasets
+files = datasets.dataset("{MOUNTED}", format="parquet", partitioning="hive", exclude_invalid_files=False)
+rows = files.to_table(columns=["topic", "body"]).to_pylist() if files.files else []
 print(json.dumps([[row["topic"], row["body"].decode()] for row in rows]))
 """
 

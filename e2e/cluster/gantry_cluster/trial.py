@@ -114,6 +114,7 @@ def under_load(
     group.gantry("topic", "create", topic, "--queues", str(QUEUES))
     words = ("--broker-name", f"{group.name}-{shard}", *(("--loss", "suffix") if is_async else ()))
     with group.load(topic, QUEUES, *words, is_direct=is_direct) as load, Announcements(group, shard) as announcements:
+        load.report(MORE)  # the fault finds clients that are at work, and stores that have something to lose
         load.mark(name)
         fault()
         healthy = group.wait_healthy()
