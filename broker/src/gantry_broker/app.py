@@ -570,6 +570,8 @@ class Broker:
         return config is None or config.notify_consumer_ids_changed_enable
 
     def _group_changed(self, group: str) -> None:
+        if group and group not in self.core.groups.all:
+            self.core.statistics.forget_group(group)
         self.core.persistence.mark("subscriptionGroup", now=True)
 
     def _appended(self, queues: Iterable[ConsumeQueue]) -> None:
