@@ -7,13 +7,16 @@ from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.live_settings import NotChangeable
 from gantry_broker.server.pull_hold import PullHold
-from gantry_broker.settings import SettingsError, parse_properties_file
+from gantry_broker.settings import BrokerSettings, SettingsError, parse_properties_file
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.codes import PROTOCOL_VERSION
 from gantry_wire.commands.documents import write_document
 from gantry_wire.fastjson import dumps
 from gantry_wire.message import record_store_timestamp
+
+NO_BUFFERS: Final = (1 << 31) - 1
+"""How many write buffers RocketMQ says are left where it uses none."""
 
 NOTHING_OF: Final = (
     "timerReadBehind",
@@ -27,7 +30,7 @@ NOTHING_OF: Final = (
 
 @final
 class BrokerHandlers:
-    """Codes 25, 26, 28, 45 and 402. Owned by the event loop."""
+    """Codes 25, 26, 28, 45, 402 and 200056. Owned by the event loop."""
 
     def __init__(
         self,
@@ -52,12 +55,13 @@ class BrokerHandlers:
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+            RequestCode.POP_ROLLBACK: self.popped,
         }
 
     def config(self, command: Command, connection: Connection) -> Command:
         """The settings that hold now in broker.conf's form, and which of them were changed at run time."""
         live = self._core.live
-        lines = [f"{name}={value}" for name, value in sorted(live.now.effective().items())]
+        lines = [f"{name}={value}" for name, value in sorted({**live.now.effective(), **_resolved(live.now)}.items())]
         ext = {"version": write_document(live.version).decode(), "changedAtRunTime": ";".join(live.changed)}
         return command.reply(ext=ext, body="\n".join(lines).encode())
 
@@ -78,6 +82,10 @@ class BrokerHandlers:
 
     def request_modes(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"messageRequestModeMap": {}}))
+
+    def popped(self, command: Command, connection: Connection) -> Command:
+        """Records of pop consumption are to be moved into files: there are none, so that is done."""
+        return command.reply()
 
     def runtime(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"table": self.runtime_table()}))
@@ -126,7 +134,7 @@ class BrokerHandlers:
             "commitLogDirCapacity": self._capacity(),
             "flushBehindBytes": store.wrote - store.flushed,
             "commitLogSyncs": store.sync_count,
-            "remainTransientStoreBufferNumbs": store.pool_status.free,
+            "remainTransientStoreBufferNumbs": store.pool_status.free if store.pool_status.total else NO_BUFFERS,
             "earliestMessageTimeStamp": self._earliest_ms(),
             "startAcceptSendRequestTimeStamp": 0,
             "pageCacheLockTimeMills": 0,
@@ -162,8 +170,19 @@ class BrokerHandlers:
         return f"Total : {bytes_text(space.total)}, Free : {bytes_text(space.free)}."
 
     def _disk_ratio(self) -> str:
+        """In whole hundredths, rounded up, as in RocketMQ."""
         space = self._core.disk.space(self._core.store.root)
-        return f"{space.used / space.total:.4f}" if space.total else "0"
+        return str(-(-space.used * 100 // space.total) / 100) if space.total else "0"
+
+
+def _resolved(settings: BrokerSettings) -> dict[str, str]:
+    """What an empty value means, and hours in RocketMQ's two digits."""
+    hours = settings.store.retention.delete_hours
+    return {
+        "brokerIP2": settings.ha_ip or settings.broker_ip,
+        "inSyncReplicas": str(settings.ha.replicas),
+        "deleteWhen": ";".join(f"{hour:02}" for hour in hours),
+    }
 
 
 def bytes_text(count: int) -> str:
