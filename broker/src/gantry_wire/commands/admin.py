@@ -34,10 +34,26 @@ class TopicConfigTable(Document):
     topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
 
 
+class ExponentialRetryPolicy(Document):
+    """Milliseconds: from the first retry on each one waits so many times longer, at most so long."""
+
+    initial: Int64 = 5_000
+    max: Int64 = 7_200_000
+    multiplier: Int64 = 2
+
+
+class CustomizedRetryPolicy(Document):
+    """Milliseconds before each retry."""
+
+    next: list[Int64] = msgspec.field(default_factory=list)
+
+
 class GroupRetryPolicy(Document):
-    """How a group's retries are spaced. Only the delay levels (`CUSTOMIZED`) are acted upon."""
+    """How a group's retries are spaced. Kept as it was said; only the delay levels (`CUSTOMIZED`) are acted upon."""
 
     type: str = "CUSTOMIZED"
+    exponential_retry_policy: ExponentialRetryPolicy | None = None
+    customized_retry_policy: CustomizedRetryPolicy | None = None
 
 
 class SubscriptionGroupConfig(Document):

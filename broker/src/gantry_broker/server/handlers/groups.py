@@ -9,6 +9,7 @@ from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.offsets import group_fault_refusal
 from gantry_broker.server.handlers.send import Refused
 from gantry_broker.server.handlers.topics import queue_key
+from gantry_broker.server.topic_attributes import OF_GROUPS, changed_attributes
 from gantry_broker.server.topics import QUEUES_MAX
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -146,8 +147,17 @@ class GroupHandlers:
                     ResponseCode.INVALID_PARAMETER,
                     f"{config.retry_queue_nums} retry queues: at most {QUEUES_MAX} are allowed",
                 )
-        for config in configs:
+        for config in [self._with_changes(config) for config in configs]:
             self._core.groups.put(config)
+
+    def _with_changes(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """`config` with the attributes that the group has after its changes. Raises Refused."""
+        known = self._core.groups.all.get(config.group_name)
+        try:
+            attributes = changed_attributes(None if known is None else known.attributes, config.attributes, OF_GROUPS)
+        except ValueError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return msgspec.structs.replace(config, attributes=attributes)
 
 
 def connection_document(member: Member) -> dict[str, Any]:
