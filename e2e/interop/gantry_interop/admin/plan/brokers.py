@@ -1,0 +1,63 @@
+"""Brokers and clusters: how they are, how they are set, and what is exported of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gantry_interop.admin.steps import Step
+
+AFTER: Final = (
+    Step("clusterList"),
+    Step("clusterList", "-m"),
+    Step("clusterList", "-c {cluster}"),
+    Step("clusterList", "-c nowhere"),
+    Step("clusterList", "-i 600", is_endless=True, seconds_max=4),
+    Step("brokerStatus", "-b {broker}"),
+    Step("brokerStatus", "-c {cluster}"),
+    Step("brokerStatus", "-b 127.0.0.1:1"),
+    Step("getBrokerConfig", "-b {broker}", is_unordered=True),
+    Step("getBrokerConfig", "-c {cluster}", is_unordered=True),
+    Step("updateBrokerConfig", "-b {broker} -k fileReservedTime -v 50"),
+    Step("updateBrokerConfig", "-c {cluster} -k fileReservedTime -v 48"),
+    Step("updateBrokerConfig", "-c {cluster} -a true -k fileReservedTime -v 49"),
+    Step("updateBrokerConfig", "-b {broker} -k brokerConfigPath -v /elsewhere"),
+    Step("updateBrokerConfig", "-b {broker} -k fileReservedTime"),
+    Step("haStatus", "-b {broker}"),
+    Step("haStatus", "-c {cluster}"),
+    Step("haStatus", "-b {broker} -i 600", is_endless=True, seconds_max=4),
+    Step("haStatus"),
+    Step("getBrokerEpoch", "-b broker-a"),
+    Step("getBrokerEpoch", "-c {cluster}"),
+    Step("resetMasterFlushOffset", "-b {broker} -o 0"),
+    Step("getColdDataFlowCtrInfo", "-b {broker}"),
+    Step("getColdDataFlowCtrInfo", "-c {cluster}"),
+    Step("updateColdDataFlowCtrGroupConfig", "-b {broker} -g readers -v 1024"),
+    Step("getColdDataFlowCtrInfo", "-b {broker}", shows="updateColdDataFlowCtrGroupConfig"),
+    Step("updateColdDataFlowCtrGroupConfig", "-c {cluster} -g readers -v 2048"),
+    Step("removeColdDataFlowCtrGroupConfig", "-b {broker} -g readers"),
+    Step("getColdDataFlowCtrInfo", "-b {broker}", shows="removeColdDataFlowCtrGroupConfig"),
+    Step("removeColdDataFlowCtrGroupConfig", "-c {cluster} -g readers"),
+    Step("setCommitLogReadAheadMode", "-b {broker} -m 1"),
+    Step("setCommitLogReadAheadMode", "-c {cluster} -m 0"),
+    Step("setCommitLogReadAheadMode", "-b {broker} -m 7"),
+    Step("exportMetadata", "-c {cluster} -f {files}/all", reads="all/metadata.json"),
+    Step("exportMetadata", "-c {cluster} -t -f {files}/topics", reads="topics/metadata.json"),
+    Step("exportMetadata", "-c {cluster} -g -s -f {files}/groups", reads="groups/metadata.json"),
+    Step("exportMetadata", "-b {broker} -t -s -f {files}/broker", reads="broker/metadata.json"),
+    Step("exportConfigs", "-c {cluster} -f {files}/configs", reads="configs/configs.json"),
+    Step("exportMetrics", "-c {cluster} -f {files}/metrics", reads="metrics/metrics.json"),
+    Step("exportPopRecord", "-b {broker} -d true"),
+    Step("exportPopRecord", "-b {broker}"),
+    Step("exportPopRecord", "-c {cluster} -d false"),
+    Step("cleanExpiredCQ", "-b {broker}"),
+    Step("cleanExpiredCQ", "-c {cluster}"),
+    Step("cleanExpiredCQ"),
+    Step("deleteExpiredCommitLog", "-b {broker}"),
+    Step("deleteExpiredCommitLog", "-c {cluster}"),
+    Step("deleteExpiredCommitLog"),
+    Step("cleanUnusedTopic", "-b {broker}"),
+    Step("cleanUnusedTopic", "-c {cluster}"),
+    Step("topicStatus", "-t orders", shows="cleanUnusedTopic"),
+)
+
+AT_LAST: Final = (Step("startMonitoring", seconds_max=10),)
