@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gantry_interop import java
-from gantry_interop.admin import plan, scene
+from gantry_interop.admin import guarded, plan, scene
 from gantry_interop.admin.masks import normal
 from gantry_interop.admin.steps import Outcome, Step
 from gantry_interop.admin.talker import Talker
@@ -28,21 +28,16 @@ class Compared:
     ours: tuple[str, ...]
     is_theirs_failed: bool
     """Whether Apache's own servers refused it, or the command failed there."""
+    is_ours_failed: bool
 
     @property
     def is_same(self) -> bool:
         return self.theirs == self.ours
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "typed": self.step.typed, "command": self.step.command, "shows": self.step.shows, "same": self.is_same,
-            "theirs_failed": self.is_theirs_failed, "theirs": self.theirs, "ours": self.ours,
-        }  # fmt: skip
-
 
 def failed(outcome: Outcome) -> bool:
     """Whether a command did not come to what it is for."""
-    return outcome.exit not in (None, 0) or "Exception" in outcome.out + outcome.error
+    return outcome.exit not in (None, 0) or ("Exception" in outcome.error and not outcome.is_cut)
 
 
 def lines(outcome: Outcome, side: scene.Side, step: Step, start: float) -> tuple[str, ...]:
@@ -52,7 +47,7 @@ def lines(outcome: Outcome, side: scene.Side, step: Step, start: float) -> tuple
     found = [
         prefix + line
         for prefix, text in parts.items()
-        for line in (sorted if step.is_unordered else list)(normal(text, side.facts, window, step.masks))
+        for line in (sorted if step.is_unordered else list)(normal(text, side.facts, window, step.masks, step.quirks))
     ]
     ends = [] if outcome.exit is None else [f"exit {outcome.exit}"]
     return (*found, *ends, *(["goes on"] if outcome.is_cut else []))
@@ -87,21 +82,27 @@ class Player:
         theirs, ours = (
             lines(outcome, side, step, self._start) for outcome, side in zip(outcomes, self._sides, strict=True)
         )
-        return Compared(step, theirs, ours, failed(outcomes[0]))
+        if step.common is not None:
+            theirs, ours = step.common.of(theirs, ours), step.common.of(ours, theirs)
+        return Compared(step, theirs, ours, *(failed(outcome) for outcome in outcomes))
 
 
 def play(
     nursery: Nursery, directory: Path, tell: Callable[[Compared], None] = lambda one: None
-) -> tuple[list[dict[str, Any]], list[Compared]]:
-    """The list of mqadmin's own commands, and the whole plan."""
+) -> tuple[list[str], list[Compared]]:
+    """The names of mqadmin's own commands, and the whole plan."""
     java.build()
     start = time.time()
     with ExitStack() as stack:
         tool = stack.enter_context(Talker(scene.TOOL, directory / "tool-home", directory / "logs" / "tool.log"))
-        known = tool.ask({"list": True}, scene.ANSWER_SECONDS_MAX)["commands"]
+        known = known_commands(tool)
+        sides = [guarded.start(kind, nursery, directory / f"{kind}-guarded") for kind in scene.KINDS]
+        found = Player(tool, sides, start).play(plan.ACCOUNTS, tell)
+        for side in sides:
+            side.peer.crash()
         sides = [scene.Side.start(kind, nursery, directory / kind) for kind in scene.KINDS]
         player = Player(tool, sides, start)
-        found = player.play(plan.BEFORE, tell)
+        found += player.play(plan.BEFORE, tell)
         residents = stack.enter_context(
             Talker(scene.RESIDENTS, directory / "residents-home", directory / "logs" / "residents.log")
         )
@@ -109,3 +110,9 @@ def play(
             side.move_in(residents)
         found += player.play(plan.AFTER, tell)
     return known, found
+
+
+def known_commands(tool: Talker) -> list[str]:
+    """All commands that the tool has, by its own list."""
+    answer: list[dict[str, Any]] = tool.ask({"list": True}, scene.ANSWER_SECONDS_MAX)["commands"]
+    return [str(command["name"]) for command in answer]

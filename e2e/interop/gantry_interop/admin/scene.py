@@ -36,10 +36,12 @@ RESIDENTS: Final = java.Program(
 )
 
 SETTINGS: Final = {
-    "apache": {"enabledAppendPropCRC": "true"},
-    "gantry": {},
+    "apache": {"enabledAppendPropCRC": "true", "timerWheelEnable": "true"},
+    "gantry": {"slaveReadEnable": "false"},
 }
-"""Ours seals every record with RocketMQ's own checksum property. Apache's does with this setting, and is then as large."""
+"""Ours seals every record with RocketMQ's own checksum property; Apache's does with this setting, and records are as
+long. Without its timers Apache's broker cannot delete a topic (it looks for their metrics). Reading from slaves is off
+by default there."""
 
 
 @dataclass
@@ -51,6 +53,8 @@ class Side:
     files: Path
     words: dict[str, str] = field(default_factory=dict)
     """What stands in braces in a step's words."""
+    credentials: dict[str, str] = field(default_factory=dict)
+    """What the commands are signed with, where servers ask for accounts."""
 
     @staticmethod
     def start(kind: str, nursery: Nursery, directory: Path, settings: Mapping[str, str] | None = None) -> Side:
@@ -86,7 +90,7 @@ class Side:
 
     def run(self, tool: Talker, step: Step) -> Outcome:
         """What one command comes to here."""
-        question = {"arguments": step.arguments(self.words), "seconds_max": step.seconds_max}
+        question = {"arguments": step.arguments(self.words), "seconds_max": step.seconds_max, **self.credentials}
         answer = tool.ask(question, step.seconds_max + ANSWER_SECONDS_MAX)
         written = None if step.reads is None else self.files / step.reads
         text = written.read_text() if written is not None and written.exists() else None

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gantry_interop.admin.masks import Mask
+from gantry_interop.admin.masks import Common, Mask, Quirk
 
 COMMAND_SECONDS_MAX: Final = 60
 WITHOUT_NAME_SERVER: Final = frozenset({"dumpCompactionLog", "exportMetadataInRocksDB"})
@@ -30,6 +30,8 @@ class Step:
     shows: str | None = None
     """The command whose effect this one shows; its verdict hangs on this step as well."""
     masks: Sequence[Mask] = ()
+    quirks: Sequence[Quirk] = ()
+    common: Common | None = None
     is_unordered: bool = False
     """Whether Apache itself prints these rows in the order of a hash table."""
     reads: str | None = None
@@ -50,6 +52,12 @@ class Step:
     def typed(self) -> str:
         """As one types it, with names in the place of a peer's facts."""
         return f"{self.command} {self.words}".strip().format_map(_Named())
+
+    @property
+    def whys(self) -> tuple[str, ...]:
+        """What was left out of the comparison, and why."""
+        rules = (*self.masks, *self.quirks, *(() if self.common is None else (self.common,)))
+        return tuple(rule.why for rule in rules if rule.why)
 
 
 class _Named(dict[str, str]):

@@ -14,6 +14,7 @@ AFTER: tuple[Step, ...] = (
     *topics.AT_LAST, *groups.AT_LAST, *brokers.AT_LAST,
 )  # fmt: skip
 ACCOUNTS: tuple[Step, ...] = accounts.STEPS
+ALL: tuple[Step, ...] = (*ACCOUNTS, *BEFORE, *AFTER)
 ABSENT: tuple[Absent, ...] = elsewhere.ABSENT
 FILES: dict[str, str] = {**topics.FILES, **groups.FILES}
 """What the commands are given to read, by name."""
@@ -21,4 +22,4 @@ FILES: dict[str, str] = {**topics.FILES, **groups.FILES}
 
 def commands() -> set[str]:
     """All that is run, or is said not to be."""
-    return {step.command for step in (*BEFORE, *AFTER, *ACCOUNTS)} | {one.command for one in ABSENT}
+    return {step.command for step in ALL} | {one.command for one in ABSENT}

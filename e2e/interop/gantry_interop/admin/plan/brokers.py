@@ -4,19 +4,35 @@ from __future__ import annotations
 
 from typing import Final
 
+from gantry_interop.admin.masks import Common, Mask
+from gantry_interop.admin.plan.values import CLUSTER, METRICS, TOTALS
 from gantry_interop.admin.steps import Step
 
+SETTINGS: Final = Common(r"(\w+) += ", 60, "each broker lists the settings it has; those of both are compared")
+_NUMBER: Final = r"\d+(?:\.\d+(?:E-?\d+)?)?"
+STATUS: Final = (
+    Mask("rates", rf"^(?:<broker> +)?(?:get|put)\w*Tps *: (?P<value>{_NUMBER}(?: {_NUMBER}){{0,2}}) *$"),
+    Mask("share", r"^(?:<broker> +)?\w+DiskRatio *: (?P<value>0\.\d+) *$"),
+    Mask("duration", r"runtime +: (?P<value>\[ \d+ days, \d+ hours, \d+ minutes, \d+ seconds \])"),
+    Mask("count", rf"^(?:<broker> +)?putMessage(?:AverageSize|EntireTimeMax|SizeTotal) *: (?P<value>{_NUMBER}) *$"),
+    Mask("count", r"^(?:<broker> +)?(?:msgGetTotalTodayNow|commitLogMaxOffset) *: (?P<value>\d+) *$"),
+    Mask("count", r"^(?:<broker> +)?\w+ThreadPoolQueue(?:Capacity|HeadWaitTimeMills|Size) *: (?P<value>\d+) *$"),
+)
+STATUS_ROWS: Final = Common(
+    r"(?:<broker> +)?(\w+) *: ", 50, "each broker reports on its own parts as well; what both report is compared"
+)
+
 AFTER: Final = (
-    Step("clusterList"),
-    Step("clusterList", "-m"),
-    Step("clusterList", "-c {cluster}"),
-    Step("clusterList", "-c nowhere"),
-    Step("clusterList", "-i 600", is_endless=True, seconds_max=4),
-    Step("brokerStatus", "-b {broker}"),
-    Step("brokerStatus", "-c {cluster}"),
+    Step("clusterList", masks=CLUSTER),
+    Step("clusterList", "-m", masks=TOTALS),
+    Step("clusterList", "-c {cluster}", masks=CLUSTER),
+    Step("clusterList", "-c nowhere", masks=CLUSTER),
+    Step("clusterList", "-i 600", masks=CLUSTER, is_endless=True, seconds_max=4),
+    Step("brokerStatus", "-b {broker}", is_unordered=True, masks=STATUS, common=STATUS_ROWS),
+    Step("brokerStatus", "-c {cluster}", is_unordered=True, masks=STATUS, common=STATUS_ROWS),
     Step("brokerStatus", "-b 127.0.0.1:1"),
-    Step("getBrokerConfig", "-b {broker}", is_unordered=True),
-    Step("getBrokerConfig", "-c {cluster}", is_unordered=True),
+    Step("getBrokerConfig", "-b {broker}", is_unordered=True, common=SETTINGS),
+    Step("getBrokerConfig", "-c {cluster}", is_unordered=True, common=SETTINGS),
     Step("updateBrokerConfig", "-b {broker} -k fileReservedTime -v 50"),
     Step("updateBrokerConfig", "-c {cluster} -k fileReservedTime -v 48"),
     Step("updateBrokerConfig", "-c {cluster} -a true -k fileReservedTime -v 49"),
@@ -45,7 +61,7 @@ AFTER: Final = (
     Step("exportMetadata", "-c {cluster} -g -s -f {files}/groups", reads="groups/metadata.json"),
     Step("exportMetadata", "-b {broker} -t -s -f {files}/broker", reads="broker/metadata.json"),
     Step("exportConfigs", "-c {cluster} -f {files}/configs", reads="configs/configs.json"),
-    Step("exportMetrics", "-c {cluster} -f {files}/metrics", reads="metrics/metrics.json"),
+    Step("exportMetrics", "-c {cluster} -f {files}/metrics", reads="metrics/metrics.json", masks=METRICS),
     Step("exportPopRecord", "-b {broker} -d true"),
     Step("exportPopRecord", "-b {broker}"),
     Step("exportPopRecord", "-c {cluster} -d false"),

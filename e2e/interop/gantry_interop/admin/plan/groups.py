@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from gantry_interop.admin.masks import Mask
+from gantry_interop.admin.plan.values import PROGRESS, RUNNING, STACKS
 from gantry_interop.admin.steps import Step
 
 FILES: Final = {
@@ -24,7 +24,7 @@ BEFORE: Final = (
     ),
     Step("getConsumerConfig", "-g patient", shows="updateSubGroup"),
     Step("updateSubGroup", "-b {broker} -g plain --attributes +lite.bind.topic=orders"),
-    Step("updateSubGroup", "-b {broker} -g 'no good!'"),
+    Step("updateSubGroup", "-c {cluster} -g cloned"),
     Step("updateSubGroup", "-g watchers"),
     Step("updateSubGroup", "-c nowhere -g watchers"),
     Step("updateSubGroupList", "-b {broker} -f {files}/groups.json"),
@@ -32,11 +32,6 @@ BEFORE: Final = (
     Step("updateSubGroupList", "-c {cluster} -f {files}/groups.json"),
     Step("updateSubGroupList", "-c {cluster} -f {files}/groups-empty.json"),
     Step("updateSubGroupList", "-c {cluster} -f {files}/nothing.json"),
-)
-
-RUNNING: Final = (
-    Mask("rate", r"\s(?P<value>\d+\.\d\d)(?=\s|$)"),
-    Mask("milliseconds", r"\s(?P<value>\d+\.\d\d)(?=\s|$)"),
 )
 
 AFTER: Final = (
@@ -55,16 +50,16 @@ AFTER: Final = (
     Step("producerConnection", "-g nobody -t orders"),
     Step("producerConnection", "-g makers -t nobody_made"),
     Step("producer", "-b {broker}", is_unordered=True),
-    Step("consumerProgress", "-g watchers", settles_seconds=10),
-    Step("consumerProgress", "-g readers"),
-    Step("consumerProgress", "-g watchers -t orders"),
-    Step("consumerProgress", "-g watchers -s true"),
-    Step("consumerProgress", "-g watchers -t orders -c {cluster}"),
-    Step("consumerProgress", "-g nobody"),
-    Step("consumerProgress", is_unordered=True),
+    Step("consumerProgress", "-g watchers", settles_seconds=10, masks=PROGRESS),
+    Step("consumerProgress", "-g readers", masks=PROGRESS),
+    Step("consumerProgress", "-g watchers -t orders", masks=PROGRESS),
+    Step("consumerProgress", "-g watchers -s true", masks=PROGRESS),
+    Step("consumerProgress", "-g watchers -t orders -c {cluster}", masks=PROGRESS),
+    Step("consumerProgress", "-g nobody", masks=PROGRESS),
+    Step("consumerProgress", is_unordered=True, masks=PROGRESS),
     Step("consumerStatus", "-g watchers"),
-    Step("consumerStatus", "-g watchers -i {watcher}"),
-    Step("consumerStatus", "-g watchers -i {watcher} -s"),
+    Step("consumerStatus", "-g watchers -i {watcher}", masks=RUNNING),
+    Step("consumerStatus", "-g watchers -i {watcher} -s", masks=RUNNING, quirks=(STACKS,)),
     Step("consumerStatus", "-g watchers -b {broker}"),
     Step("consumerStatus", "-g readers"),
     Step("consumerStatus", "-g watchers -i nobody"),
@@ -74,7 +69,7 @@ AT_LAST: Final = (
     Step("deleteSubGroup", "-b {broker} -g listed_others"),
     Step("getConsumerConfig", "-g listed_others", shows="deleteSubGroup"),
     Step("deleteSubGroup", "-c {cluster} -g readers -r true"),
-    Step("consumerProgress", "-g readers", shows="deleteSubGroup"),
+    Step("consumerProgress", "-g readers", shows="deleteSubGroup", masks=PROGRESS),
     Step("getConsumerConfig", "-g readers", shows="deleteSubGroup"),
     Step("deleteSubGroup", "-b {broker} -g nobody"),
     Step("deleteSubGroup", "-g readers"),

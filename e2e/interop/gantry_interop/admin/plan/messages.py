@@ -4,41 +4,35 @@ from __future__ import annotations
 
 from typing import Final
 
-from gantry_interop.admin.masks import Mask
+from gantry_interop.admin.plan.values import COST, ROUND_TRIP, SEND_TIMES, SPENT, TOPIC_AS_TRACK
 from gantry_interop.admin.steps import Step
 
-ROUND_TRIP: Final = (Mask("round trip ms", r"^rt=(?P<value>\d+)ms"),)
-SEND_TIMES: Final = (
-    Mask("round trip ms", r"^broker-a\s+\d+\s+true\s+(?P<value>\d+)$"),
-    Mask("round trip ms", r"^Avg RT: (?P<value>\d+\.\d\d)$"),
-    Mask("round trip ms", r"^InteropCluster\s+\S+\s+(?P<value>\d+\.\d\d)\s"),
-)
-COST: Final = (Mask("cost", r"\s(?P<value>\d+ms)\s"),)
+TRACKS: Final = (TOPIC_AS_TRACK,)
 
 AFTER: Final = (
-    Step("queryMsgById", "-t orders -i {orders_place_3}"),
-    Step("queryMsgById", "-t orders -i {orders_place_3} -f GBK"),
-    Step("queryMsgById", "-t orders -i {orders_place_3} -g watchers -d {watcher}"),
-    Step("queryMsgById", "-t orders -i {orders_place_3} -g readers -d nobody"),
-    Step("queryMsgById", "-t orders -i {orders_unique_3}"),
-    Step("queryMsgById", "-t orders -i {orders_place_3} -s true -u other"),
-    Step("queryMsgById", "-t orders -i nonsense"),
+    Step("queryMsgById", "-t orders -i {orders_place_3}", quirks=TRACKS),
+    Step("queryMsgById", "-t orders -i {orders_place_3} -f GBK", quirks=TRACKS),
+    Step("queryMsgById", "-t orders -i {orders_place_3} -g watchers -d {watcher}", masks=SPENT),
+    Step("queryMsgById", "-t orders -i {orders_place_3} -g readers -d nobody", quirks=TRACKS),
+    Step("queryMsgById", "-t orders -i {orders_unique_3}", quirks=TRACKS),
+    Step("queryMsgById", "-t traced -i {traced_place_0} -s true -u other", quirks=TRACKS),
+    Step("queryMsgById", "-t orders -i nonsense", quirks=TRACKS),
     Step("queryMsgByKey", "-t orders -k order-5"),
     Step("queryMsgByKey", "-t orders -k shared -m 4"),
     Step("queryMsgByKey", "-t orders -k shared -b {start_ms} -e {far_ms} -c {cluster}"),
     Step("queryMsgByKey", "-t orders -k shared -b 0 -e {start_ms}"),
     Step("queryMsgByKey", "-t orders -k missing"),
     Step("queryMsgByKey", "-t nobody_made -k order-5"),
-    Step("queryMsgByUniqueKey", "-t orders -i {orders_unique_5}"),
-    Step("queryMsgByUniqueKey", "-t orders -i {orders_unique_5} -a"),
-    Step("queryMsgByUniqueKey", "-t orders -i {orders_unique_5} -g watchers -d {watcher}"),
-    Step("queryMsgByUniqueKey", "-t orders -i {orders_unique_5} -c {cluster}"),
-    Step("queryMsgByUniqueKey", "-t orders -i 7F00000100000000000000000000FFFF"),
-    Step("queryMsgByOffset", "-t orders -b broker-a -i 1 -o 2"),
-    Step("queryMsgByOffset", "-t orders -b broker-a -i 1 -o 2 -f UTF-8"),
-    Step("queryMsgByOffset", "-t orders -b broker-a -i 1 -o 99"),
-    Step("queryMsgByOffset", "-t orders -b broker-a -i 9 -o 0"),
-    Step("queryMsgByOffset", "-t nobody_made -b broker-a -i 0 -o 0"),
+    Step("queryMsgByUniqueKey", "-t orders -i {orders_unique_5}", quirks=TRACKS),
+    Step("queryMsgByUniqueKey", "-t orders -i {orders_unique_5} -a", quirks=TRACKS),
+    Step("queryMsgByUniqueKey", "-t orders -i {orders_unique_5} -g watchers -d {watcher}", masks=SPENT),
+    Step("queryMsgByUniqueKey", "-t orders -i {orders_unique_5} -c {cluster}", quirks=TRACKS),
+    Step("queryMsgByUniqueKey", "-t orders -i 7F00000100000000000000000000FFFF", quirks=TRACKS),
+    Step("queryMsgByOffset", "-t orders -b broker-a -i 1 -o 2", quirks=TRACKS),
+    Step("queryMsgByOffset", "-t orders -b broker-a -i 1 -o 2 -f UTF-8", quirks=TRACKS),
+    Step("queryMsgByOffset", "-t orders -b broker-a -i 1 -o 99", quirks=TRACKS),
+    Step("queryMsgByOffset", "-t orders -b broker-a -i 9 -o 0", quirks=TRACKS),
+    Step("queryMsgByOffset", "-t nobody_made -b broker-a -i 0 -o 0", quirks=TRACKS),
     Step("queryMsgTraceById", "-i {traced_unique_0}", masks=COST, settles_seconds=20),
     Step("queryMsgTraceById", "-i {traced_unique_0} -t RMQ_SYS_TRACE_TOPIC -b 0 -e {far_ms} -c 5", masks=COST),
     Step("queryMsgTraceById", "-i {orders_unique_0}"),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from gantry_interop.admin.masks import Common
+from gantry_interop.admin.plan.values import TOPICS_OF_BROKER
 from gantry_interop.admin.steps import Step
+
+SETTINGS: Final = Common(r"(\w+) += ", 12, "each name server lists the settings it has; those of both are compared")
 
 BEFORE: Final = (
     Step("updateKvConfig", "-s SPACE -k key -v value"),
@@ -16,15 +20,15 @@ BEFORE: Final = (
 )
 
 AFTER: Final = (
-    Step("wipeWritePerm", "-b broker-a"),
+    Step("wipeWritePerm", "-b broker-a", masks=TOPICS_OF_BROKER),
     Step("topicRoute", "-t orders", shows="wipeWritePerm"),
-    Step("addWritePerm", "-b broker-a"),
+    Step("addWritePerm", "-b broker-a", masks=TOPICS_OF_BROKER),
     Step("topicRoute", "-t orders", shows="addWritePerm"),
     Step("wipeWritePerm", "-b nobody"),
     Step("addWritePerm", "-b nobody"),
-    Step("getNamesrvConfig", is_unordered=True),
-    Step("updateNamesrvConfig", "-k clusterTest -v true"),
-    Step("getNamesrvConfig", is_unordered=True, shows="updateNamesrvConfig"),
-    Step("updateNamesrvConfig", "-k clusterTest -v false"),
+    Step("getNamesrvConfig", is_unordered=True, common=SETTINGS),
+    Step("updateNamesrvConfig", "-k scanNotActiveBrokerInterval -v 6000"),
+    Step("getNamesrvConfig", is_unordered=True, common=SETTINGS, shows="updateNamesrvConfig"),
+    Step("updateNamesrvConfig", "-k scanNotActiveBrokerInterval -v 5000"),
     Step("updateNamesrvConfig", "-k kvConfigPath -v /elsewhere"),
 )

@@ -15,7 +15,10 @@ import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import org.apache.commons.cli.Option;
 import org.apache.commons.cli.Options;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 
@@ -26,6 +29,7 @@ import org.apache.rocketmq.tools.command.SubCommand;
  * <p>Each line of the input is one JSON object and is answered by one line: {@code {"list": true}} by all subcommands
  * with their options; {@code {"arguments": ["topicList", "-n", ...], "seconds_max": 60}} by {@code out}, {@code error},
  * {@code exit} (null when the command just returned), and {@code is_cut}: a command that goes on for ever is interrupted.
+ * With {@code access_key} and {@code secret_key} the requests are signed.
  */
 public final class AdminTool {
     private static final long CUT_SECONDS_MAX = 30;
@@ -41,9 +45,9 @@ public final class AdminTool {
             return SUB_COMMANDS;
         }
 
-        static void run(List<String> arguments) {
+        static void run(List<String> arguments, RPCHook signer) {
             SUB_COMMANDS.clear();
-            main0(arguments.toArray(new String[0]), null);
+            main0(arguments.toArray(new String[0]), signer);
         }
     }
 
@@ -86,7 +90,7 @@ public final class AdminTool {
             JSONObject asked = JSON.parseObject(line);
             Map<String, Object> answer = asked.getBooleanValue("list")
                 ? Map.of("commands", commands())
-                : run(asked.getList("arguments", String.class), asked.getLongValue("seconds_max"));
+                : run(asked.getList("arguments", String.class), asked.getLongValue("seconds_max"), signer(asked));
             answers.println(Json.line(answer));
         }
         guard.isOver = true;
@@ -108,7 +112,7 @@ public final class AdminTool {
         return found;
     }
 
-    private static Map<String, Object> run(List<String> arguments, long secondsMax) throws Exception {
+    private static Map<String, Object> run(List<String> arguments, long secondsMax, RPCHook signer) throws Exception {
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         ByteArrayOutputStream error = new ByteArrayOutputStream();
         PrintStream oldOut = System.out;
@@ -119,7 +123,7 @@ public final class AdminTool {
         Integer[] exit = new Integer[1];
         Thread thread = new Thread(() -> {
             try {
-                Startup.run(arguments);
+                Startup.run(arguments, signer);
             } catch (Exit ended) {
                 exit[0] = ended.status;
             } catch (Throwable thrown) {
@@ -141,6 +145,13 @@ public final class AdminTool {
         answer.put("is_cut", isCut);
         answer.put("is_stuck", thread.isAlive());
         return answer;
+    }
+
+    /** Null makes mqadmin look for an account in its home, where there is none. */
+    private static RPCHook signer(JSONObject asked) {
+        String accessKey = asked.getString("access_key");
+        return accessKey == null ? null
+            : new AclClientRPCHook(new SessionCredentials(accessKey, asked.getString("secret_key")));
     }
 
     private static boolean ends(Thread thread, long secondsMax) throws InterruptedException {

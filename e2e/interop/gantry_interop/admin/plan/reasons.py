@@ -1,0 +1,7 @@
+"""Why a command's output differs, where it does."""
+
+from __future__ import annotations
+
+from typing import Final
+
+REASONS: Final[dict[str, str]] = {}
