@@ -104,6 +104,61 @@ class ProducerGroup(Fields):
     producer_group: str
 
 
+class StatisticsKey(Fields):
+    """Code 315: one counter."""
+
+    stats_name: str
+    stats_key: str
+
+
+class GroupForbidden(Fields):
+    """Code 353: may the group read the topic? Without ``readable`` it is only asked."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+class HalfMessage(Fields):
+    """Code 323."""
+
+    topic: str | None = None
+    msg_id: str | None = None
+
+
+class HaExchange(Fields):
+    """Code 906, and the reply to it."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Int64 | None = None
+    master_address: str | None = None
+
+
+class Username(Fields):
+    """Code 3004."""
+
+    username: str | None = None
+
+
+class UserFilter(Fields):
+    """Code 3005."""
+
+    filter: str | None = None
+
+
+class AclSubject(Fields):
+    """Code 3009."""
+
+    subject: str | None = None
+
+
+class AclFilter(Fields):
+    """Code 3010."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None
+
+
 class TopicListing(Document):
     """A list of topics; the reply to code 206 and its kin."""
 

@@ -1,7 +1,7 @@
 """What the broker says about itself."""
 
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
@@ -14,6 +14,15 @@ from gantry_wire.codes import PROTOCOL_VERSION
 from gantry_wire.commands.documents import write_document
 from gantry_wire.fastjson import dumps
 from gantry_wire.message import record_store_timestamp
+
+NOTHING_OF: Final = (
+    "timerReadBehind",
+    "timerOffsetBehind",
+    "timerCongestNum",
+    "EndTransactionQueueSize",
+    "EndTransactionThreadPoolQueueCapacity",
+)
+"""What RocketMQ counts and what does not exist here: timers, and a queue of ends of transactions."""
 
 
 @final
@@ -78,8 +87,9 @@ class BrokerHandlers:
         core = self._core
         store, stats, settings = core.store, core.stats, core.settings
         now_ms = core.clock.wall_ms()
+        totals, days = core.statistics.totals(), stats.days
         table: dict[str, object] = {
-            "brokerActive": "true",
+            "brokerActive": "true" if core.gate.sends is None else "false",
             "brokerVersion": PROTOCOL_VERSION,
             "brokerVersionDesc": "V5_3_3",
             "bootTimestamp": self._booted_at_ms,
@@ -89,32 +99,39 @@ class BrokerHandlers:
             "getTransferedTps": stats.rates(1),
             "getFoundTps": stats.rates(2),
             "getMissTps": stats.rates(3),
-            "getTotalTps": stats.rates(1),
-            "msgPutTotalTodayNow": stats.put_count,
-            "msgGetTotalTodayNow": stats.get_count,
-            "msgPutTotalTodayMorning": 0,
-            "msgGetTotalTodayMorning": 0,
-            "msgPutTotalYesterdayMorning": 0,
-            "msgGetTotalYesterdayMorning": 0,
+            "getTotalTps": stats.pull_rates(),
+            "msgPutTotalTodayNow": totals.put,
+            "msgGetTotalTodayNow": totals.get,
+            "msgPutTotalTodayMorning": days.today_morning.put,
+            "msgGetTotalTodayMorning": days.today_morning.get,
+            "msgPutTotalYesterdayMorning": days.yesterday_morning.put,
+            "msgGetTotalYesterdayMorning": days.yesterday_morning.get,
             "putMessageTimesTotal": stats.put_count,
+            "putMessageFailedTimes": stats.put_failures,
             "putMessageSizeTotal": stats.put_bytes,
             "putMessageAverageSize": stats.put_bytes / stats.put_count if stats.put_count else 0.0,
-            "putMessageEntireTimeMax": 0,
+            "putMessageEntireTimeMax": stats.times.max_ms,
+            "getMessageEntireTimeMax": stats.get_ms_max,
             "getMessageSizeTotal": stats.get_bytes,
             "ackWaitsMicros": ",".join(map(str, stats.ack_waits)),
-            "putMessageDistributeTime": "",
+            "putMessageDistributeTime": stats.times.distribution(),
+            "putLatency99": f"{stats.times.within_ms(0.99):.2f}",
+            "putLatency999": f"{stats.times.within_ms(0.999):.2f}",
             "commitLogMinOffset": store.min_physical,
             "commitLogMaxOffset": store.wrote,
             "dispatchBehindBytes": store.wrote - store.dispatched,
             "dispatchMaxBuffer": 0,
-            "remainHowManyDataToCommit": store.wrote - store.committed,
-            "remainHowManyDataToFlush": store.wrote - store.flushed,
+            "remainHowManyDataToCommit": bytes_text(store.wrote - store.committed),
+            "remainHowManyDataToFlush": bytes_text(store.wrote - store.flushed),
+            "commitLogDirCapacity": self._capacity(),
+            "flushBehindBytes": store.wrote - store.flushed,
             "commitLogSyncs": store.sync_count,
             "remainTransientStoreBufferNumbs": store.pool_status.free,
             "earliestMessageTimeStamp": self._earliest_ms(),
             "startAcceptSendRequestTimeStamp": 0,
             "pageCacheLockTimeMills": 0,
             "commitLogDiskRatio": self._disk_ratio(),
+            f"commitLogDiskRatio_{store.root}/commitlog": self._disk_ratio(),
             "consumeQueueDiskRatio": self._disk_ratio(),
             "connections": self._connections(),
             "heldPulls": self._hold.count,
@@ -131,8 +148,7 @@ class BrokerHandlers:
             table.setdefault(f"{pool}ThreadPoolQueueSize", 0)
             table.setdefault(f"{pool}ThreadPoolQueueCapacity", 0)
             table.setdefault(f"{pool}ThreadPoolQueueHeadWaitTimeMills", 0)
-        for name in ("timerReadBehind", "timerOffsetBehind", "timerCongestNum", "timerEnqueueTps", "timerDequeueTps"):
-            table[name] = 0
+        table |= dict.fromkeys(NOTHING_OF, 0) | {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
         for level, (delivered, end) in self._delay.positions().items():
             table[f"scheduleMessageOffset_{level}"] = f"{delivered},{end}"
         return {name: str(value) for name, value in table.items()}
@@ -141,9 +157,21 @@ class BrokerHandlers:
         record = self._core.store.message_at(self._core.store.min_physical)
         return -1 if record is None else record_store_timestamp(record)
 
+    def _capacity(self) -> str:
+        space = self._core.disk.space(self._core.store.root)
+        return f"Total : {bytes_text(space.total)}, Free : {bytes_text(space.free)}."
+
     def _disk_ratio(self) -> str:
         space = self._core.disk.space(self._core.store.root)
         return f"{space.used / space.total:.4f}" if space.total else "0"
+
+
+def bytes_text(count: int) -> str:
+    """So many bytes in RocketMQ's words."""
+    if count < 1024:
+        return f"{count} B"
+    power = min(6, (count.bit_length() - 1) // 10)
+    return f"{count / 1024**power:.1f} {'KMGTPE'[power - 1]}iB"
 
 
 def uptime_text(milliseconds: int) -> str:

@@ -52,6 +52,9 @@ class PullHandlers:
         self.is_copy: Callable[[], bool] = lambda: False
         """Whether this is a slave: what it lacks may be on its master."""
 
+        self._read_ms = 0
+        """What the last look into a queue took."""
+
         self._budget = FilterBudget(loop)
         settings = core.settings
         self.hold = PullHold(
@@ -79,7 +82,7 @@ class PullHandlers:
             result = self._read(pull, back, wanted)._replace(
                 status=ReadStatus.OFFSET_OVERFLOW_BADLY, next_offset=back, body=b""
             )
-            return self._reply(command, pull.consumer_group, pull.queue_offset, result)
+            return self._reply(command, pull, pull.queue_offset, result)
         result = self._read(pull, pull.queue_offset, wanted)
         if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0:
             self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
@@ -94,11 +97,12 @@ class PullHandlers:
             deadline = self._loop.time() + suspend_ms / 1000
             self.hold.hold(HeldPull(command, connection, pull, pull.queue_offset, deadline))
             return None
-        return self._reply(command, pull.consumer_group, pull.queue_offset, result)
+        return self._reply(command, pull, pull.queue_offset, result)
 
     def look_again(self, held: HeldPull, must_answer: bool) -> Command | None:
         """A held pull's next attempt; None when it should go on waiting. What goes wrong becomes the answer."""
         try:
+            self._check(held.pull)  # a group or a topic may have lost its permission meanwhile
             wanted = self._filter(held.pull)
             result = self._read(held.pull, held.next_offset, wanted)
         except Refused as refused:
@@ -111,14 +115,20 @@ class PullHandlers:
             if result.next_offset < result.max_offset and not must_answer:
                 self.hold.look_on(held)
         elif code is not ResponseCode.PULL_NOT_FOUND:
-            return self._reply(held.command, held.pull.consumer_group, held.next_offset, result)
+            return self._reply(held.command, held.pull, held.next_offset, result)
         if not must_answer:
             return None
         if held.next_offset != held.pull.queue_offset:
             result = result._replace(status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=held.next_offset)
-        return self._reply(held.command, held.pull.consumer_group, held.next_offset, result)
+        return self._reply(held.command, held.pull, held.next_offset, result)
 
     def _read(self, pull: PullMessage, offset: int, wanted: MessageFilter) -> ReadResult:
+        began = self._loop.time()
+        result = self._read_now(pull, offset, wanted)
+        self._read_ms = int((self._loop.time() - began) * 1000)
+        return result
+
+    def _read_now(self, pull: PullMessage, offset: int, wanted: MessageFilter) -> ReadResult:
         settings = self._core.settings
         count_max = max(1, min(pull.max_msg_nums, settings.pull_messages_max))
         bytes_max = settings.pull_bytes_max
@@ -161,10 +171,15 @@ class PullHandlers:
         config = self._core.groups.all.get(group)
         return 1 if config is None else config.which_broker_when_consume_slowly
 
-    def _reply(self, command: Command, group: str, offset: int, result: ReadResult) -> Command:
+    def _reply(self, command: Command, pull: PullMessage, offset: int, result: ReadResult) -> Command:
         code = _code(result, offset)
+        group = pull.consumer_group
         if code is ResponseCode.SUCCESS:
-            self._core.stats.found(result.count, len(result.body))
+            size = len(result.body)
+            self._core.stats.found(result.count, size, self._read_ms)
+            self._core.statistics.pulled(
+                group, pull.topic, pull.queue_id, count=result.count, size=size, took_ms=self._read_ms
+            )
         else:
             self._core.stats.missed()
         ext = {
@@ -204,6 +219,11 @@ class PullHandlers:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{pull.consumer_group}] can not consume by broadcast way",
+            )
+        if core.groups.is_forbidden(pull.consumer_group, pull.topic):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{pull.consumer_group}] is forbidden for topic[{pull.topic}]",
             )
 
     def _filter(self, pull: PullMessage) -> MessageFilter:
