@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import click
 from rich.console import Console
 
 from gantry_interop import report
-from gantry_interop.admin import page, plan, play, verdicts
+from gantry_interop.admin import page, plan, play, samples, scene, verdicts
 from gantry_interop.admin.play import Compared
 from gantry_interop.admin.verdicts import Verdict
 from gantry_interop.errors import InteropError
@@ -29,6 +30,7 @@ def admin_command(record: bool) -> None:
     """
     console = report.console()
     directory = new_run_directory("admin")
+    start = time.time()
     try:
         with Nursery(directory / "logs") as nursery:
             known, compared = play.play(nursery, directory, lambda one: _show(console, one))
@@ -41,6 +43,7 @@ def admin_command(record: bool) -> None:
     verdicts.write(found, directory / "results.json")
     if record:
         verdicts.write(found)
+        samples.write(samples.of(compared, scene.window(start)))
         page.write(found, len(plan.ALL))
     counted = ", ".join(f"{count} {word}" for word, count in verdicts.counts(found).items())
     console.print(f"{len(known)} commands: {counted}", highlight=False)

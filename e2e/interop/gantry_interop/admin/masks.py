@@ -21,7 +21,7 @@ STACK_LINE: Final = re.compile(r"^(\s+at [\w.$/]+[.<].*|\s*\.\.\. \d+ (more|comm
 DATE: Final = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)[ #T](\d\d):(\d\d):(\d\d)(?:[:,.]\d{3})?\b")
 COMPACT_DATE: Final = re.compile(r"\b(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)\d{3}\b")
 MILLISECONDS: Final = re.compile(r"(?<![\w.])1\d{12}(?!\w)")
-HEX_ID: Final = re.compile(r"\b(?:[0-9A-F]{32}|[0-9A-F]{56})\b")
+HEX_ID: Final = re.compile(r"\b(?:[0-9A-F]{56}|[0-9A-F]{32})(?=\b|SendResult)")
 """An id of a message: of the client that made it (56 digits where that has an IPv6 address), or of its place."""
 SEAL: Final = re.compile(r"(?<=__CRC32#=)\d{10}\b")
 """The checksum over a record, in which are the time and the server's port."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,10 @@ class Compared:
     is_theirs_failed: bool
     """Whether Apache's own servers refused it, or the command failed there."""
     is_ours_failed: bool
+    raw: Outcome | None = None
+    """What Apache's servers made the tool print, as it was."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Of Apache's side."""
 
     @property
     def is_same(self) -> bool:
@@ -84,7 +88,8 @@ class Player:
         )
         if step.common is not None:
             theirs, ours = step.common.of(theirs, ours), step.common.of(ours, theirs)
-        return Compared(step, theirs, ours, *(failed(outcome) for outcome in outcomes))
+        is_failed = (failed(outcome) for outcome in outcomes)
+        return Compared(step, theirs, ours, *is_failed, raw=outcomes[0], facts=self._sides[0].facts)
 
 
 def play(

@@ -66,6 +66,7 @@ def judge(known: Sequence[str], compared: Sequence[Compared], absent: Sequence[A
 
 def _judge(command: str, compared: Sequence[Compared]) -> Verdict:
     own = [one for one in compared if one.step.command == command and one.step.shows is None]
+    assert own, f"no step runs {command}"
     steps = [one for one in compared if one.step.shows == command or one in own]
     different = [one for one in steps if not one.is_same]
     works_there = [one for one in own if not one.is_theirs_failed]

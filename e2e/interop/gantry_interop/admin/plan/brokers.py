@@ -8,8 +8,9 @@ from gantry_interop.admin.masks import Common, Mask
 from gantry_interop.admin.plan.values import CLUSTER, METRICS, TOTALS
 from gantry_interop.admin.steps import Step
 
-SETTINGS: Final = Common(r"(\w+) += ", 60, "each broker lists the settings it has; those of both are compared")
+SETTINGS: Final = Common(r"(\w+) +=", 60, "each broker lists the settings it has; those of both are compared")
 _NUMBER: Final = r"\d+(?:\.\d+(?:E-?\d+)?)?"
+PORTS: Final = (Mask("port", r"^(?:listenPort|haListenPort) += +(?P<value>\d+) *$"),)
 STATUS: Final = (
     Mask("rates", rf"^(?:<broker> +)?(?:get|put)\w*Tps *: (?P<value>{_NUMBER}(?: {_NUMBER}){{0,2}}) *$"),
     Mask("share", r"^(?:<broker> +)?\w+DiskRatio *: (?P<value>0\.\d+) *$"),
@@ -19,7 +20,7 @@ STATUS: Final = (
     Mask("count", r"^(?:<broker> +)?\w+ThreadPoolQueue(?:Capacity|HeadWaitTimeMills|Size) *: (?P<value>\d+) *$"),
 )
 STATUS_ROWS: Final = Common(
-    r"(?:<broker> +)?(\w+) *: ", 50, "each broker reports on its own parts as well; what both report is compared"
+    r"(?:<broker> +)?(\S+?) *:", 50, "each broker reports on its own parts as well; what both report is compared"
 )
 
 AFTER: Final = (
@@ -31,8 +32,8 @@ AFTER: Final = (
     Step("brokerStatus", "-b {broker}", is_unordered=True, masks=STATUS, common=STATUS_ROWS),
     Step("brokerStatus", "-c {cluster}", is_unordered=True, masks=STATUS, common=STATUS_ROWS),
     Step("brokerStatus", "-b 127.0.0.1:1"),
-    Step("getBrokerConfig", "-b {broker}", is_unordered=True, common=SETTINGS),
-    Step("getBrokerConfig", "-c {cluster}", is_unordered=True, common=SETTINGS),
+    Step("getBrokerConfig", "-b {broker}", is_unordered=True, common=SETTINGS, masks=PORTS),
+    Step("getBrokerConfig", "-c {cluster}", is_unordered=True, common=SETTINGS, masks=PORTS),
     Step("updateBrokerConfig", "-b {broker} -k fileReservedTime -v 50"),
     Step("updateBrokerConfig", "-c {cluster} -k fileReservedTime -v 48"),
     Step("updateBrokerConfig", "-c {cluster} -a true -k fileReservedTime -v 49"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from gantry_interop.admin.masks import Common
+from gantry_interop.admin.masks import Common, Mask
 from gantry_interop.admin.plan.values import TOPICS_OF_BROKER
 from gantry_interop.admin.steps import Step
 
-SETTINGS: Final = Common(r"(\w+) += ", 12, "each name server lists the settings it has; those of both are compared")
+PORT: Final = (Mask("port", r"^listenPort += +(?P<value>\d+) *$"),)
+SETTINGS: Final = Common(r"(\w+) +=", 12, "each name server lists the settings it has; those of both are compared")
 
 BEFORE: Final = (
     Step("updateKvConfig", "-s SPACE -k key -v value"),
@@ -26,9 +27,9 @@ AFTER: Final = (
     Step("topicRoute", "-t orders", shows="addWritePerm"),
     Step("wipeWritePerm", "-b nobody"),
     Step("addWritePerm", "-b nobody"),
-    Step("getNamesrvConfig", is_unordered=True, common=SETTINGS),
+    Step("getNamesrvConfig", is_unordered=True, common=SETTINGS, masks=PORT),
     Step("updateNamesrvConfig", "-k scanNotActiveBrokerInterval -v 6000"),
-    Step("getNamesrvConfig", is_unordered=True, common=SETTINGS, shows="updateNamesrvConfig"),
+    Step("getNamesrvConfig", is_unordered=True, common=SETTINGS, masks=PORT, shows="updateNamesrvConfig"),
     Step("updateNamesrvConfig", "-k scanNotActiveBrokerInterval -v 5000"),
     Step("updateNamesrvConfig", "-k kvConfigPath -v /elsewhere"),
 )

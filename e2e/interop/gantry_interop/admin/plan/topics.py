@@ -94,15 +94,6 @@ AFTER: Final = (
     Step("updateOrderConf", "-t ledger -m other"),
     Step("allocateMQ", "-t orders -i 10.0.0.1,10.0.0.2,10.0.0.3", is_unordered=True),
     Step("allocateMQ", "-t nobody_made -i 10.0.0.1"),
-    Step("updateStaticTopic", "-t static -qn 4 -b broker-a"),
-    Step("topicRoute", "-t static", shows="updateStaticTopic"),
-    Step("topicStatus", "-t static", shows="updateStaticTopic"),
-    Step("updateStaticTopic", "-t static -qn 6 -c {cluster}"),
-    Step("topicRoute", "-t static", shows="updateStaticTopic"),
-    Step("updateStaticTopic", "-t static -qn 2 -b broker-a"),
-    Step("remappingStaticTopic", "-t static -b broker-a"),
-    Step("topicStatus", "-t static", shows="remappingStaticTopic"),
-    Step("remappingStaticTopic", "-t orders -b broker-a"),
 )
 
 AT_LAST: Final = (
@@ -114,4 +105,13 @@ AT_LAST: Final = (
     Step("deleteTopic", "-c {cluster} -t SCHEDULE_TOPIC_XXXX"),
     Step("deleteTopic", "-c nowhere -t listed_two"),
     Step("deleteTopic", "-t listed_two"),
+    Step("updateStaticTopic", "-t static -qn 4 -b broker-a"),
+    Step("topicRoute", "-t static", shows="updateStaticTopic"),
+    Step("topicStatus", "-t static", shows="updateStaticTopic"),
+    Step("updateStaticTopic", "-t static -qn 6 -c {cluster}"),
+    Step("topicRoute", "-t static", shows="updateStaticTopic"),
+    Step("updateStaticTopic", "-t static -qn 2 -b broker-a"),
+    Step("remappingStaticTopic", "-t static -b broker-a"),
+    Step("topicStatus", "-t static", shows="remappingStaticTopic"),
+    Step("remappingStaticTopic", "-t orders -b broker-a"),
 )

@@ -38,6 +38,7 @@ STATS: Final = tuple(
 CLUSTER: Final = (
     Mask("rate", r"<broker> +V\d_\d_\d +(?P<value>\d+\.\d\d)\("),
     Mask("rate", r"ms\) +(?P<value>\d+\.\d\d)\(\d+,\d+ms\|"),
+    Mask("count", r"\) +(?P<value>\d+)-\d+\(\d+\.\dw"),
     Mask("hours", r" (?P<value>\d+\.\d\d) +0\.\d+ +true$"),
     Mask("share", r" (?P<value>0\.\d{2,4}) +true$"),
 )
