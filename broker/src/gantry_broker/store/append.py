@@ -30,7 +30,7 @@ from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.mapped_file import MappedFile
-from gantry_broker.store.tallies import tally_batch
+from gantry_broker.store.tallies import tally_batch, tally_each
 from gantry_wire.message import CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4
 from gantry_wire.properties import PAIR_END
 from gantry_wire.seal import SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX, sealable_properties
@@ -154,9 +154,8 @@ def append_batch(
     if position > log.preallocate_at:
         log.preallocate()
     filled = before_roll + position - start
-    tally_batch(
-        touched, drafts, filled, lambda: record_sizes(drafts, physical_offsets, log.wrote, filled, len(store_host))
-    )
+    if not tally_batch(touched, filled):
+        tally_each(drafts, record_sizes(drafts, physical_offsets, log.wrote, filled, len(store_host)))
     dispatcher.appended(Appended(log.wrote, now_ms, drafts, physical_offsets, touched, held))
     return physical_offsets, queue_offsets
 

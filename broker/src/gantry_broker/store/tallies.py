@@ -10,7 +10,7 @@ its master was asked to store it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
@@ -38,31 +38,26 @@ class Tally:
         return f"<Tally count={self.count} size={self.size}>"
 
 
-def tally_batch(
-    touched: Mapping[ConsumeQueue, int],
-    drafts: Sequence[Draft],
-    record_bytes: int,
-    sizes: Callable[[], Iterable[int]],
-) -> None:
+def tally_batch(touched: Mapping[ConsumeQueue, int], record_bytes: int) -> bool:
     """A batch was appended: its queues with their ends before, and how many bytes its records have together.
 
-    ``sizes`` says it of each; asked only where it matters.
+    False for a batch of several topics, of which nothing is counted: it is one for ``tally_each``.
     """
     first, count = None, 0
     for queue, before in touched.items():
         if first is None:
             first = queue.tally
         elif queue.tally is not first:
-            _tally_each(drafts, sizes())
-            return
+            return False
         count += queue.end - before
     if first is not None:
         first.count += count
         first.size += record_bytes
+    return True
 
 
-def _tally_each(drafts: Sequence[Draft], sizes: Iterable[int]) -> None:
-    """Of several topics."""
+def tally_each(drafts: Sequence[Draft], sizes: Iterable[int]) -> None:
+    """A batch of several topics was appended, with records of these sizes."""
     for draft, size in zip(drafts, sizes, strict=True):
         if not draft[3] & PREPARED:
             tally = draft[0].tally

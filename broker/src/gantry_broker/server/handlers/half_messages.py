@@ -1,5 +1,6 @@
 """Transactions that were given up, taken up again: code 323."""
 
+from collections import deque
 from typing import Final, final
 
 from gantry_broker.server.core import BrokerCore, HandlerTable
@@ -14,6 +15,7 @@ from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_record, parse_offset_message_id
 
 NEWER_LOOKED_AT: Final = 64
+RESUMED_KEPT: Final = 1024
 
 
 @final
@@ -28,6 +30,8 @@ class HalfMessageHandlers:
     def __init__(self, core: BrokerCore, sends: SendHandlers) -> None:
         self._core = core
         self._sends = sends
+        self._resumed: deque[int] = deque(maxlen=RESUMED_KEPT)
+        """Where what was resumed lay, as long as the index of keys may not have it yet."""
 
     def table(self) -> HandlerTable:
         return {RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume}
@@ -41,6 +45,7 @@ class HalfMessageHandlers:
         if records.real_place(message) is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "the message does not say which topic and queue it is for")
         core.store.append([records.resumed_draft(message, core.store.queue(names.HALF_TOPIC, 0))])
+        self._resumed.append(message.physical_offset)
         core.stats.put(1, core.store)
         return None if self._sends.park(command.reply().encode(), connection) is None else command.reply()
 
@@ -68,7 +73,9 @@ class HalfMessageHandlers:
         return message
 
     def _is_resumed(self, message: StoredMessage) -> bool:
-        """As far as the index of keys knows."""
+        """As far as the index of keys knows, or this broker since its start."""
+        if message.physical_offset in self._resumed:
+            return True
         unique = message.properties.get(keys.UNIQUE_KEY)
         if not unique:
             return False
