@@ -46,10 +46,9 @@ async def test_users_are_listed_without_their_secrets(tmp_path: Path) -> None:
 
 
 async def test_permissions_are_told_as_policies(tmp_path: Path) -> None:
-    """Those by name are Custom, defaults are Default; an administrator needs none."""
+    """Those by name are Custom, defaults Default. What is denied to all needs no policy, nor does an administrator."""
     async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:
         found = await client.ask_json(3009, {"subject": "User:orders-key"})
-        deny = {"actions": ["Pub", "Sub"], "decision": "Deny"}
         assert found == {
             "subject": "User:orders-key",
             "policies": [
@@ -60,14 +59,11 @@ async def test_permissions_are_told_as_policies(tmp_path: Path) -> None:
                         {"actions": ["Sub"], "decision": "Allow", "resource": "Group:GroupTest"},
                     ],
                 },
-                {
-                    "policyType": "Default",
-                    "entries": [{**deny, "resource": "Topic:*"}, {**deny, "resource": "Group:*"}],
-                },
             ],
         }
         assert (await client.ask_json(3009, {"subject": "User:admin-key"}))["policies"] == []
-        assert (await client.ask(3009, {"subject": "User:nobody-key"})).body == b""
+        assert (await client.ask(3009, {"subject": "User:nobody-key"})).code == 16
+        assert "User:admin-key" not in [one["subject"] for one in await client.ask_json(3010)]
         listed = await client.ask_json(3010, {"resourceFilter": "Billing"})
         assert [one["subject"] for one in listed] == ["User:billing-key"]
         resources = [entry["resource"] for policy in listed[0]["policies"] for entry in policy["entries"]]
@@ -85,7 +81,7 @@ async def test_what_the_file_says_now_is_told(tmp_path: Path) -> None:
         found = await client.ask_json(3009, {"subject": "User:partner-key"})
         entries = [(entry["resource"], entry["decision"]) for one in found["policies"] for entry in one["entries"]]
         assert entries == [
-            ("Topic:Secret", "Deny"), ("Topic:Shared", "Allow"), ("Topic:*", "Allow"), ("Group:*", "Deny"),
+            ("Topic:Secret", "Deny"), ("Topic:Shared", "Allow"), ("Topic:*", "Allow"),
         ]  # fmt: skip
 
 

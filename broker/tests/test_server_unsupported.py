@@ -12,7 +12,7 @@ from gantry_broker.testing.local import TOPIC, UNIQUE_ID, Dialogue, dialogue, pr
 from gantry_wire import RequestCode
 from gantry_wire.fastjson import dumps
 
-POP_CODES = (200050, 200051, 200052, 200053, 200054, 200055, 200056, 200151)
+POP_CODES = (200050, 200051, 200052, 200053, 200054, 200055, 200151)
 
 
 @pytest.fixture

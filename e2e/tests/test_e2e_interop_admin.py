@@ -93,7 +93,7 @@ def test_a_command_that_apache_refuses_counts_for_nobody() -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.typed)
 def test_no_word_of_an_output_can_change_unseen(sample: samples.Sample) -> None:
-    """Each word of what Apache's servers print, put in another's place, is a difference; so is a number that is none."""
+    """A word, or a number, of what Apache's servers print with something else in its place is a difference."""
     original = sample.normal()
     assert original
 

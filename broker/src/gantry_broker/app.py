@@ -47,6 +47,7 @@ from gantry_broker.server.handlers.producers import ProducerHandlers
 from gantry_broker.server.handlers.progress import ProgressHandlers
 from gantry_broker.server.handlers.pull import PullHandlers
 from gantry_broker.server.handlers.queries import QueryHandlers
+from gantry_broker.server.handlers.read_ahead import ReadAheadHandlers
 from gantry_broker.server.handlers.replication import ReplicationHandlers
 from gantry_broker.server.handlers.reply import ReplyHandlers
 from gantry_broker.server.handlers.resets import ResetHandlers
@@ -514,6 +515,7 @@ class Broker:
             **StatisticsHandlers(self.core).table(),
             **ForbiddenHandlers(self.core).table(),
             **ProducerHandlers(self.core).table(),
+            **ReadAheadHandlers(self.core).table(),
             **UnusedTopicHandlers(self.core, self.pulls.is_copy).table(),
             **HalfMessageHandlers(self.core, self.sends).table(),
             **ReplicationHandlers(self.core, self.roles, self.replication, self.speeds).table(),

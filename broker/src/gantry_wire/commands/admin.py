@@ -34,10 +34,29 @@ class TopicConfigTable(Document):
     topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
 
 
+class ExponentialRetryPolicy(Document):
+    """Each wait longer than the one before by a factor. In milliseconds."""
+
+    initial: Int64 = 5_000
+    max: Int64 = 7_200_000
+    multiplier: Int64 = 2
+
+
+class CustomizedRetryPolicy(Document):
+    """Each wait by name. In milliseconds."""
+
+    next: list[Int64] = msgspec.field(default_factory=list)
+
+
 class GroupRetryPolicy(Document):
-    """How a group's retries are spaced. Only the delay levels (`CUSTOMIZED`) are acted upon."""
+    """How a group's retries are spaced: kept and shown, and read by whoever schedules retries itself.
+
+    The broker's retries go by its delay levels whatever is said here, as RocketMQ's do: there the proxy reads this.
+    """
 
     type: str = "CUSTOMIZED"
+    exponential_retry_policy: ExponentialRetryPolicy | None = None
+    customized_retry_policy: CustomizedRetryPolicy | None = None
 
 
 class SubscriptionGroupConfig(Document):

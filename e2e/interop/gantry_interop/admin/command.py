@@ -39,6 +39,7 @@ def admin_command(record: bool) -> None:
         sys.exit(2)
     found = verdicts.judge(known, compared, plan.ABSENT)
     faults = [*verdicts.forgotten(known, plan.commands()), *_broken(found, record)]
+    faults += [f"the same, though the plan says otherwise: {typed}" for typed in verdicts.stale(compared)]
     _keep(directory / "steps.json", compared)
     verdicts.write(found, directory / "results.json")
     if record:

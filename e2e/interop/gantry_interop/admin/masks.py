@@ -3,8 +3,8 @@
 Facts first: addresses, folders and ids of a peer are known, so exactly those texts are replaced by their names. Then
 moments: a date or a count of milliseconds is replaced when it lies within the run, so that a zero, or a time of
 another year, stays to be seen. Then ids that clients made. Last the masks of the step: each replaces one value that
-follows known words by its name and is as narrow as its pattern. Traces of the Java stack go; what they were about stays.
-Of a refusal the code is compared, and not the words.
+follows known words by its name and is as narrow as its pattern. Traces of the Java stack go; what they were about
+stays. Of a refusal the code is compared, and not the words.
 
 A mask demands the form of the value: where one peer prints a number and the other nothing, that is a difference.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,7 +99,11 @@ def play(
     java.build()
     start = time.time()
     with ExitStack() as stack:
-        tool = stack.enter_context(Talker(scene.TOOL, directory / "tool-home", directory / "logs" / "tool.log"))
+        (directory / scene.TEMPORARY).mkdir()
+        program = replace(
+            scene.TOOL, properties={**scene.TOOL.properties, "java.io.tmpdir": str(directory / scene.TEMPORARY)}
+        )
+        tool = stack.enter_context(Talker(program, directory / "tool-home", directory / "logs" / "tool.log"))
         known = known_commands(tool)
         sides = [guarded.start(kind, nursery, directory / f"{kind}-guarded") for kind in scene.KINDS]
         found = Player(tool, sides, start).play(plan.ACCOUNTS, tell)

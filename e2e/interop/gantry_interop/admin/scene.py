@@ -24,6 +24,8 @@ CLUSTER: Final = "InteropCluster"
 BROKER_NAME: Final = "broker-a"
 ANSWER_SECONDS_MAX: Final = 120.0
 MOVING_IN_SECONDS_MAX: Final = 600.0
+TEMPORARY: Final = "temporary"
+"""Where the tool leaves files of its own."""
 FAR_MS: Final = 1_900_000_000_000
 
 TOOL: Final = java.Program(
@@ -37,11 +39,11 @@ RESIDENTS: Final = java.Program(
 
 SETTINGS: Final = {
     "apache": {"enabledAppendPropCRC": "true", "timerWheelEnable": "true"},
-    "gantry": {"slaveReadEnable": "false"},
+    "gantry": {"slaveReadEnable": "false", "brokerIP2": "127.0.0.1", "inSyncReplicas": "1"},
 }
 """Ours seals every record with RocketMQ's own checksum property; Apache's does with this setting, and records are as
-long. Without its timers Apache's broker cannot delete a topic (it looks for their metrics). Reading from slaves is off
-by default there."""
+long. Without its timers Apache's broker cannot delete a topic (it looks for their metrics). What Apache's has by
+default is said to ours where it would take something else, or nothing."""
 
 
 @dataclass
@@ -72,6 +74,8 @@ class Side:
             "cluster": CLUSTER,
             "files": str(side.files),
             "directory": str(directory),
+            "temporary": str(directory.parent / TEMPORARY),
+            "instance": f"{kind}-watchers",
             "start_ms": str(int(time.time() * 1000)),
             "far_ms": str(FAR_MS),
         }

@@ -3,8 +3,8 @@
     Step("updateTopic", "-b {broker} -t orders -r 8 -w 8")             what is run, at both peers
     Step("topicRoute", "-t orders", shows="updateTopic")               what is seen of it afterwards
 
-A step says which values may differ between two servers that do the same (`masks`), and nothing else may. In braces stand
-facts of a peer: its addresses, its folders, ids of messages that were sent there.
+A step says which values may differ between two servers that do the same (`masks`), and nothing else may. In braces
+stand facts of a peer: its addresses, its folders, ids of messages that were sent there.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Step:
     """A file that the command writes: its text is compared, too."""
     is_endless: bool = False
     """Whether the command goes on until it is interrupted."""
+    deviation: str | None = None
+    """Why ours means to do something else here. Then it must be something else."""
     seconds_max: int = COMMAND_SECONDS_MAX
     settles_seconds: float = 0.0
     """How long servers may take until both say the same. Only for commands that change nothing."""

@@ -1,6 +1,7 @@
 """What comes of a run: one verdict for each command of mqadmin, and whether it still is what the page says.
 
     same                every step printed the same at both, apart from what its rules leave out
+    same, but           the same, save for lines of which the plan says why ours means to do something else
     differs             one did not; the first lines that differ are kept
     theirs fails, too   Apache's own servers, set up like this, refuse every step
     not here            no step runs it; the plan says why
@@ -21,7 +22,7 @@ from gantry_interop.admin.plan.reasons import REASONS
 from gantry_interop.admin.play import Compared
 from gantry_interop.admin.steps import Absent
 
-Word = Literal["same", "differs", "theirs fails, too", "not here"]
+Word = Literal["same", "same, but", "differs", "theirs fails, too", "not here"]
 
 RESULTS: Final = Path(__file__).with_name("results.json")
 LINES_MAX: Final = 8
@@ -72,8 +73,14 @@ def _judge(command: str, compared: Sequence[Compared]) -> Verdict:
     works_there = [one for one in own if not one.is_theirs_failed]
     works_here = [one for one in own if not one.is_ours_failed]
     whys = dict.fromkeys(why for one in steps for why in one.step.whys)
-    word: Word = "theirs fails, too" if not works_there else "differs" if different else "same"
-    reasons = (REASONS[command],) if word != "same" and command in REASONS else ()
+    meant = [one for one in different if one.step.deviation is not None]
+    word: Word = "same"
+    if different:
+        word = "differs" if len(different) > len(meant) else "same, but"
+    if not works_there:
+        word = "theirs fails, too"
+    reasons = (REASONS[command],) if word in ("differs", "theirs fails, too") and command in REASONS else ()
+    reasons += tuple(one.step.deviation for one in meant if one.step.deviation is not None)
     return Verdict(
         command, word, len(steps), len(steps) - len(different),
         "works" if works_there else "fails", "works" if works_here else "fails", (*reasons, *whys),
@@ -101,6 +108,11 @@ def lost(before: Sequence[Verdict], now: Sequence[Verdict]) -> list[Verdict]:
     return [one for one in now if one.command in same and one.word != "same"]
 
 
+def stale(compared: Sequence[Compared]) -> list[str]:
+    """Lines that are the same though the plan says that ours means to do something else."""
+    return [one.step.typed for one in compared if one.step.deviation is not None and one.is_same]
+
+
 def unexplained(verdicts: Sequence[Verdict]) -> list[str]:
     """Commands that differ, without a reason in the plan."""
     return [one.command for one in verdicts if one.word == "differs" and one.command not in REASONS]
@@ -108,7 +120,7 @@ def unexplained(verdicts: Sequence[Verdict]) -> list[str]:
 
 def counts(verdicts: Sequence[Verdict]) -> Mapping[Word, int]:
     """How many there are of each word."""
-    words: tuple[Word, ...] = ("same", "differs", "theirs fails, too", "not here")
+    words: tuple[Word, ...] = ("same", "same, but", "differs", "theirs fails, too", "not here")
     return {word: sum(one.word == word for one in verdicts) for word in words}
 
 

@@ -6,7 +6,7 @@ from the accounts that hold now, and what would change them is refused with the 
 told, where RocketMQ shows the password.
 
     admin: true                       a user of type Super; needs no policies
-    defaultTopicPerm, -GroupPerm      policy Default on Topic:* and Group:*
+    defaultTopicPerm, -GroupPerm      policy Default on Topic:* and Group:*; none for DENY, which needs none in RocketMQ
     topicPerms, groupPerms            policy Custom on Topic:<name> and Group:<name>
 """
 
@@ -65,13 +65,15 @@ class AccountHandlers:
     def acl(self, command: Command, connection: Connection) -> Command:
         subject = AclSubject.read(command.ext).subject or ""
         account = next((one for one in self._accounts() if SUBJECT_PREFIX + one.access_key == subject), None)
-        return command.reply(body=b"" if account is None else dumps(acl_document(account)))
+        if account is None:
+            raise Refused(ResponseCode.NO_PERMISSION, "The subject is not exist.")
+        return command.reply(body=dumps(acl_document(account)))
 
     def acls(self, command: Command, connection: Connection) -> Command:
         asked = AclFilter.read(command.ext)
         subject, resource = (asked.subject_filter or "").strip(), (asked.resource_filter or "").strip()
         found = [acl_document(one, resource) for one in self._accounts() if subject in SUBJECT_PREFIX + one.access_key]
-        return command.reply(body=dumps([one for one in found if one["policies"] or not resource]))
+        return command.reply(body=dumps([one for one in found if one["policies"]]))
 
     def refuse(self, command: Command, connection: Connection) -> Command:
         """A change."""
@@ -104,7 +106,8 @@ def acl_document(account: Account, part: str = "") -> dict[str, Any]:
     custom += [_entry(f"Group:{name}", permission) for name, permission in sorted(account.groups.items())]
     general = []
     if not account.is_admin:
-        general = [_entry("Topic:*", account.default_topic), _entry("Group:*", account.default_group)]
+        defaults = (("Topic:*", account.default_topic), ("Group:*", account.default_group))
+        general = [_entry(resource, permission) for resource, permission in defaults if permission]
     policies = [
         {"entries": kept, "policyType": kind}
         for kind, entries in (("Custom", custom), ("Default", general))

@@ -1,5 +1,6 @@
 """What the broker says about itself."""
 
+import os
 from collections.abc import Callable
 from typing import Final, final
 
@@ -24,10 +25,13 @@ NOTHING_OF: Final = (
 )
 """What RocketMQ counts and what does not exist here: timers, and a queue of ends of transactions."""
 
+NO_LIMIT: Final = (1 << 31) - 1
+"""Buffers that are free where there is no write buffer, so that nobody takes it for one that is used up."""
+
 
 @final
 class BrokerHandlers:
-    """Codes 25, 26, 28, 45 and 402. Owned by the event loop."""
+    """Codes 25, 26, 28, 45, 402 and 200056. Owned by the event loop."""
 
     def __init__(
         self,
@@ -52,12 +56,14 @@ class BrokerHandlers:
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+            RequestCode.POP_ROLLBACK: self.move_pop_records,
         }
 
     def config(self, command: Command, connection: Connection) -> Command:
         """The settings that hold now in broker.conf's form, and which of them were changed at run time."""
         live = self._core.live
-        lines = [f"{name}={value}" for name, value in sorted(live.now.effective().items())]
+        listed = live.now.effective() | as_settings(is_tls_enabled=live.now.is_tls_enabled)
+        lines = [f"{name}={value}" for name, value in sorted(listed.items())]
         ext = {"version": write_document(live.version).decode(), "changedAtRunTime": ";".join(live.changed)}
         return command.reply(ext=ext, body="\n".join(lines).encode())
 
@@ -78,6 +84,10 @@ class BrokerHandlers:
 
     def request_modes(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"messageRequestModeMap": {}}))
+
+    def move_pop_records(self, command: Command, connection: Connection) -> Command:
+        """Records of pop consumption move from RocksDB into files: there are none, as in RocketMQ by default."""
+        return command.reply()
 
     def runtime(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"table": self.runtime_table()}))
@@ -126,7 +136,7 @@ class BrokerHandlers:
             "commitLogDirCapacity": self._capacity(),
             "flushBehindBytes": store.wrote - store.flushed,
             "commitLogSyncs": store.sync_count,
-            "remainTransientStoreBufferNumbs": store.pool_status.free,
+            "remainTransientStoreBufferNumbs": store.pool_status.free if store.pool_status.total else NO_LIMIT,
             "earliestMessageTimeStamp": self._earliest_ms(),
             "startAcceptSendRequestTimeStamp": 0,
             "pageCacheLockTimeMills": 0,
@@ -164,6 +174,18 @@ class BrokerHandlers:
     def _disk_ratio(self) -> str:
         space = self._core.disk.space(self._core.store.root)
         return f"{space.used / space.total:.4f}" if space.total else "0"
+
+
+def as_settings(*, is_tls_enabled: bool) -> dict[str, str]:
+    """What RocketMQ lists among its settings, its tools look for there, and nobody can set here.
+
+    Every stored message says that it may be traced; `exportMetrics` takes the number of processors from a pool's size.
+    """
+    return {
+        "traceOn": "true",
+        "useTLS": str(is_tls_enabled).lower(),
+        "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
+    }
 
 
 def bytes_text(count: int) -> str:

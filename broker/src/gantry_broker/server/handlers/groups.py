@@ -121,10 +121,13 @@ class GroupHandlers:
         return command.reply(body=dumps(document))
 
     def _put(self, configs: list[SubscriptionGroupConfig]) -> None:
+        """All of them or none. No attribute of a group is known, as in RocketMQ 5.3."""
         for config in configs:
             refusal = group_fault_refusal(config.group_name)
             if refusal is not None:
                 raise refusal
+            if config.attributes:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"unsupported key: {next(iter(config.attributes))[:64]}")
             if config.retry_queue_nums > QUEUES_MAX:
                 raise Refused(
                     ResponseCode.INVALID_PARAMETER,

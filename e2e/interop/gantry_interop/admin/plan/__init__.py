@@ -11,7 +11,7 @@ from gantry_interop.admin.steps import Absent, Step
 BEFORE: tuple[Step, ...] = (*names.BEFORE, *topics.BEFORE, *groups.BEFORE)
 AFTER: tuple[Step, ...] = (
     *topics.AFTER, *messages.AFTER, *groups.AFTER, *offsets.AFTER, *brokers.AFTER, *names.AFTER,
-    *topics.AT_LAST, *groups.AT_LAST, *brokers.AT_LAST,
+    *topics.AT_LAST, *groups.AT_LAST, *offsets.AT_LAST, *brokers.AT_LAST,
 )  # fmt: skip
 ACCOUNTS: tuple[Step, ...] = accounts.STEPS
 ALL: tuple[Step, ...] = (*ACCOUNTS, *BEFORE, *AFTER)

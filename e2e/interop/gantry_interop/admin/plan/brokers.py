@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gantry_interop.admin.masks import Common, Mask
-from gantry_interop.admin.plan.values import CLUSTER, METRICS, TOTALS
+from gantry_interop.admin.plan.values import CLUSTER, LOG_END, METRICS, TOTALS
 from gantry_interop.admin.steps import Step
 
 SETTINGS: Final = Common(r"(\w+) +=", 60, "each broker lists the settings it has; those of both are compared")
@@ -15,7 +15,15 @@ STATUS: Final = (
     Mask("rates", rf"^(?:<broker> +)?(?:get|put)\w*Tps *: (?P<value>{_NUMBER}(?: {_NUMBER}){{0,2}}) *$"),
     Mask("share", r"^(?:<broker> +)?\w+DiskRatio *: (?P<value>0\.\d+) *$"),
     Mask("duration", r"runtime +: (?P<value>\[ \d+ days, \d+ hours, \d+ minutes, \d+ seconds \])"),
-    Mask("count", rf"^(?:<broker> +)?putMessage(?:AverageSize|EntireTimeMax|SizeTotal) *: (?P<value>{_NUMBER}) *$"),
+    Mask("count", rf"^(?:<broker> +)?putMessage(?:AverageSize|SizeTotal) *: (?P<value>{_NUMBER}) *$"),
+    Mask("milliseconds", r"^(?:<broker> +)?[gp][eu]tMessageEntireTimeMax *: (?P<value>\d+) *$"),
+    Mask("milliseconds", r"^(?:<broker> +)?putLatency999? *: (?P<value>\d+\.\d\d) *$"),
+    Mask("size", r"commitLogDirCapacity +: Total : (?P<value>\d+\.\d GiB), Free : "),
+    Mask("size", r"commitLogDirCapacity +: Total : <size>, Free : (?P<value>\d+\.\d [GM]iB)\."),
+    *(
+        Mask("count", r"putMessageDistributeTime *: (?:\[\S+\]:<count> )*\[\S+\]:(?P<value>\d+)(?= |$)")
+        for _ in range(13)
+    ),
     Mask("count", r"^(?:<broker> +)?(?:msgGetTotalTodayNow|commitLogMaxOffset) *: (?P<value>\d+) *$"),
     Mask("count", r"^(?:<broker> +)?\w+ThreadPoolQueue(?:Capacity|HeadWaitTimeMills|Size) *: (?P<value>\d+) *$"),
 )
@@ -39,9 +47,9 @@ AFTER: Final = (
     Step("updateBrokerConfig", "-c {cluster} -a true -k fileReservedTime -v 49"),
     Step("updateBrokerConfig", "-b {broker} -k brokerConfigPath -v /elsewhere"),
     Step("updateBrokerConfig", "-b {broker} -k fileReservedTime"),
-    Step("haStatus", "-b {broker}"),
-    Step("haStatus", "-c {cluster}"),
-    Step("haStatus", "-b {broker} -i 600", is_endless=True, seconds_max=4),
+    Step("haStatus", "-b {broker}", masks=LOG_END),
+    Step("haStatus", "-c {cluster}", masks=LOG_END),
+    Step("haStatus", "-b {broker} -i 600", masks=LOG_END, is_endless=True, seconds_max=4),
     Step("haStatus"),
     Step("getBrokerEpoch", "-b broker-a"),
     Step("getBrokerEpoch", "-c {cluster}"),

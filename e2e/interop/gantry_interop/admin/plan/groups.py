@@ -13,6 +13,8 @@ FILES: Final = {
     "groups-empty.json": "[]",
 }
 
+RETRIES: Final = '{{"type":"EXPONENTIAL","exponentialRetryPolicy":{{"initial":5000,"max":7200000,"multiplier":2}}}}'
+
 BEFORE: Final = (
     Step("updateSubGroup", "-b {broker} -g watchers"),
     Step("updateSubGroup", "-c {cluster} -g readers -r 5 -q 1"),
@@ -20,11 +22,12 @@ BEFORE: Final = (
     Step("getConsumerConfig", "-g careful", shows="updateSubGroup"),
     Step(
         "updateSubGroup",
-        '-b {broker} -g patient -p \'{{"type":"EXPONENTIAL","exponentialRetryPolicy":{{"initial":5000,"max":7200000,"multiplier":2}}}}\'',
+        f"-b {{broker}} -g patient -p '{RETRIES}'",
     ),
     Step("getConsumerConfig", "-g patient", shows="updateSubGroup"),
     Step("updateSubGroup", "-b {broker} -g plain --attributes +lite.bind.topic=orders"),
     Step("updateSubGroup", "-c {cluster} -g cloned"),
+    Step("updateSubGroup", "-c {cluster} -g popping"),
     Step("updateSubGroup", "-g watchers"),
     Step("updateSubGroup", "-c nowhere -g watchers"),
     Step("updateSubGroupList", "-b {broker} -f {files}/groups.json"),
@@ -73,4 +76,9 @@ AT_LAST: Final = (
     Step("getConsumerConfig", "-g readers", shows="deleteSubGroup"),
     Step("deleteSubGroup", "-b {broker} -g nobody"),
     Step("deleteSubGroup", "-g readers"),
+    Step(
+        "updateSubGroup",
+        "-b {broker} -g 'no good!'",
+        deviation="a group whose name no client may use is refused",
+    ),
 )

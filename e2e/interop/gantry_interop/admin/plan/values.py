@@ -47,17 +47,17 @@ TOTALS: Final = (
     Mask("count", r"^InteropCluster +broker-a +\d+ +\d+ +<count> +(?P<value>\d+)$"),
 )
 METRICS: Final = (
-    Mask("share", r'DiskRatio":"(?P<value>0\.\d{2,4})"'),
+    Mask("share", r'DiskRatio":"(?P<value>0\.\d{1,4})"'),
     Mask("bytes", r'"messageAverageSize":"(?P<value>\d+\.\d+)"'),
 )
+LOG_END: Final = (Mask("offset", r"^#MasterCommitLogMaxOffset\t(?P<value>\d+)$"),)
 TOPICS_OF_BROKER: Final = (Mask("count", r"name server\[<names>\] OK, (?P<value>[1-9]\d*)$"),)
 RUNNING: Final = (
     Mask("time", r"^consumeTimestamp +: (?P<value>\d{14})$"),
     Mask("object", r"@(?P<value>[0-9a-f]{6,8})$"),
     Mask("class", r"Residents\$\$Lambda\$(?P<value>\d+/0x[0-9a-f]+)@"),
-    *(
-        Mask("rate", r"^\S+" + r" +<rate>" * place + r" +(?P<value>\d+\.\d\d)(?= |$)")
-        for place in range(5)
-    ),
+    *(Mask("rate", r"^\S+" + r" +<rate>" * place + r" +(?P<value>\d+\.\d\d)(?= |$)") for place in range(5)),
 )
-STACKS: Final = Quirk(r"^TID: \d+ STATE: .*\Z", "the threads of the consumer's machine are others at each moment")
+STACKS: Final = Quirk(
+    r"^[^\n]* TID: \d+ STATE: .*\Z", "the threads of the consumer's machine are others at each moment"
+)
