@@ -17,6 +17,7 @@ from gantry_wire import Command, RequestCode, ResponseCode
 
 SAMPLES = {
     "enablePropertyFilter": "true",
+    "useServerSideResetOffset": "false",
     "autoCreateTopicEnable": "false",
     "autoCreateSubscriptionGroup": "false",
     "maxMessageSize": "1000",

@@ -236,6 +236,7 @@ async def test_pulls_are_counted_by_group_and_topic(broker: Broker, client: Dial
     assert (await viewed(client, "GROUP_GET_NUMS", key))["statsMinute"] == {"sum": 6, "tps": 0.6, "avgpt": 3.0}
     assert (await viewed(client, "GROUP_GET_SIZE", key))["statsMinute"]["sum"] == sum(sizes)
     assert (await viewed(client, "BROKER_GET_NUMS", "TestCluster"))["statsMinute"]["sum"] == 6
+    assert (await client.ask_json(208, {"consumerGroup": GROUP, "topic": TOPIC}))["consumeTps"] == 0.6
     assert (await viewed(client, "GROUP_GET_LATENCY", f"0@{key}"))["statsMinute"]["tps"] >= 0
     assert (await client.ask(315, {"statsName": "GROUP_GET_LATENCY", "statsKey": f"1@{key}"})).code == 1
 

@@ -39,6 +39,7 @@ from gantry_wire.commands.clients import (
     LockBatch,
     UnregisterClient,
 )
+from gantry_wire.commands.consumers import ConsumeStatsRequest, TopicOfGroup
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.pull import ViewMessage
@@ -141,9 +142,15 @@ def _members(command: Command) -> Needs:
 
 
 def _group_and_topic(command: Command) -> Needs:
-    """A question about a group, perhaps for one topic only."""
-    request = ConsumerGroup.read(command.ext)
-    group = (consuming(request.consumer_group),)
+    """How far a group is, perhaps in some topics only, which the request may name in two ways."""
+    request = ConsumeStatsRequest.read(command.ext)
+    topics = request.topics or ([request.topic] if request.topic else [])
+    return (consuming(request.consumer_group), *(reading(topic) for topic in dict.fromkeys(topics)))
+
+
+def _topic_of_group(command: Command) -> Needs:
+    request = TopicOfGroup.read(command.ext)
+    group = (consuming(request.group),)
     return (*group, reading(request.topic)) if request.topic else group
 
 
@@ -309,6 +316,8 @@ NEEDS: Final[dict[int, Reader]] = {
     # knowing
     RequestCode.GET_CONSUMER_CONNECTION_LIST: _members,
     RequestCode.GET_CONSUME_STATS: _group_and_topic,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _topic_of_group,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _topic_of_group,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: _group_field,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _group_field,
     RequestCode.GET_TOPIC_CONFIG: _known("topic"),

@@ -28,6 +28,7 @@ from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.server.access import broker_guard, own_account, told_by
 from gantry_broker.server.clients import ClientRegistry
+from gantry_broker.server.consumer_calls import ConsumerCalls
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.flow_control import FlowControl
@@ -36,15 +37,20 @@ from gantry_broker.server.groups import GroupTable
 from gantry_broker.server.handlers.accounts import AccountHandlers
 from gantry_broker.server.handlers.broker import BrokerHandlers
 from gantry_broker.server.handlers.clients import ClientHandlers
+from gantry_broker.server.handlers.consume_queues import ConsumeQueueHandlers
 from gantry_broker.server.handlers.forbidden import ForbiddenHandlers
 from gantry_broker.server.handlers.groups import GroupHandlers
 from gantry_broker.server.handlers.half_messages import HalfMessageHandlers
+from gantry_broker.server.handlers.members import MemberHandlers
 from gantry_broker.server.handlers.offsets import OffsetHandlers
 from gantry_broker.server.handlers.producers import ProducerHandlers
+from gantry_broker.server.handlers.progress import ProgressHandlers
 from gantry_broker.server.handlers.pull import PullHandlers
 from gantry_broker.server.handlers.queries import QueryHandlers
+from gantry_broker.server.handlers.read_ahead import ReadAheadHandlers
 from gantry_broker.server.handlers.replication import ReplicationHandlers
 from gantry_broker.server.handlers.reply import ReplyHandlers
+from gantry_broker.server.handlers.resets import ResetHandlers
 from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
 from gantry_broker.server.handlers.statistics import StatisticsHandlers
@@ -482,6 +488,7 @@ class Broker:
         return frozenset[int]().union(*(service.codes for service in self._services))
 
     def _handlers(self) -> HandlerTable:
+        calls = ConsumerCalls(self.core.clients)
         return {
             **unsupported_table(),
             **self.pulls.table(),
@@ -489,6 +496,10 @@ class Broker:
             **ClientHandlers(self.core, lambda: self.replication.is_sure).table(),
             **TopicHandlers(self.core).table(),
             **GroupHandlers(self.core).table(),
+            **ProgressHandlers(self.core, self.core.statistics.group_rate).table(),
+            **ResetHandlers(self.core, calls, self.pulls.hold.mark).table(),
+            **MemberHandlers(self.core, calls).table(),
+            **ConsumeQueueHandlers(self.core).table(),
             **QueryHandlers(self.core).table(),
             **SendBackHandler(self.core, self.sends).table(),
             **TransactionHandlers(self.core, self.sends, self.transactions).table(),
@@ -504,6 +515,7 @@ class Broker:
             **StatisticsHandlers(self.core).table(),
             **ForbiddenHandlers(self.core).table(),
             **ProducerHandlers(self.core).table(),
+            **ReadAheadHandlers(self.core).table(),
             **UnusedTopicHandlers(self.core, self.pulls.is_copy).table(),
             **HalfMessageHandlers(self.core, self.sends).table(),
             **ReplicationHandlers(self.core, self.roles, self.replication, self.speeds).table(),
@@ -545,6 +557,7 @@ class Broker:
         """Who copied what it needs when it was built gets it again; everybody else asks ``core.settings``."""
         self.settings = settings
         self.core.groups.is_auto_creating = settings.auto_create_groups
+        self.core.offsets.keep_resets(settings.is_reset_kept)
         if settings.auto_create_topics != self.core.topics.is_auto_creating:
             self.core.topics.allow_auto_create(settings.auto_create_topics, settings.default_topic_queues)
         self.flow.limit(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)

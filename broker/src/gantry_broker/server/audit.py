@@ -36,8 +36,12 @@ OF_ANY_BROKER: Final = frozenset(
         RequestCode.AUTH_CREATE_ACL,
         RequestCode.AUTH_UPDATE_ACL,
         RequestCode.AUTH_DELETE_ACL,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
     }
 )
-"""Writes that are not a matter of the master's role; some are answered 3, and leave their line all the same."""
+"""Writes that are not a matter of the master's role, and what makes a consumer act.
+
+Some are answered 3, and leave their line all the same.
+"""
 
 AUDITED: Final = (CHANGES - EVERY_DAY) | OF_ANY_BROKER

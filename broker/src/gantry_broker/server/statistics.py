@@ -190,6 +190,10 @@ class Statistics:
         found = self.find(name, key)
         return 0.0 if found is None else found[0].tps
 
+    def group_rate(self, group: str, topic: str) -> float:
+        """How many messages of a topic a group is given a second, over the last minute."""
+        return self.rate("GROUP_GET_NUMS", f"{topic}@{group}")
+
     def totals(self) -> Totals:
         """Messages of users' topics that were stored and read since this start."""
         self.collect()

@@ -242,6 +242,10 @@ class MessageStore:
         """Topics that have queues, with the queue ids in order."""
         return self._queues.topics()
 
+    def read_in_order(self, is_expected: bool) -> None:
+        """Whether reading ahead is worth while in the log: not where consumers look at old messages here and there."""
+        self._log.files.read_in_order(is_expected)
+
     @property
     def tallies(self) -> Mapping[str, Tally]:
         """What was appended to each topic since this start. Read only."""

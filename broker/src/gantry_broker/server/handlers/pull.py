@@ -30,6 +30,7 @@ _CODES: Final = {
     ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
 _BEYOND: Final = (
     ReadStatus.OFFSET_OVERFLOW_BADLY,
@@ -77,12 +78,9 @@ class PullHandlers:
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
         except Refused as refused:
             return command.reply(refused.code, refused.remark)
-        back = self._way_back(pull)
-        if back is not None:
-            result = self._read(pull, back, wanted)._replace(
-                status=ReadStatus.OFFSET_OVERFLOW_BADLY, next_offset=back, body=b""
-            )
-            return self._reply(command, pull, pull.queue_offset, result)
+        elsewhere = self._elsewhere(pull, connection, wanted)
+        if elsewhere is not None:
+            return self._reply(command, pull, pull.queue_offset, elsewhere)
         result = self._read(pull, pull.queue_offset, wanted)
         if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0:
             self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
@@ -104,6 +102,9 @@ class PullHandlers:
         try:
             self._check(held.pull)  # a group or a topic may have lost its permission meanwhile
             wanted = self._filter(held.pull)
+            elsewhere = self._elsewhere(held.pull, held.connection, wanted)
+            if elsewhere is not None:
+                return self._reply(held.command, held.pull, held.next_offset, elsewhere)
             result = self._read(held.pull, held.next_offset, wanted)
         except Refused as refused:
             return held.command.reply(refused.code, refused.remark)
@@ -161,19 +162,29 @@ class PullHandlers:
             return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
         return result
 
-    def _way_back(self, pull: PullMessage) -> int | None:
-        """Where a reader must go back to whose position is that of another master; a copy knows none."""
+    def _elsewhere(self, pull: PullMessage, reader: Connection, wanted: MessageFilter) -> ReadResult | None:
+        """What sends a reader to another place: an administrator's word, or a position that is of another master.
+
+        A copy knows of neither: its master does, and is asked sooner or later.
+        """
         if self.is_copy():
             return None
-        return self._core.offsets.way_back(pull.consumer_group, pull.topic, pull.queue_id, pull.queue_offset)
+        offsets, status = self._core.offsets, ReadStatus.OFFSET_RESET
+        queue = pull.consumer_group, pull.topic, pull.queue_id
+        place = offsets.reset_place(*queue, pull.queue_offset, reader)
+        if place is None:
+            status, place = ReadStatus.OFFSET_OVERFLOW_BADLY, offsets.way_back(*queue, pull.queue_offset)
+        if place is None:
+            return None
+        return self._read(pull, place, wanted)._replace(status=status, next_offset=place, body=b"", count=0)
 
     def _when_slow(self, group: str) -> int:
         config = self._core.groups.all.get(group)
         return 1 if config is None else config.which_broker_when_consume_slowly
 
     def _reply(self, command: Command, pull: PullMessage, offset: int, result: ReadResult) -> Command:
-        code = _code(result, offset)
-        group = pull.consumer_group
+        code, group = _code(result, offset), pull.consumer_group
+        self._core.offsets.pulled(group, pull.topic, pull.queue_id, result.next_offset)
         if code is ResponseCode.SUCCESS:
             size = len(result.body)
             self._core.stats.found(result.count, size, self._read_ms)

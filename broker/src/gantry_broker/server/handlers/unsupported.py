@@ -75,10 +75,6 @@ UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
     RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: (_NOT_HERE, _COLD),
     RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: (_NOT_HERE, _COLD),
     RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: (_NOT_HERE, _COLD),
-    RequestCode.SET_COMMITLOG_READ_MODE: (
-        _NOT_HERE,
-        "this broker has no mode of reading ahead to set: files of the log are read as the kernel reads files",
-    ),
 }
 
 
