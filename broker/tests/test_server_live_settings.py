@@ -32,7 +32,7 @@ SAMPLES = {
     "maxTransferBytesOnRequest": "15000",
     "flushConsumerOffsetInterval": "1600",
     "fileReservedTime": "17",
-    "deleteWhen": "1;18",
+    "deleteWhen": "01;18",
     "diskMaxUsedSpaceRatio": "19",
     "diskSpaceCleanForciblyRatio": "98",
     "diskSpaceWarningLevelRatio": "98",

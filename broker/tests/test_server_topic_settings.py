@@ -167,3 +167,36 @@ async def test_order_topics_of_a_name_server_are_order_topics(tmp_path: Path) ->
         assert not broker.core.topics.is_ordered(TOPIC)
         await client.heartbeat("c1")
         assert not broker.core.topics.is_ordered(f"%RETRY%{GROUP}")
+
+
+@pytest.mark.parametrize(("perm", "shown"), [("0", 0), ("2", 2), ("4", 4), ("6", 6)])
+async def test_a_permission_is_in_the_route_when_it_is_answered(tmp_path: Path, perm: str, shown: int) -> None:
+    """Whatever it is, so that clients leave out what they may not use."""
+    async with (
+        name_server(tmp_path) as (server, _),
+        running_broker(tmp_path / "store", disk=None, clock=None, namesrvAddr=server) as broker,
+        dialogue(broker) as client,
+    ):
+        await wait_until(lambda: server in broker.registration.registered)
+        await put(client, perm=perm, writeQueueNums="2")
+        _, route = await ask(server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
+        [queues] = route["queueDatas"]
+        assert (queues["perm"], queues["writeQueueNums"], queues["readQueueNums"]) == (shown, 2, 4)
+
+
+async def test_groups_keep_how_their_retries_are_spaced_and_have_no_attributes(
+    broker: Broker, client: Dialogue
+) -> None:
+    """As in RocketMQ 5.3.3, which has a place for attributes of groups and none to put there."""
+    exponential = {"initial": 5000, "max": 7_200_000, "multiplier": 2}
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": exponential}
+    config = {"groupName": GROUP, "retryMaxTimes": 3, "groupRetryPolicy": policy}
+    assert (await client.ask(200, body=dumps(config))).code == 0
+    assert (await client.ask_json(352, {"group": GROUP}))["groupRetryPolicy"] == policy
+
+    wrong = {**config, "retryMaxTimes": 5, "attributes": {"+lite.bind.topic": "orders"}}
+    for code, body in ((200, wrong), (225, {"groupConfigList": [{"groupName": "Fine"}, wrong]})):
+        refused = await client.ask(code, body=dumps(body))
+        assert (refused.code, refused.remark) == (1, "unsupported key: lite.bind.topic")
+    assert (await client.ask_json(352, {"group": GROUP}))["retryMaxTimes"] == 3
+    assert "Fine" not in broker.core.groups.all

@@ -46,6 +46,11 @@ def test_everything_that_was_put_off_is_in_the_table() -> None:
     assert all(len(text) > 30 for _, text in UNSUPPORTED.values())
 
 
+async def test_records_of_pop_are_moved_since_there_are_none(client: Dialogue) -> None:
+    """Code 200056 has nothing to do: no answer of this broker ever made such a record."""
+    assert (await client.ask(RequestCode.POP_ROLLBACK)).code == 0
+
+
 def test_no_request_is_both_refused_and_handled(broker: Broker) -> None:
     """Whoever builds one of them takes its line out of the table."""
     refusers = [handler for code, handler in broker._handlers().items() if code in UNSUPPORTED]

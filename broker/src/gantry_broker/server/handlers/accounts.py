@@ -6,7 +6,7 @@ from the accounts that hold now, and what would change them is refused with the 
 told, where RocketMQ shows the password.
 
     admin: true                       a user of type Super; needs no policies
-    defaultTopicPerm, -GroupPerm      policy Default on Topic:* and Group:*; none for DENY, which needs none in RocketMQ
+    defaultTopicPerm, -GroupPerm      policy Default on Topic:* and Group:*; DENY is what holds without one
     topicPerms, groupPerms            policy Custom on Topic:<name> and Group:<name>
 """
 
@@ -63,11 +63,13 @@ class AccountHandlers:
         return command.reply(body=dumps([user_document(one) for one in self._accounts() if part in one.access_key]))
 
     def acl(self, command: Command, connection: Connection) -> Command:
+        """What one account may; an answer without a body where nothing is said of it, as in RocketMQ."""
         subject = AclSubject.read(command.ext).subject or ""
         account = next((one for one in self._accounts() if SUBJECT_PREFIX + one.access_key == subject), None)
         if account is None:
             raise Refused(ResponseCode.NO_PERMISSION, "The subject is not exist.")
-        return command.reply(body=dumps(acl_document(account)))
+        document = acl_document(account)
+        return command.reply(body=dumps(document) if document["policies"] else b"")
 
     def acls(self, command: Command, connection: Connection) -> Command:
         asked = AclFilter.read(command.ext)
@@ -104,10 +106,8 @@ def acl_document(account: Account, part: str = "") -> dict[str, Any]:
     """What it may, as Java's AclInfo bean; of resources in whose names ``part`` is."""
     custom = [_entry(f"Topic:{name}", permission) for name, permission in sorted(account.topics.items())]
     custom += [_entry(f"Group:{name}", permission) for name, permission in sorted(account.groups.items())]
-    general = []
-    if not account.is_admin:
-        defaults = (("Topic:*", account.default_topic), ("Group:*", account.default_group))
-        general = [_entry(resource, permission) for resource, permission in defaults if permission]
+    defaults = (("Topic:*", account.default_topic), ("Group:*", account.default_group))
+    general = [_entry(resource, permission) for resource, permission in defaults if permission]
     policies = [
         {"entries": kept, "policyType": kind}
         for kind, entries in (("Custom", custom), ("Default", general))

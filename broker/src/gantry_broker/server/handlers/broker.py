@@ -8,13 +8,16 @@ from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.live_settings import NotChangeable
 from gantry_broker.server.pull_hold import PullHold
-from gantry_broker.settings import SettingsError, parse_properties_file
+from gantry_broker.settings import BrokerSettings, SettingsError, parse_properties_file
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.codes import PROTOCOL_VERSION
 from gantry_wire.commands.documents import write_document
 from gantry_wire.fastjson import dumps
 from gantry_wire.message import record_store_timestamp
+
+NO_BUFFERS: Final = (1 << 31) - 1
+"""How many write buffers RocketMQ says are left where it uses none."""
 
 NOTHING_OF: Final = (
     "timerReadBehind",
@@ -24,9 +27,6 @@ NOTHING_OF: Final = (
     "EndTransactionThreadPoolQueueCapacity",
 )
 """What RocketMQ counts and what does not exist here: timers, and a queue of ends of transactions."""
-
-NO_LIMIT: Final = (1 << 31) - 1
-"""Buffers that are free where there is no write buffer, so that nobody takes it for one that is used up."""
 
 
 @final
@@ -56,13 +56,13 @@ class BrokerHandlers:
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
-            RequestCode.POP_ROLLBACK: self.move_pop_records,
+            RequestCode.POP_ROLLBACK: self.popped,
         }
 
     def config(self, command: Command, connection: Connection) -> Command:
         """The settings that hold now in broker.conf's form, and which of them were changed at run time."""
         live = self._core.live
-        listed = live.now.effective() | as_settings(is_tls_enabled=live.now.is_tls_enabled)
+        listed = {**live.now.effective(), **_resolved(live.now)}
         lines = [f"{name}={value}" for name, value in sorted(listed.items())]
         ext = {"version": write_document(live.version).decode(), "changedAtRunTime": ";".join(live.changed)}
         return command.reply(ext=ext, body="\n".join(lines).encode())
@@ -85,8 +85,8 @@ class BrokerHandlers:
     def request_modes(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"messageRequestModeMap": {}}))
 
-    def move_pop_records(self, command: Command, connection: Connection) -> Command:
-        """Records of pop consumption move from RocksDB into files: there are none, as in RocketMQ by default."""
+    def popped(self, command: Command, connection: Connection) -> Command:
+        """Records of pop consumption are to be moved into files: there are none, so that is done."""
         return command.reply()
 
     def runtime(self, command: Command, connection: Connection) -> Command:
@@ -136,7 +136,7 @@ class BrokerHandlers:
             "commitLogDirCapacity": self._capacity(),
             "flushBehindBytes": store.wrote - store.flushed,
             "commitLogSyncs": store.sync_count,
-            "remainTransientStoreBufferNumbs": store.pool_status.free if store.pool_status.total else NO_LIMIT,
+            "remainTransientStoreBufferNumbs": store.pool_status.free if store.pool_status.total else NO_BUFFERS,
             "earliestMessageTimeStamp": self._earliest_ms(),
             "startAcceptSendRequestTimeStamp": 0,
             "pageCacheLockTimeMills": 0,
@@ -172,18 +172,23 @@ class BrokerHandlers:
         return f"Total : {bytes_text(space.total)}, Free : {bytes_text(space.free)}."
 
     def _disk_ratio(self) -> str:
+        """In whole hundredths, rounded up, as in RocketMQ."""
         space = self._core.disk.space(self._core.store.root)
-        return f"{space.used / space.total:.4f}" if space.total else "0"
+        return str(-(-space.used * 100 // space.total) / 100) if space.total else "0"
 
 
-def as_settings(*, is_tls_enabled: bool) -> dict[str, str]:
-    """What RocketMQ lists among its settings, its tools look for there, and nobody can set here.
+def _resolved(settings: BrokerSettings) -> dict[str, str]:
+    """What an empty value means, hours in RocketMQ's two digits, and what its tools look for among settings.
 
     Every stored message says that it may be traced; `exportMetrics` takes the number of processors from a pool's size.
     """
+    hours = settings.store.retention.delete_hours
     return {
+        "brokerIP2": settings.ha_ip or settings.broker_ip,
+        "inSyncReplicas": str(settings.ha.replicas),
+        "deleteWhen": ";".join(f"{hour:02}" for hour in hours),
         "traceOn": "true",
-        "useTLS": str(is_tls_enabled).lower(),
+        "useTLS": str(settings.is_tls_enabled).lower(),
         "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
     }
 
