@@ -41,6 +41,7 @@ public final class Residents {
     private static final int BACKLOG_LEFT = 6;
     private static final String[] TAGS = {"red", "green", "blue"};
     private static final long SECONDS_MAX = 120;
+    private static final int PATIENCE_MS = 60_000;
     private static final String TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC";
 
     private final String peer;
@@ -64,7 +65,12 @@ public final class Residents {
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.US_ASCII);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
-            answers.println(Json.line(new Residents(JSON.parseObject(line)).moveIn()));
+            try {
+                answers.println(Json.line(new Residents(JSON.parseObject(line)).moveIn()));
+            } catch (Exception failure) {
+                failure.printStackTrace();
+                System.exit(1);
+            }
         }
         System.exit(0);
     }
@@ -151,7 +157,8 @@ public final class Residents {
         producer.setNamesrvAddr(nameServer);
         producer.setInstanceName(peer + "-" + group);
         producer.setClientIP("127.0.0.1");
-        producer.setSendMsgTimeout(60_000);
+        producer.setSendMsgTimeout(PATIENCE_MS);
+        producer.setMqClientApiTimeout(PATIENCE_MS);
         return producer;
     }
 
@@ -162,6 +169,7 @@ public final class Residents {
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(peer + "-" + group);
         consumer.setClientIP("127.0.0.1");
+        consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
