@@ -132,8 +132,17 @@ class GroupHandlers:
                     ResponseCode.INVALID_PARAMETER,
                     f"{config.retry_queue_nums} retry queues: at most {QUEUES_MAX} are allowed",
                 )
-        for config in configs:
+        for config in [self._with_changes(config) for config in configs]:
             self._core.groups.put(config)
+
+    def _with_changes(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """`config` with the attributes that the group has after its changes. Raises Refused."""
+        known = self._core.groups.all.get(config.group_name)
+        try:
+            attributes = changed_attributes(None if known is None else known.attributes, config.attributes, OF_GROUPS)
+        except ValueError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return msgspec.structs.replace(config, attributes=attributes)
 
 
 def connection_document(member: Member) -> dict[str, Any]:
