@@ -4,7 +4,7 @@ import msgspec
 
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.clients import Document, MessageQueue, SubscriptionData
-from gantry_wire.commands.fields import Fields, Int32, Int64
+from gantry_wire.commands.fields import Int32, Int64
 
 
 class QueueOffsets(Document):
@@ -86,16 +86,18 @@ class ConsumerIds(Document):
     consumer_id_list: list[str] = msgspec.field(default_factory=list)
 
 
-class ResetOffsets(Fields):
-    """Code 222, and what a broker makes of it for members, 220: set a group's offsets of one topic to a store time."""
+class QueueTimeSpan(Document):
+    """When the messages of one queue were stored, and how far a group is in time; in milliseconds, -1 for none."""
 
-    topic: str
-    group: str
-    timestamp: Int64 = -1
-    is_force: bool = True
+    message_queue: MessageQueue
+    min_time_stamp: Int64 = -1
+    max_time_stamp: Int64 = -1
+    consume_time_stamp: Int64 = -1
+    delay_time: Int64 = 0
+    """How long the next message has waited."""
 
 
-class ResetOffsetsResult(Document):
-    """The reply to code 222: where the group goes on."""
+class ConsumeTimeSpans(Document):
+    """The reply to code 303."""
 
-    offset_table: dict[MessageQueue, Int64] = msgspec.field(default_factory=dict)
+    consume_time_span_set: list[QueueTimeSpan] = msgspec.field(default_factory=list)
