@@ -26,7 +26,15 @@ from gantry_broker.store.settings import (
     StoreSettings,
     parse_delay_levels,
 )
-from gantry_remoting import ClientTlsSettings, ListenerSettings, TlsMode, TlsSettings, listener_tls, split_address
+from gantry_remoting import (
+    ClientTlsSettings,
+    ListenerSettings,
+    TlsMode,
+    TlsSettings,
+    join_address,
+    listener_tls,
+    split_address,
+)
 from gantry_wire import WireLimits
 from gantry_wire.names import NOT_SENDABLE_TOPICS, topic_fault
 
@@ -255,12 +263,12 @@ class BrokerSettings:
     @property
     def address(self) -> str:
         """What clients connect to."""
-        return f"{self.broker_ip}:{self.listen_port}"
+        return join_address(self.broker_ip, self.listen_port)
 
     @property
     def master_address(self) -> str:
         """What clients connect to while this broker is the master."""
-        return f"{self.master_ip or self.broker_ip}:{self.listen_port}"
+        return join_address(self.master_ip or self.broker_ip, self.listen_port)
 
     @property
     def status_page(self) -> str:
@@ -281,7 +289,7 @@ class BrokerSettings:
     @property
     def ha_address(self) -> str:
         """Where slaves are told to come."""
-        return f"{self.ha_ip or self.broker_ip}:{self.ha_listen_port or self.listen_port + 1}"
+        return join_address(self.ha_ip or self.broker_ip, self.ha_listen_port or self.listen_port + 1)
 
     @property
     def fast_listen_port(self) -> int | None:
@@ -421,9 +429,14 @@ def _addresses(text: str) -> tuple[str, ...]:
     return addresses
 
 
+def _bare(text: str) -> str:
+    """A host, with or without the brackets that some write around IPv6."""
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
 def _ip_address(text: str) -> str:
     try:
-        return str(ipaddress.ip_address(text))
+        return str(ipaddress.ip_address(_bare(text)))
     except ValueError as error:
         raise ValueError("write an IP address: it goes into message ids, and clients connect to it") from error
 
@@ -448,7 +461,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerMasterIP": ("master_ip", _ip_address),
     "externalAddressPath": ("outside_path", str),
     "memoryScope": ("memory_scope", str),
-    "bindAddress": ("listen_host", str),
+    "bindAddress": ("listen_host", _bare),
     "listenPort": ("listen_port", _PORT),
     "fastListenPort": ("fast_port", _whole(-1, 65535)),
     "haListenPort": ("ha_port", _whole(-1, 65535)),
