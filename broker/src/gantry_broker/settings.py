@@ -31,6 +31,7 @@ from gantry_remoting import (
     ListenerSettings,
     TlsMode,
     TlsSettings,
+    bare_host,
     join_address,
     listener_tls,
     split_address,
@@ -429,14 +430,9 @@ def _addresses(text: str) -> tuple[str, ...]:
     return addresses
 
 
-def _bare(text: str) -> str:
-    """A host, with or without the brackets that some write around IPv6."""
-    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
-
-
 def _ip_address(text: str) -> str:
     try:
-        return str(ipaddress.ip_address(_bare(text)))
+        return str(ipaddress.ip_address(bare_host(text)))
     except ValueError as error:
         raise ValueError("write an IP address: it goes into message ids, and clients connect to it") from error
 
@@ -461,7 +457,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerMasterIP": ("master_ip", _ip_address),
     "externalAddressPath": ("outside_path", str),
     "memoryScope": ("memory_scope", str),
-    "bindAddress": ("listen_host", _bare),
+    "bindAddress": ("listen_host", bare_host),
     "listenPort": ("listen_port", _PORT),
     "fastListenPort": ("fast_port", _whole(-1, 65535)),
     "haListenPort": ("ha_port", _whole(-1, 65535)),

@@ -23,7 +23,7 @@ def split_address(address: str, *, port_min: int = 1) -> tuple[str, int]:
     """`host:port` or `[v6]:port`. Raises ValueError with a remedy."""
     host, separator, port = address.strip().rpartition(":")
     is_port = separator and port.isascii() and port.isdigit() and port_min <= int(port) < 65536
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    bare = bare_host(host)
     if not is_port or not _is_host(bare):
         raise ValueError(
             f"{address!r} is no address: write host:port, for example 127.0.0.1:9876, or [::1]:9876 with IPv6"
@@ -34,6 +34,11 @@ def split_address(address: str, *, port_min: int = 1) -> tuple[str, int]:
 def join_address(host: str, port: int) -> str:
     """`host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bare_host(text: str) -> str:
+    """A host alone, with or without the brackets that some write around IPv6."""
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
 def peer_address(name: Sequence[object] | None) -> tuple[str, int]:

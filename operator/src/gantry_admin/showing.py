@@ -10,6 +10,7 @@ import codecs
 from typing import Final, NamedTuple
 
 from gantry_admin.message_documents import BodyDocument, MessageDocument
+from gantry_remoting import join_address
 from gantry_wire import properties as names
 from gantry_wire.compress import beginning
 from gantry_wire.errors import RemoteProtocolError
@@ -45,9 +46,9 @@ def message_document(message: StoredMessage, body_bytes: int = SHOWN_BYTES) -> M
         flag=message.flag,
         reconsume_times=message.reconsume_times,
         born_wall_ms=message.born_timestamp_ms,
-        born_host=_host(message.born_host),
+        born_host=join_address(*decode_host(message.born_host)),
         stored_wall_ms=message.store_timestamp_ms,
-        store_host=_host(message.store_host),
+        store_host=join_address(*decode_host(message.store_host)),
         body=body_document(message, body_bytes),
     )
 
@@ -88,8 +89,3 @@ def _unpacked(message: StoredMessage, bytes_max: int) -> _Beginning:
         return _cut(beginning(message.body, message.sys_flag, bytes_max + 1), bytes_max)
     except RemoteProtocolError as error:
         return _cut(message.body, bytes_max, str(error))
-
-
-def _host(raw: bytes) -> str:
-    address, port = decode_host(raw)
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
