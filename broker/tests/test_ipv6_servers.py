@@ -41,7 +41,7 @@ async def named_broker(path: Path, **conf: str) -> AsyncIterator[tuple[Broker, s
     await server.start()
     try:
         address = f"[::1]:{server.port}"
-        async with running_broker(path / "store", namesrvAddr=address, **{**V6, **conf}) as one:
+        async with running_broker(path / "store", disk=None, clock=None, namesrvAddr=address, **{**V6, **conf}) as one:
             async with Admin(address) as admin:
                 await wait_for(lambda: is_known(admin), timeout_s=120, what="the registration")
             yield one, address
@@ -165,7 +165,7 @@ async def test_records_of_both_kinds_come_back_from_every_restart(tmp_path: Path
 async def test_copies_keep_the_sender_and_name_their_own_broker(tmp_path: Path) -> None:
     """What is delayed, failed or half is appended again: born where it was, stored here, both flags right."""
     short = {"messageDelayLevel": "1s 1s 1s", "transactionTimeOut": "100"}
-    async with running_broker(tmp_path, **V6, **short) as broker:
+    async with running_broker(tmp_path, disk=None, clock=None, **V6, **short) as broker:
         one = await talk(broker)
         await one.send_ok(b"late", properties=properties_text(DELAY="1"))
         await one.send_ok(b"failing", topic="failing")
@@ -206,7 +206,7 @@ async def test_slaves_copy_over_ipv6(tmp_path: Path, kind: str) -> None:
     classic = {"haClassicPeers": "true"} if kind != "our stream" else {}
     async with AsyncExitStack() as stack:
         conf = {**V6, "haListenPort": str(replication), **SIZE, **classic}
-        master = await stack.enter_async_context(running_broker(tmp_path / "master", **conf))
+        master = await stack.enter_async_context(running_broker(tmp_path / "master", disk=None, clock=None, **conf))
         one = await talk(master)
         for number in range(20):
             await one.send_ok(b"%d" % number)
@@ -214,7 +214,7 @@ async def test_slaves_copy_over_ipv6(tmp_path: Path, kind: str) -> None:
         conf["haMasterAddress"] = f"[::1]:{replication}"
         if classic:
             conf |= {"haMasterIsClassic": "true", "haMasterBrokerAddress": f"[::1]:{master.port}"}
-        slave = await stack.enter_async_context(running_broker(tmp_path / "slave", **conf))
+        slave = await stack.enter_async_context(running_broker(tmp_path / "slave", disk=None, clock=None, **conf))
         await wait_until(lambda: slave.store.dispatched == master.store.wrote)
         await one.close()
 
