@@ -1,6 +1,6 @@
 # Every target says what it does (`make help`) and calls a script of the same name, which works without make.
 .DEFAULT_GOAL := help
-.PHONY: help setup up down test check format manifests lock interop interop-bench crash fuzz audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter
+.PHONY: help setup up down test check format manifests lock interop interop-admin interop-bench crash fuzz audit-faults exactly-once exactly-once-sink bench-send bench-store bench-ha bench-delay bench-acl bench-sidecar bench-transactions bench-operator bench-spark screenshot image image-operator image-pipelines image-archive image-test e2e e2e-cluster clean bench-filter
 
 help: ## Show every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ lock: ## Write requirements/*.txt again, with hashes.
 
 interop: ## Run Apache's Java clients 4.9.8 and 5.3.3 against our processes (needs Java and Maven).
 	@scripts/interop
+
+interop-admin: ## Run every command of Apache's mqadmin against Apache's servers and ours, and compare (needs Java and Maven).
+	@scripts/interop-admin $(INTEROP_ADMIN)
 
 interop-bench: ## Run Apache's own benchmark Producer and Consumer against our processes (needs Java and Maven).
 	@scripts/interop-bench

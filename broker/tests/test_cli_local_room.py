@@ -13,6 +13,8 @@ from gantry_cli.local.child import Child
 from gantry_cli.local.clock import now_ms
 from gantry_cli.local.emptying import Emptying
 from gantry_cli.local.topics import Upkeep
+from gantry_client.testing.cluster import FakeCluster
+from gantry_wire.commands.admin import TopicConfig
 
 
 async def test_a_full_disk_costs_one_process_and_not_the_group(tmp_path: Path) -> None:
@@ -55,3 +57,23 @@ async def test_an_account_that_cannot_be_read_is_told_and_ends_nothing(tmp_path:
 
     assert lines[0].startswith("topics and groups of the spec: ") and "credentials" in lines[0]
     assert told[0].startswith("shards that go: ") and "credentials" in told[0]
+
+
+async def test_what_a_person_set_for_a_topic_stays(tmp_path: Path) -> None:
+    """The spec says how many queues: permission, order, and queues that are still read are left as they are."""
+    async with FakeCluster(("crew-0",)) as cluster:
+        state = cluster.broker("crew-0").state
+        state.cluster = "crew-cluster"
+        state.topics["orders"] = TopicConfig(
+            topic_name="orders", read_queue_nums=9, write_queue_nums=2, perm=4, order=True
+        )
+        spec = group_of("{topics: [{name: orders, queues: 3}]}").spec
+        told = await Upkeep("crew", cluster.name_server, Access()).keep(spec, (0,))
+        assert told == ["topic orders has 3 queues on each shard"]
+        found = state.topics["orders"]
+        assert (found.write_queue_nums, found.read_queue_nums, found.perm, found.order) == (3, 9, 4, True)
+
+        assert await Upkeep("crew", cluster.name_server, Access()).keep(spec, (0,)) == []
+        state.topics.clear()
+        assert await Upkeep("crew", cluster.name_server, Access()).keep(spec, (0,)) != []
+        assert (state.topics["orders"].perm, state.topics["orders"].read_queue_nums) == (6, 3)

@@ -373,6 +373,44 @@ def test_read_only_topic_refuses_messages(stack: Stack) -> None:
     assert stack.done("consume", topic) == "kept\n"
 
 
+def test_what_is_set_for_a_topic_is_shown(stack: Stack) -> None:
+    """Queues to write and to read, permission, order and attributes; what is not said again falls back, but
+    attributes, which are changed one by one."""
+
+    def settings() -> dict[str, object]:
+        (one,) = json.loads(stack.done("topic", "describe", "careful", "--json"))["settings"]
+        return dict(one)
+
+    stack.done(
+        *("topic", "create", "careful", "--queues", "2", "--read-queues", "5", "--permission", "none", "--ordered"),
+        *("--attribute", "message.type=FIFO", "--attribute", "reserve.time=7"),
+    )
+    assert settings() == {
+        "broker": "broker-a", "write_queues": 2, "read_queues": 5, "permission": "none", "is_ordered": True,
+        "attributes": {"message.type": "FIFO", "reserve.time": "7"},
+    }  # fmt: skip
+    assert "message.type=FIFO, reserve.time=7" in stack.done("topic", "describe", "careful")
+
+    stack.done("topic", "create", "careful", "--queues", "2", "--no-attribute", "reserve.time")
+    assert settings() == {
+        "broker": "broker-a", "write_queues": 2, "read_queues": 2, "permission": "rw", "is_ordered": False,
+        "attributes": {"message.type": "FIFO"},
+    }  # fmt: skip
+    refused = stack.gantry("topic", "create", "careful", "--attribute", "queue.type=SimpleCQ")
+    assert refused.returncode != 0 and "unchangeable" in refused.stderr
+
+
+def test_an_order_is_kept_by_name_servers(stack: Stack) -> None:
+    """Set, shown and removed; by default over all queues that take messages."""
+    topic = stack.topic("ledger", queues=3)
+    assert stack.done("topic", "order", topic) == "topic ledger: in no order\n"
+    assert stack.done("topic", "order", topic, "--set") == "topic ledger: broker-a:3\n"
+    shown = json.loads(stack.done("topic", "order", topic, "--set", "--value", "broker-a:1;broker-b:2", "--json"))
+    assert shown == {"topic": topic, "order": "broker-a:1;broker-b:2", "queues": {"broker-a": 1, "broker-b": 2}}
+    assert json.loads(stack.done("topic", "order", topic, "--remove", "--json"))["order"] is None
+    assert stack.gantry("topic", "order", topic, "--set", "--value", "broker-a").returncode == 2
+
+
 def test_status_shows_brokers_topics_and_groups(stack: Stack) -> None:
     """The same facts as tables and as JSON."""
     topic = stack.topic("visible", queues=1)

@@ -53,6 +53,19 @@ async def test_a_topic_is_created_on_every_master_and_deleted_from_all(cluster: 
     assert RequestCode.DELETE_TOPIC_IN_NAMESRV in {command.code for command in cluster.name_server_requests}
 
 
+async def test_attributes_are_changes(cluster: FakeCluster, admin: Admin) -> None:
+    """A value sets, None takes away; what brokers would read as something else reaches none."""
+    await admin.topics.create("orders", attributes={"message.type": "FIFO", "reserve.time": None})
+    asked = [command for broker in cluster.brokers.values() for command in broker.requests if command.code == 17]
+    assert [command.ext["attributes"] for command in asked] == ["+message.type=FIFO,-reserve.time"] * 2
+    found = await admin.topics.settings("orders")
+    assert {name: config.attributes["message.type"] for name, config in found.items()} == dict.fromkeys(TWO, "FIFO")
+
+    for wrong in ({"": "x"}, {"a": ""}, {"a": "x,+b=y"}, {"a=b": "x"}, {"-a": None}, {"a,b": None}):
+        with pytest.raises(ValueError, match="attribute"):
+            await admin.topics.create("orders", attributes=wrong)
+
+
 @pytest.mark.parametrize("topic", ["", "a b", "../x", "x" * 128, "SCHEDULE_TOPIC_XXXX"])
 async def test_a_wrong_topic_name_reaches_no_broker(cluster: FakeCluster, admin: Admin, topic: str) -> None:
     """Names are checked before anything is asked."""

@@ -17,6 +17,7 @@ from gantry_wire import Command, RequestCode, ResponseCode
 
 SAMPLES = {
     "enablePropertyFilter": "true",
+    "useServerSideResetOffset": "false",
     "autoCreateTopicEnable": "false",
     "autoCreateSubscriptionGroup": "false",
     "maxMessageSize": "1000",
@@ -31,7 +32,7 @@ SAMPLES = {
     "maxTransferBytesOnRequest": "15000",
     "flushConsumerOffsetInterval": "1600",
     "fileReservedTime": "17",
-    "deleteWhen": "1;18",
+    "deleteWhen": "01;18",
     "diskMaxUsedSpaceRatio": "19",
     "diskSpaceCleanForciblyRatio": "98",
     "diskSpaceWarningLevelRatio": "98",

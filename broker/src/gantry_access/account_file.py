@@ -32,19 +32,19 @@ class AccountFile:
         """Nobody, until `load`."""
         self.fault: str | None = None
         """What is wrong with the file as it is now; the accounts are those from before then."""
-        self._path = path
+        self.path: Final = path
         self._mode = mode
         self._data = b""
 
     def __repr__(self) -> str:
-        return f"<AccountFile {self._path} accounts={len(self.accounts.by_key)} fault={self.fault}>"
+        return f"<AccountFile {self.path} accounts={len(self.accounts.by_key)} fault={self.fault}>"
 
     def load(self) -> None:
         """Read it for the first time. Blocking. Raises AccessFileError."""
         data = self._read()
-        self.accounts = read_accounts(data, self._path, self._mode)
+        self.accounts = read_accounts(data, self.path, self._mode)
         self._data = data
-        log.info("accounts read", extra={"file": self._path, "accounts": len(self.accounts.by_key)})
+        log.info("accounts read", extra={"file": self.path, "accounts": len(self.accounts.by_key)})
 
     async def watch(self) -> None:
         """Keep the accounts as the file has them, until cancelled."""
@@ -62,25 +62,25 @@ class AccountFile:
                 log.error("the file of accounts cannot be used; those from before stay", extra={"reason": self.fault})
             return
         if self.fault is not None:
-            log.info("the file of accounts can be used again", extra={"file": self._path})
+            log.info("the file of accounts can be used again", extra={"file": self.path})
             self.fault = None
         if found is not None:
             self._data, self.accounts = found
-            log.info("accounts changed", extra={"file": self._path, "accounts": len(self.accounts.by_key)})
+            log.info("accounts changed", extra={"file": self.path, "accounts": len(self.accounts.by_key)})
 
     def _look(self, known: bytes) -> tuple[bytes, Accounts] | None:
         """What the file holds; None when it holds what is known. Runs in a thread and changes nothing."""
         data = self._read()
-        return None if data == known else (data, read_accounts(data, self._path, self._mode))
+        return None if data == known else (data, read_accounts(data, self.path, self._mode))
 
     def _read(self) -> bytes:
         try:
-            with open(self._path, "rb", opener=_without_waiting) as file:
+            with open(self.path, "rb", opener=_without_waiting) as file:
                 data = file.read(FILE_BYTES_MAX + 1) or b""
         except OSError as error:
-            raise AccessFileError(f"cannot read {self._path}: {error.strerror}") from error
+            raise AccessFileError(f"cannot read {self.path}: {error.strerror}") from error
         if len(data) > FILE_BYTES_MAX:
-            raise AccessFileError(f"{self._path}: is larger than {FILE_BYTES_MAX} bytes")
+            raise AccessFileError(f"{self.path}: is larger than {FILE_BYTES_MAX} bytes")
         return data
 
 

@@ -39,6 +39,7 @@ from gantry_wire.commands.clients import (
     LockBatch,
     UnregisterClient,
 )
+from gantry_wire.commands.consumers import ConsumeStatsRequest, TopicOfGroup
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.pull import ViewMessage
@@ -141,9 +142,15 @@ def _members(command: Command) -> Needs:
 
 
 def _group_and_topic(command: Command) -> Needs:
-    """A question about a group, perhaps for one topic only."""
-    request = ConsumerGroup.read(command.ext)
-    group = (consuming(request.consumer_group),)
+    """How far a group is, perhaps in some topics only, which the request may name in two ways."""
+    request = ConsumeStatsRequest.read(command.ext)
+    topics = request.topics or ([request.topic] if request.topic else [])
+    return (consuming(request.consumer_group), *(reading(topic) for topic in dict.fromkeys(topics)))
+
+
+def _topic_of_group(command: Command) -> Needs:
+    request = TopicOfGroup.read(command.ext)
+    group = (consuming(request.group),)
     return (*group, reading(request.topic)) if request.topic else group
 
 
@@ -207,6 +214,35 @@ _FOR_ADMINISTRATORS: Final = (
     RequestCode.GET_TIMER_CHECK_POINT,
     RequestCode.GET_TIMER_METRICS,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+    RequestCode.GET_ALL_PRODUCER_INFO,
+    RequestCode.RESET_MASTER_FLUSH_OFFSET,
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
+    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON,
+    RequestCode.ADD_BROKER,
+    RequestCode.REMOVE_BROKER,
+    RequestCode.CONTROLLER_ELECT_MASTER,
+    RequestCode.CONTROLLER_GET_METADATA_INFO,
+    RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+    RequestCode.GET_BROKER_EPOCH_CACHE,
+    RequestCode.UPDATE_CONTROLLER_CONFIG,
+    RequestCode.GET_CONTROLLER_CONFIG,
+    RequestCode.CLEAN_BROKER_DATA,
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
+    RequestCode.SET_COMMITLOG_READ_MODE,
+    # accounts
+    RequestCode.AUTH_CREATE_USER,
+    RequestCode.AUTH_UPDATE_USER,
+    RequestCode.AUTH_DELETE_USER,
+    RequestCode.AUTH_GET_USER,
+    RequestCode.AUTH_LIST_USER,
+    RequestCode.AUTH_CREATE_ACL,
+    RequestCode.AUTH_UPDATE_ACL,
+    RequestCode.AUTH_DELETE_ACL,
+    RequestCode.AUTH_GET_ACL,
+    RequestCode.AUTH_LIST_ACL,
     RequestCode.BATCH_ACK_MESSAGE,
     RequestCode.POP_ROLLBACK,
     # name servers
@@ -280,6 +316,8 @@ NEEDS: Final[dict[int, Reader]] = {
     # knowing
     RequestCode.GET_CONSUMER_CONNECTION_LIST: _members,
     RequestCode.GET_CONSUME_STATS: _group_and_topic,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _topic_of_group,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: _topic_of_group,
     RequestCode.QUERY_TOPICS_BY_CONSUMER: _group_field,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _group_field,
     RequestCode.GET_TOPIC_CONFIG: _known("topic"),

@@ -28,23 +28,36 @@ from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
 from gantry_broker.server.access import broker_guard, own_account, told_by
 from gantry_broker.server.clients import ClientRegistry
+from gantry_broker.server.consumer_calls import ConsumerCalls
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.flow_control import FlowControl
 from gantry_broker.server.gate import Gate
 from gantry_broker.server.groups import GroupTable
+from gantry_broker.server.handlers.accounts import AccountHandlers
 from gantry_broker.server.handlers.broker import BrokerHandlers
 from gantry_broker.server.handlers.clients import ClientHandlers
+from gantry_broker.server.handlers.consume_queues import ConsumeQueueHandlers
+from gantry_broker.server.handlers.forbidden import ForbiddenHandlers
 from gantry_broker.server.handlers.groups import GroupHandlers
+from gantry_broker.server.handlers.half_messages import HalfMessageHandlers
+from gantry_broker.server.handlers.members import MemberHandlers
 from gantry_broker.server.handlers.offsets import OffsetHandlers
+from gantry_broker.server.handlers.producers import ProducerHandlers
+from gantry_broker.server.handlers.progress import ProgressHandlers
 from gantry_broker.server.handlers.pull import PullHandlers
 from gantry_broker.server.handlers.queries import QueryHandlers
+from gantry_broker.server.handlers.read_ahead import ReadAheadHandlers
+from gantry_broker.server.handlers.replication import ReplicationHandlers
 from gantry_broker.server.handlers.reply import ReplyHandlers
+from gantry_broker.server.handlers.resets import ResetHandlers
 from gantry_broker.server.handlers.send import SendHandlers
 from gantry_broker.server.handlers.send_back import SendBackHandler
+from gantry_broker.server.handlers.statistics import StatisticsHandlers
 from gantry_broker.server.handlers.topics import TopicHandlers
 from gantry_broker.server.handlers.transactions import TransactionHandlers
 from gantry_broker.server.handlers.unsupported import unsupported_table
+from gantry_broker.server.handlers.unused_topics import UnusedTopicHandlers
 from gantry_broker.server.live_settings import FILE as LIVE_FILE
 from gantry_broker.server.live_settings import LiveSettings
 from gantry_broker.server.offsets import ConsumerOffsets
@@ -60,11 +73,13 @@ from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
 from gantry_broker.server.settings_file import SettingsFile
 from gantry_broker.server.signed_sends import SignedSends
 from gantry_broker.server.slave_reads import SlaveReads
+from gantry_broker.server.statistics import Statistics
 from gantry_broker.server.stats import SAMPLE_INTERVAL_S, BrokerStats
 from gantry_broker.server.status import ServerFacts, StatusPublisher
 from gantry_broker.server.status_thread import OpenPage
 from gantry_broker.server.stopping import StopTimeout, finish_within
 from gantry_broker.server.stored_tables import StoredTables
+from gantry_broker.server.stream_speeds import StreamSpeeds
 from gantry_broker.server.table_sync import TableSync
 from gantry_broker.server.tls import BrokerTls
 from gantry_broker.server.topics import TopicTable
@@ -100,6 +115,9 @@ _ROLES: Final = {
 }
 LAST_ACKS_S: Final = 3.0
 """How long a stop waits for slaves."""
+
+COUNTERS_A_TURN: Final = 256
+"""So many statistics are read before others have their turn."""
 
 ADVANCE_RETRY_S: Final = 1.0
 """How soon stored messages that there was no room to show are tried again."""
@@ -382,6 +400,7 @@ class Broker:
         self.guard: Guard | None = broker_guard(settings.access, self.store, clock)
         account = own_account(settings.access)
         stats = BrokerStats()
+        topics = TopicTable(clock, self._topic_changed)
         routes = SendRoutes(self.store, store_host=store_host, cluster=settings.cluster_name, region=settings.region)
         self.core = BrokerCore(
             live=live,
@@ -389,13 +408,14 @@ class Broker:
             disk=self._disk,
             store=self.store,
             store_host=store_host,
-            topics=TopicTable(clock, self._topic_changed),
+            topics=topics,
             groups=GroupTable(clock, self._group_changed, auto_create=settings.auto_create_groups),
             offsets=ConsumerOffsets(clock),
             clients=ClientRegistry(clock, may_notify=self._may_notify),
             locks=QueueLocks(clock),
             routes=routes,
             stats=stats,
+            statistics=Statistics(clock, settings.cluster_name, lambda: self.store.tallies, topics.is_system),
             persistence=Persistence(),
             gate=Gate(),
             published=lambda: self.registration.published(),
@@ -453,11 +473,13 @@ class Broker:
             self._registered_topics,
             period_ms=settings.register_period_ms,
             on_master=self.roles.master_found,
+            on_ordered=self._ordered,
             account=account,
             tls=self.tls.towards_name_servers,
         )
         self.outside = OutsideAddresses(settings.outside_path, lambda: self.register(self._registered_as))
         self.tables = StoredTables(self.core, self.delay)
+        self.speeds = StreamSpeeds(self.replication, self.store, self._loop.time)
         self._limits = limits
 
     @property
@@ -466,6 +488,7 @@ class Broker:
         return frozenset[int]().union(*(service.codes for service in self._services))
 
     def _handlers(self) -> HandlerTable:
+        calls = ConsumerCalls(self.core.clients)
         return {
             **unsupported_table(),
             **self.pulls.table(),
@@ -473,6 +496,10 @@ class Broker:
             **ClientHandlers(self.core, lambda: self.replication.is_sure).table(),
             **TopicHandlers(self.core).table(),
             **GroupHandlers(self.core).table(),
+            **ProgressHandlers(self.core, self.core.statistics.group_rate).table(),
+            **ResetHandlers(self.core, calls, self.pulls.hold.mark).table(),
+            **MemberHandlers(self.core, calls).table(),
+            **ConsumeQueueHandlers(self.core).table(),
             **QueryHandlers(self.core).table(),
             **SendBackHandler(self.core, self.sends).table(),
             **TransactionHandlers(self.core, self.sends, self.transactions).table(),
@@ -485,6 +512,14 @@ class Broker:
                 certificate_ends_at=lambda: self.tls.expires_at,
             ).table(),
             **self.retention.table(),
+            **StatisticsHandlers(self.core).table(),
+            **ForbiddenHandlers(self.core).table(),
+            **ProducerHandlers(self.core).table(),
+            **ReadAheadHandlers(self.core).table(),
+            **UnusedTopicHandlers(self.core, self.pulls.is_copy).table(),
+            **HalfMessageHandlers(self.core, self.sends).table(),
+            **ReplicationHandlers(self.core, self.roles, self.replication, self.speeds).table(),
+            **AccountHandlers(self.guard).table(),
         }
 
     async def _listen(self) -> None:
@@ -522,6 +557,7 @@ class Broker:
         """Who copied what it needs when it was built gets it again; everybody else asks ``core.settings``."""
         self.settings = settings
         self.core.groups.is_auto_creating = settings.auto_create_groups
+        self.core.offsets.keep_resets(settings.is_reset_kept)
         if settings.auto_create_topics != self.core.topics.is_auto_creating:
             self.core.topics.allow_auto_create(settings.auto_create_topics, settings.default_topic_queues)
         self.flow.limit(wait_ms_max=settings.wait_in_send_queue_ms, append_ms_max=settings.page_cache_busy_ms)
@@ -536,12 +572,19 @@ class Broker:
         self.core.persistence.mark("topics", now=True)
         self.registration.changed()
 
+    def _ordered(self, topics: Collection[str]) -> None:
+        """What a name server has in its table of order topics is ordered here, too, as in RocketMQ."""
+        if self.core.gate.sends is None:
+            self.core.topics.mark_ordered(topics)
+
     def _may_notify(self, group: str) -> bool:
         """Whether members of a group are told of changes: `notifyConsumerIdsChangedEnable` of the group."""
         config = self.core.groups.all.get(group)
         return config is None or config.notify_consumer_ids_changed_enable
 
     def _group_changed(self, group: str) -> None:
+        if group and group not in self.core.groups.all:
+            self.core.statistics.forget_group(group)
         self.core.persistence.mark("subscriptionGroup", now=True)
 
     def _appended(self, queues: Iterable[ConsumeQueue]) -> None:
@@ -689,7 +732,14 @@ class Broker:
 
     async def _samples(self) -> None:
         while True:
-            self.core.stats.sample(self._loop.time())
+            stats, statistics = self.core.stats, self.core.statistics
+            stats.sample(self._loop.time())
+            self.speeds.look()
+            for number, _ in enumerate(statistics.tick(), start=1):
+                if number % COUNTERS_A_TURN == 0:
+                    await asyncio.sleep(0)
+            if stats.days.begins_day(self._clock.wall_ms()):
+                stats.days.note(statistics.totals())
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
     async def _scans(self) -> None:

@@ -149,6 +149,11 @@ class BrokerSettings:
     is_property_filter_enabled: bool = False
     """enablePropertyFilter: consumers may filter by properties, in SQL92; false, as in RocketMQ, refuses them."""
 
+    is_reset_kept: bool = True
+    """useServerSideResetOffset: this broker sends the readers of a group that was reset to their place (answer 21), and
+    passes over what they commit until they are there; false, as RocketMQ before 5: members are told (220), if there
+    are any."""
+
     is_reply_stored: bool = True
     """storeReplyMessageEnable: replies are kept in the cluster's reply topic besides being pushed to who asked."""
 
@@ -483,6 +488,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", _whole(1, 15 * 1024 * 1024)),
     "maxTransferBytesOnRequest": ("pull_bytes_limit", _whole(1, 15 * 1024 * 1024)),
     "enablePropertyFilter": ("is_property_filter_enabled", _boolean),
+    "useServerSideResetOffset": ("is_reset_kept", _boolean),
     "storeReplyMessageEnable": ("is_reply_stored", _boolean),
     "traceTopicEnable": ("is_trace_topic_made", _boolean),
     "msgTraceTopicName": ("trace_topic", _topic),
@@ -561,6 +567,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 
 _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
     "flushDiskType": _FLUSH_TYPES.__getitem__,
+    "deleteWhen": lambda hours: ";".join(f"{hour:02}" for hour in hours),
     "messageDelayLevel": lambda levels: " ".join(f"{ms // 1000}s" for ms in levels),
 }
 """How the value of a key is written where it is not obvious from its type."""

@@ -14,6 +14,7 @@ from gantry_cli.documents import (
     TopicCreatedDocument,
     TopicDeletedDocument,
     TopicDocument,
+    TopicOrderDocument,
 )
 from gantry_cli.group_documents import ClusterDocument, ExplainDocument
 from gantry_cli.ha_documents import MembersDocument, MoveDocument
@@ -29,6 +30,7 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry topic create": TopicCreatedDocument,
     "gantry topic delete": TopicDeletedDocument,
     "gantry topic describe": TopicDocument,
+    "gantry topic order": TopicOrderDocument,
     "gantry topic stats": TopicDocument,
     "gantry produce": ReceiptDocument,
     "gantry consume": MessageDocument,

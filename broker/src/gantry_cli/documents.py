@@ -26,10 +26,24 @@ class QueueDocument:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettingsDocument:
+    """What is set for a topic on one broker."""
+
+    broker: str
+    write_queues: int
+    read_queues: int
+    permission: str
+    """`rw`, `r`, `w` or `none`."""
+    is_ordered: bool
+    attributes: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDocument:
     """`gantry topic describe`: one topic."""
 
     topic: TopicView
+    settings: list[TopicSettingsDocument]
     queues: list[QueueDocument]
     groups: list[GroupView]
 
@@ -41,6 +55,15 @@ class TopicCreatedDocument:
     topic: str
     queues: int
     brokers: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOrderDocument:
+    """`gantry topic order`: queues by broker, and what name servers have; null where the topic is in no order."""
+
+    topic: str
+    order: str | None
+    queues: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

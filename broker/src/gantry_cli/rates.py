@@ -63,7 +63,7 @@ def read_facts(table: Mapping[str, str], at_s: float) -> BrokerFacts:
         log_begin=_whole(table, "commitLogMinOffset") or 0,
         log_end=_whole(table, "commitLogMaxOffset") or 0,
         dispatch_behind_bytes=_whole(table, "dispatchBehindBytes") or 0,
-        flush_behind_bytes=_whole(table, "remainHowManyDataToFlush") or 0,
+        flush_behind_bytes=_whole(table, "flushBehindBytes", "remainHowManyDataToFlush") or 0,
         disk_used_ratio=_ratio(table.get("commitLogDiskRatio")),
         started_at_ms=_whole(table, "bootTimestamp"),
         connections=_whole(table, "connections"),

@@ -11,18 +11,37 @@ from rich.console import RenderableType
 from gantry_cli.account import client_settings
 from gantry_cli.cluster_view import GroupView, summarize_topic, view_group
 from gantry_cli.completing import complete_topic
-from gantry_cli.documents import QueueDocument, TopicCreatedDocument, TopicDeletedDocument, TopicDocument
+from gantry_cli.documents import (
+    QueueDocument,
+    TopicCreatedDocument,
+    TopicDeletedDocument,
+    TopicDocument,
+    TopicSettingsDocument,
+)
 from gantry_cli.errors import CliError
 from gantry_cli.examples import examples
 from gantry_cli.options import name_server_option, run
 from gantry_cli.output import Form, output_option, print_document, show
 from gantry_cli.tables import table
 from gantry_cli.text import count_text, time_text
+from gantry_cli.topic_order import order
 from gantry_client import Admin, MessageQueue, NoRoute, QueueOffsets
+from gantry_wire.commands.admin import TopicConfig
 
-PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2}
+PERMISSIONS: Final = {"rw": 6, "r": 4, "w": 2, "none": 0}
 SHOW_TIMEOUT_S: Final = 10.0
 POLL_S: Final = 0.05
+
+
+def _read_attributes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """`NAME=VALUE` as a map."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, separator, value = text.partition("=")
+        if not separator or not name or not value:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE, for example message.type=FIFO")
+        found[name] = value
+    return found
 
 
 @click.group(
@@ -71,6 +90,8 @@ def list_topics(name_server: str, with_internal: bool, form: Form) -> None:
         ("gantry topic create orders --queues 16", "again, with more queues: the topic is changed"),
         ("gantry topic create orders --permission r", "nobody can send any more; reading goes on"),
         ("gantry topic create ledger --ordered --cluster east", "in one cluster only"),
+        ("gantry topic create orders --queues 2 --read-queues 8", "drain six queues before they are taken away"),
+        ("gantry topic create ledger --attribute message.type=FIFO", "what a proxy of RocketMQ's checks"),
     )
 )
 @click.argument("name", shell_complete=complete_topic)
@@ -80,13 +101,16 @@ def list_topics(name_server: str, with_internal: bool, form: Form) -> None:
     "--read-queues", type=click.IntRange(1, 1024), help="Queues that can be read, when it is more than --queues."
 )
 @click.option("--permission", type=click.Choice(list(PERMISSIONS)), default="rw", show_default=True,
-              help="Who may: read and write, read only, write only.")  # fmt: skip
+              help="Who may: read and write, read only, write only, nobody.")  # fmt: skip
 @click.option("--ordered", is_flag=True, help="Mark the topic as ordered.")
+@click.option("--attribute", "attributes", multiple=True, metavar="NAME=VALUE", callback=_read_attributes,
+              help="Set an attribute; can be given more than once.")  # fmt: skip
+@click.option("--no-attribute", "dropped", multiple=True, metavar="NAME", help="Take an attribute away.")
 @click.option("--cluster", help="Only the brokers of this cluster.")
 @output_option
 def create(
     name: str, name_server: str, queues: int, read_queues: int | None, permission: str, ordered: bool,
-    cluster: str | None, form: Form,
+    attributes: dict[str, str], dropped: tuple[str, ...], cluster: str | None, form: Form,
 ) -> None:  # fmt: skip
     """Create topic NAME, or change it when it exists.
 
@@ -101,6 +125,7 @@ def create(
                 read_queues=read_queues,
                 permission=PERMISSIONS[permission],
                 is_ordered=ordered,
+                attributes={**attributes, **dict.fromkeys(dropped)},
                 cluster=cluster,
             )
             masters = {broker.name for broker in await admin.brokers.masters(cluster)}
@@ -159,16 +184,18 @@ def delete(name: str, name_server: str, cluster: str | None, yes: bool, form: Fo
 def describe(name: str, name_server: str, form: Form) -> None:
     """Show the queues of topic NAME, and the groups that read them."""
 
-    async def ask() -> tuple[dict[MessageQueue, QueueOffsets], list[GroupView]]:
+    async def ask() -> TopicDocument:
         async with Admin(name_server, client_settings=client_settings()) as admin:
             stats = await admin.topics.stats(name)
-            return stats, await _groups_of(admin, name)
+            settings = await admin.topics.settings(name)
+            return _document(name, stats, settings, await _groups_of(admin, name))
 
-    stats, groups = run(ask(), name_server, waiting_for=f"looking at {name}")
-    show(form, _document(name, stats, groups), lambda: _render(name, stats, groups))
+    document = run(ask(), name_server, waiting_for=f"looking at {name}")
+    show(form, document, lambda: _render(document))
 
 
 topic.add_command(describe, "stats")
+topic.add_command(order)
 
 
 async def _groups_of(admin: Admin, name: str) -> list[GroupView]:
@@ -193,29 +220,50 @@ async def _wait_shown(admin: Admin, name: str, masters: set[str]) -> None:
         await asyncio.sleep(POLL_S)
 
 
-def _render(name: str, stats: dict[MessageQueue, QueueOffsets], groups: list[GroupView]) -> Iterator[RenderableType]:
-    view = summarize_topic(name, stats)
-    yield f"topic {name}: {count_text(view.messages)} messages in {view.queues} queues on {', '.join(view.brokers)}"
+def _render(document: TopicDocument) -> Iterator[RenderableType]:
+    view = document.topic
+    where = f"{view.queues} queues on {', '.join(view.brokers)}"
+    yield f"topic {view.name}: {count_text(view.messages)} messages in {where}"
     columns = ("broker", "queue", "first offset", "end offset", "messages", "last message")
     rows = (
         (
-            queue.broker_name,
+            queue.broker,
             str(queue.queue_id),
-            count_text(offsets.min_offset),
-            count_text(offsets.max_offset),
-            count_text(offsets.max_offset - offsets.min_offset),
-            time_text(offsets.last_update_timestamp) if offsets.last_update_timestamp else "never",
+            count_text(queue.min_offset),
+            count_text(queue.max_offset),
+            count_text(queue.max_offset - queue.min_offset),
+            time_text(queue.last_message_ms) if queue.last_message_ms else "never",
         )
-        for queue, offsets in stats.items()
+        for queue in document.queues
     )
     yield table(None, columns, rows, right=columns[1:5])
-    if groups:
+    settings_columns = ("broker", "write queues", "read queues", "permission", "ordered", "attributes")
+    settings_rows = (
+        (
+            one.broker,
+            str(one.write_queues),
+            str(one.read_queues),
+            one.permission,
+            "yes" if one.is_ordered else "no",
+            ", ".join(f"{name}={value}" for name, value in one.attributes.items()),
+        )
+        for one in document.settings
+    )
+    yield table("Settings", settings_columns, settings_rows, right=settings_columns[1:3])
+    if document.groups:
         group_columns = ("group", "members", "consumed", "lag")
-        group_rows = ((g.name, str(g.members), count_text(g.consumed_offset_total), count_text(g.lag)) for g in groups)
+        group_rows = (
+            (g.name, str(g.members), count_text(g.consumed_offset_total), count_text(g.lag)) for g in document.groups
+        )
         yield table("Groups", group_columns, group_rows, right=group_columns[1:])
 
 
-def _document(name: str, stats: dict[MessageQueue, QueueOffsets], groups: list[GroupView]) -> TopicDocument:
+def _document(
+    name: str,
+    stats: dict[MessageQueue, QueueOffsets],
+    settings: dict[str, TopicConfig],
+    groups: list[GroupView],
+) -> TopicDocument:
     queues = [
         QueueDocument(
             broker=queue.broker_name,
@@ -226,4 +274,20 @@ def _document(name: str, stats: dict[MessageQueue, QueueOffsets], groups: list[G
         )
         for queue, offsets in stats.items()
     ]
-    return TopicDocument(topic=summarize_topic(name, stats), queues=queues, groups=groups)
+    by_broker = [
+        TopicSettingsDocument(
+            broker=broker,
+            write_queues=config.write_queue_nums,
+            read_queues=config.read_queue_nums,
+            permission=_permission_text(config.perm),
+            is_ordered=config.order,
+            attributes=dict(sorted(config.attributes.items())),
+        )
+        for broker, config in settings.items()
+    ]
+    return TopicDocument(topic=summarize_topic(name, stats), settings=by_broker, queues=queues, groups=groups)
+
+
+def _permission_text(permission: int) -> str:
+    """As the option says it; inheritance is for templates only."""
+    return next(text for text, number in PERMISSIONS.items() if number == permission & PERMISSIONS["rw"])

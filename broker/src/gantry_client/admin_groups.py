@@ -9,8 +9,6 @@ from gantry_client.documents import (
     ConsumeStats,
     GroupTable,
     QueueProgress,
-    ResetOffsets,
-    ResetOffsetsResult,
 )
 from gantry_client.errors import BrokerRefused
 from gantry_client.outgoing import check_group
@@ -19,6 +17,7 @@ from gantry_client.session import Session
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.commands.admin import GroupName, SubscriptionGroupConfig
 from gantry_wire.commands.clients import ConsumerGroup, MessageQueue
+from gantry_wire.commands.consumers import ResetOffsets, ResetOffsetsResult
 from gantry_wire.names import retry_topic
 
 
@@ -87,7 +86,7 @@ class Groups:
         Brokers move consumers that are running. One that cannot gets plain commits, which running consumers overwrite.
         """
         self._session.require_open()
-        order = ResetOffsets(topic=topic, group=group, timestamp=timestamp_ms)
+        order = ResetOffsets(topic=topic, group=group, timestamp=timestamp_ms, is_force=True)
         route = await self._session.routes.get(topic)
         offsets: dict[MessageQueue, int] = {}
         for broker_name in {queue.broker_name for queue in route.read_queues}:

@@ -1,6 +1,7 @@
 """Topics of a cluster: create, change, delete, list, and how full their queues are."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final, final
 
 from gantry_client.admin_brokers import Brokers
@@ -13,13 +14,16 @@ from gantry_client.queue_calls import QueueCalls
 from gantry_client.routes import Route
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode
-from gantry_wire.commands.admin import CreateTopic, TopicName
+from gantry_wire.commands.admin import CreateTopic, TopicConfig, TopicName
 from gantry_wire.commands.clients import MessageQueue
-from gantry_wire.commands.nameserver import DeleteTopicFromNameServer
+from gantry_wire.commands.nameserver import DeleteTopicFromNameServer, KeyValueAddress, PutKeyValue
 from gantry_wire.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS, is_retry_or_dead_letter
 
 ROUTE_POLL_MS: Final = 20
 """How often a name server is asked whether it knows a new topic yet."""
+
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+"""Where name servers keep which topics are ordered."""
 
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
@@ -41,6 +45,7 @@ class Topics:
         read_queues: int | None = None,
         permission: int = 6,
         is_ordered: bool = False,
+        attributes: Mapping[str, str | None] | None = None,
         cluster: str | None = None,
     ) -> None:
         """Create `topic` on every master (of `cluster`), or change it there.
@@ -48,8 +53,9 @@ class Topics:
         Returns when every broker has said so and the name servers know the topic, which brokers tell them in a moment;
         after `request_timeout_ms` it returns all the same, for they will tell them later.
 
-        `permission` is 6 to read and write, 4 to read only, 2 to write only. Fewer `queues` than `read_queues` lets
-        consumers empty the queues that producers no longer see.
+        `permission` is 6 to read and write, 4 to read only, 2 to write only, 0 for neither. `attributes` are set, or
+        taken away where their value is None; others stay as they are. Fewer `queues` than `read_queues` lets consumers
+        empty the queues that producers no longer see.
         """
         self._session.require_open()
         check_topic(topic)
@@ -62,11 +68,43 @@ class Topics:
             topic_filter_type="SINGLE_TAG",
             order=is_ordered,
             topic_sys_flag=0,
+            attributes=_changes(attributes) if attributes else None,
         )
         masters = await self._brokers.masters(cluster)
         for broker in masters:
             await self._session.calls.demand(broker.address, RequestCode.UPDATE_AND_CREATE_TOPIC, order)
         await self._wait_for_route(topic, {broker.name for broker in masters})
+
+    async def settings(self, topic: str) -> dict[str, TopicConfig]:
+        """What is set for `topic`, by the names of the brokers that have it."""
+        route = await self.route(topic)
+        found: dict[str, TopicConfig] = {}
+        for broker_name in sorted(route.brokers):
+            address = route.read_address(broker_name)
+            if address is not None:
+                reply = await self._session.calls.demand(address, RequestCode.GET_TOPIC_CONFIG, TopicName(topic=topic))
+                found[broker_name] = document_of(reply, TopicConfig, address)
+        return found
+
+    async def order(self, topic: str) -> str | None:
+        """Over which queues an order topic's messages are spread: `broker:queues;broker:queues`; None if it is none."""
+        self._session.require_open()
+        return await self._session.name_servers.value(ORDER_NAMESPACE, topic)
+
+    async def set_order(self, topic: str, order: str) -> None:
+        """Say so on every name server. Brokers mark the topic as ordered with their next registration."""
+        self._session.require_open()
+        check_topic(topic)
+        await self._session.name_servers.tell_all(
+            RequestCode.PUT_KV_CONFIG, PutKeyValue(namespace=ORDER_NAMESPACE, key=topic, value=order)
+        )
+
+    async def remove_order(self, topic: str) -> None:
+        """Undo that. A topic that brokers have marked stays marked until it is changed there, too."""
+        self._session.require_open()
+        await self._session.name_servers.tell_all(
+            RequestCode.DELETE_KV_CONFIG, KeyValueAddress(namespace=ORDER_NAMESPACE, key=topic)
+        )
 
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete `topic` with its messages from every master (of `cluster`), and then from the name servers."""
@@ -138,6 +176,16 @@ class Topics:
         brokers = await self._brokers.all()
         clusters = {broker.cluster for broker in brokers}
         return {broker.name for broker in brokers} | clusters | {cluster + REPLY_SUFFIX for cluster in clusters}
+
+
+def _changes(attributes: Mapping[str, str | None]) -> str:
+    """As brokers read them. Raises ValueError for what would be read as something else."""
+    parts: list[str] = []
+    for name, value in attributes.items():
+        if not name or any(sign in name for sign in "+-=,") or "," in (value or "") or value == "":
+            raise ValueError(f"an attribute is a name and a value, without + - = and commas: {name!r}")
+        parts.append(f"-{name}" if value is None else f"+{name}={value}")
+    return ",".join(parts)
 
 
 def _is_internal(topic: str) -> bool:

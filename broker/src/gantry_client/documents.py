@@ -4,7 +4,7 @@ import msgspec
 
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.clients import Document, MessageQueue, SubscriptionData
-from gantry_wire.commands.fields import Fields, Int32, Int64
+from gantry_wire.commands.fields import Int32, Int64
 
 
 class QueueOffsets(Document):
@@ -84,18 +84,3 @@ class ConsumerIds(Document):
     """The reply to code 38."""
 
     consumer_id_list: list[str] = msgspec.field(default_factory=list)
-
-
-class ResetOffsets(Fields):
-    """Code 222, and what a broker makes of it for members, 220: set a group's offsets of one topic to a store time."""
-
-    topic: str
-    group: str
-    timestamp: Int64 = -1
-    is_force: bool = True
-
-
-class ResetOffsetsResult(Document):
-    """The reply to code 222: where the group goes on."""
-
-    offset_table: dict[MessageQueue, Int64] = msgspec.field(default_factory=dict)

@@ -18,7 +18,6 @@ from typing import Final, final
 from gantry_client.assignment import Assigner
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import BacklogLimits
-from gantry_client.documents import ResetOffsets, ResetOffsetsResult
 from gantry_client.errors import BrokerRefused, ClientError
 from gantry_client.fetching import Fetcher, FetchRequest
 from gantry_client.offset_store import BrokerOffsets, FileOffsets, OffsetStore
@@ -33,6 +32,7 @@ from gantry_client.subscriptions import Subscription
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import CheckClientConfig, ConsumerData, ConsumerGroup, MessageQueue
+from gantry_wire.commands.consumers import ResetOffsets, ResetOffsetsResult
 from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.filters import TagFilter

@@ -13,7 +13,7 @@ from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.admin import TopicListing
 from gantry_wire.commands.fields import Fields
-from gantry_wire.commands.nameserver import ClusterInfo, QueryRoute, TopicRoute
+from gantry_wire.commands.nameserver import ClusterInfo, KeyValueAddress, QueryRoute, TopicRoute
 
 
 @final
@@ -50,6 +50,13 @@ class NameServers:
         """Every topic that is registered."""
         reply = succeeded(await self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), self.current)
         return document_of(reply, TopicListing, self.current).topic_list
+
+    async def value(self, namespace: str, key: str) -> str | None:
+        """A value of their key-value table, as one of them has it; None if there is none."""
+        reply = await self._ask(RequestCode.GET_KV_CONFIG, KeyValueAddress(namespace=namespace, key=key))
+        if reply.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return succeeded(reply, self.current).ext.get("value", "")
 
     async def tell_all(self, code: RequestCode, header: Fields) -> None:
         """Have every name server do something; they do not speak to each other. Raises on the first that does not."""

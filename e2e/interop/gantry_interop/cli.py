@@ -34,6 +34,7 @@ from gantry_interop import (
     report,
     tls,
 )
+from gantry_interop.admin.command import admin_command
 from gantry_interop.errors import InteropError
 from gantry_interop.failover_plans import PLANS
 from gantry_interop.places import new_run_directory
@@ -125,6 +126,7 @@ Examples:
   run.py tls                                   over TLS, while certificates are replaced
   run.py config                                settings are changed while the servers run
   run.py acl                                   with accounts; who may not is denied
+  run.py admin                                 mqadmin, every command, against Apache's servers and ours
   run.py filters                               SQL92 filters: Apache's evaluator and ours, side by side
   run.py record                                capture the golden frames anew
 
@@ -229,6 +231,9 @@ def _play(target: Target, clients: list[str], scenarios: list[str], order: drive
     report.write_results(directory / "results.json", results)
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     return 0 if kept else 1
+
+
+main.add_command(admin_command)
 
 
 @main.command("benchmark")

@@ -63,6 +63,7 @@ LIVE: Final[dict[str, tuple[str, str]]] = {
     "slaveReadEnable": ("true", "false"),
     "accessMessageInMemoryMaxRatio": ("40", "50"),
     "enablePropertyFilter": ("false", "true"),
+    "useServerSideResetOffset": ("true", "false"),
     "transactionTimeOut": ("6000", "7000"),
     "transactionCheckMax": ("15", "10"),
     "transactionCheckInterval": ("30000", "20000"),

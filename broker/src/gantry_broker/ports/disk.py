@@ -65,6 +65,10 @@ class DiskFile(Protocol):
         """``[start, end)`` of the view is read next, and what is before it is not. A hint, never an error."""
         ...
 
+    def read_in_order(self, is_expected: bool) -> None:
+        """Whether reading ahead is worth while, as it is taken to be until somebody says otherwise. A hint."""
+        ...
+
     def pread(self, length: int, position: int) -> bytes:
         """Up to ``length`` bytes; fewer only at the end of the file."""
         ...

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import ssl
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -19,8 +19,10 @@ from gantry_access import OwnAccount, StrictSigner
 from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.admin import TopicConfigTable
-from gantry_wire.commands.documents import write_document
+from gantry_wire.commands.documents import read_document, write_document
+from gantry_wire.commands.fields import FieldError
 from gantry_wire.commands.nameserver import (
+    KeyValueTable,
     RegisterBroker,
     RegisterBrokerBody,
     RegisterBrokerResult,
@@ -60,16 +62,20 @@ class Registration:
         *,
         period_ms: int,
         on_master: Callable[[str], None] = lambda address: None,
+        on_ordered: Callable[[Collection[str]], None] = lambda topics: None,
         account: OwnAccount | None = None,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         """Without an identity nothing is registered yet. ``on_master`` hears where a slave finds its master.
+
+        ``on_ordered`` hears, of a master, which topics a name server's ORDER_TOPIC_CONFIG has.
 
         ``account`` signs strictly: our name servers check that, and Java's check nothing. ``tls`` is asked for every
         connection; None is plain text.
         """
         self._identity = identity
         self._on_master = on_master
+        self._on_ordered = on_ordered
         self._account = account
         self._farewells: dict[str, list[BrokerIdentity]] = {address: [] for address in name_servers}
         """Under which names each of them still has us."""
@@ -225,12 +231,26 @@ class Registration:
                 self.registered.add(address)
                 if identity.broker_id:
                     self._on_master(RegisterBrokerResult.read(reply.ext).ha_server_addr or "")
+                else:
+                    self._hear_ordered(address, reply)
                 self._progress.set()
                 await self._change_or_period(address)
         finally:
             if not self._is_closing:
                 del self._channels[address]
                 await channel.close()
+
+    def _hear_ordered(self, address: str, reply: Command) -> None:
+        """The body of an answer, if the name server sends one."""
+        if not reply.body:
+            return
+        try:
+            ordered = read_document(reply.body, KeyValueTable).table
+        except FieldError as error:
+            log.warning("a name server's order topics are unreadable", extra={"address": address, "reason": str(error)})
+            return
+        if ordered:
+            self._on_ordered(ordered.keys())
 
     def _wake(self, address: str) -> None:
         self._changes[address].set()

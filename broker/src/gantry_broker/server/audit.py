@@ -25,10 +25,23 @@ OF_ANY_BROKER: Final = frozenset(
         RequestCode.DELETE_EXPIRED_COMMITLOG,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
         RequestCode.CLEAN_UNUSED_TOPIC,
-        RequestCode.RESUME_CHECK_HALF_MESSAGE,
         RequestCode.SET_MESSAGE_REQUEST_MODE,
+        RequestCode.RESET_MASTER_FLUSH_OFFSET,
+        RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+        RequestCode.SET_COMMITLOG_READ_MODE,
+        RequestCode.AUTH_CREATE_USER,
+        RequestCode.AUTH_UPDATE_USER,
+        RequestCode.AUTH_DELETE_USER,
+        RequestCode.AUTH_CREATE_ACL,
+        RequestCode.AUTH_UPDATE_ACL,
+        RequestCode.AUTH_DELETE_ACL,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
     }
 )
-"""Writes that are not a matter of the master's role; some are answered 3, and leave their line all the same."""
+"""Writes that are not a matter of the master's role, and what makes a consumer act.
+
+Some are answered 3, and leave their line all the same.
+"""
 
 AUDITED: Final = (CHANGES - EVERY_DAY) | OF_ANY_BROKER

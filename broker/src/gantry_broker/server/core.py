@@ -12,6 +12,7 @@ from gantry_broker.server.offsets import ConsumerOffsets
 from gantry_broker.server.persist import Persistence
 from gantry_broker.server.queue_locks import QueueLocks
 from gantry_broker.server.send_routes import SendRoutes
+from gantry_broker.server.statistics import Statistics
 from gantry_broker.server.stats import BrokerStats
 from gantry_broker.server.topics import TopicTable
 from gantry_broker.settings import BrokerSettings
@@ -40,6 +41,7 @@ class BrokerCore:
     locks: QueueLocks
     routes: SendRoutes
     stats: BrokerStats
+    statistics: Statistics
     persistence: Persistence
     gate: Gate
     published: Callable[[], Awaitable[None]]

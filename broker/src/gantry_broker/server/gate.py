@@ -36,6 +36,8 @@ CHANGES: Final = frozenset(
         RequestCode.LOCK_BATCH_MQ,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        RequestCode.RESUME_CHECK_HALF_MESSAGE,
     }
 )
 """For a master only, besides sends."""

@@ -4,7 +4,7 @@ Owned by the event loop; written to disk by `persist.py`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import final
+from typing import Final, final
 
 import msgspec
 
@@ -23,6 +23,10 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_OWNER",
     "CID_RMQ_SYS_TRANS",
 )
+
+
+FORBIDDEN_READ: Final = 1 << 2
+"""In the table of what is forbidden: a bit for each permission, RocketMQ's number of the permission to read."""
 
 
 class GroupDocument(Document):
@@ -68,10 +72,27 @@ class GroupTable:
         self._changed(config.group_name)
 
     def delete(self, group: str) -> bool:
-        if self._groups.pop(group, None) is None:
+        was_forbidden = self._forbidden.pop(group, None)
+        if self._groups.pop(group, None) is None and was_forbidden is None:
             return False
         self._changed(group)
         return True
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether an administrator keeps the group from reading this topic."""
+        return bool(self._forbidden and self._forbidden.get(group, {}).get(topic, 0) & FORBIDDEN_READ)
+
+    def forbid(self, group: str, topic: str, *, is_forbidden: bool) -> None:
+        """Keep a group from reading a topic, or let it read again; other topics of the group stay as they are."""
+        topics = dict(self._forbidden.get(group, {}))
+        bits = topics.get(topic, 0)
+        topics[topic] = bits | FORBIDDEN_READ if is_forbidden else bits & ~FORBIDDEN_READ
+        kept = {name: value for name, value in topics.items() if value > 0}
+        if kept == self._forbidden.get(group, {}):
+            return
+        forbidden = {name: table for name, table in self._forbidden.items() if name != group}
+        self._forbidden = {**forbidden, group: kept} if kept else forbidden
+        self._changed(group)
 
     def document(self) -> GroupDocument:
         return GroupDocument(

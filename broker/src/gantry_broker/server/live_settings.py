@@ -41,7 +41,7 @@ CHANGEABLE: Final = frozenset(
         "fileReservedTime", "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio",
         "diskSpaceWarningLevelRatio", "cleanResourceInterval", "slaveReadEnable", "accessMessageInMemoryMaxRatio",
         "shutdownTimeout", "transactionTimeOut", "transactionCheckMax", "transactionCheckInterval",
-        "enablePropertyFilter",
+        "enablePropertyFilter", "useServerSideResetOffset",
     }
 )  # fmt: skip
 """What code 25 may change. Whoever adds a key sees to it that its readers ask when they need it, or are told."""

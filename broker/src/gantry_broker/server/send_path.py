@@ -256,9 +256,12 @@ class SendPath:
             physical_offsets, queue_offsets = self._store.append(drafts)
         except Exception as error:  # noqa: BLE001 - whatever it is, every sender of the pass gets an answer
             self.unwaited.clear()
+            self._stats.put_failures += len(drafts)
             self._refuse(answers, runs, error)
             return
-        self._flow.appended(self._loop.time() - began)
+        elapsed_s = self._loop.time() - began
+        self._flow.appended(elapsed_s)
+        self._stats.times.took(elapsed_s, len(drafts))
         self._stats.put(len(drafts), self._store)
         if self.parked is not None and self.parked.must_wait():
             self._park(answers, zip(physical_offsets, queue_offsets, strict=True), runs)

@@ -3,6 +3,9 @@
 from collections import deque
 from typing import Final, Protocol, final
 
+from gantry_broker.server.daily_totals import DailyTotals
+from gantry_broker.server.put_times import PutTimes
+
 SAMPLE_INTERVAL_S: Final = 1
 SAMPLES_MAX: Final = 601
 
@@ -25,8 +28,14 @@ class BrokerStats:
         self.get_found = 0
         self.get_missed = 0
         self.get_bytes = 0
+        self.get_ms_max = 0
         self.ack_waits: list[int] = []
         """How many sends waited how long for their acknowledgement; see `ParkedReplies.waits`."""
+        self.put_failures = 0
+        """Messages that were refused by the store."""
+
+        self.times: Final = PutTimes()
+        self.days: Final = DailyTotals()
         self._last_wrote = -1
         self._samples: deque[tuple[float, int, int, int, int]] = deque(maxlen=SAMPLES_MAX)
 
@@ -42,8 +51,9 @@ class BrokerStats:
         """Where the log ended when the broker started."""
         self._last_wrote = wrote
 
-    def found(self, count: int, size: int) -> None:
-        """A pull was answered with messages."""
+    def found(self, count: int, size: int, took_ms: int) -> None:
+        """A pull was answered with messages, and looking for them took so long."""
+        self.get_ms_max = max(self.get_ms_max, took_ms)
         self.get_count += count
         self.get_bytes += size
         self.get_found += 1
@@ -53,11 +63,17 @@ class BrokerStats:
         self.get_missed += 1
 
     def sample(self, now: float) -> None:
+        self.times.turn(now)
         self._samples.append((now, self.put_count, self.get_count, self.get_found, self.get_missed))
 
     def rates(self, column: int) -> str:
         """Per second over the last 10, 60 and 600 seconds, as RocketMQ prints them. Columns: put, get, found, miss."""
         return " ".join(f"{self._rate(column, seconds):.2f}" for seconds in (10, 60, 600))
+
+    def pull_rates(self) -> str:
+        """The same of all pulls, with messages or without."""
+        both = (self._rate(2, seconds) + self._rate(3, seconds) for seconds in (10, 60, 600))
+        return " ".join(f"{rate:.2f}" for rate in both)
 
     def _rate(self, column: int, seconds: int) -> float:
         if len(self._samples) < 2:

@@ -58,6 +58,7 @@ class StoredTables:
         core, settings = self._core, self._core.settings
         core.topics.load(self._load("topics", TopicConfigTable))
         core.groups.load(self._load("subscriptionGroup", GroupDocument))
+        core.offsets.keep_resets(settings.is_reset_kept)
         core.offsets.load(self._load("consumerOffset", OffsetDocument))
         self._delay.progress.load(self._load("delayOffset", DelayOffsetDocument))
         core.locks.load(self._load("queueLocks", LockDocument))

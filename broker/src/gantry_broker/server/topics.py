@@ -5,7 +5,7 @@ change is marked to be written at once, and at start the queues on disk add what
 Owned by the event loop; writing to disk happens elsewhere (`persist.py`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, final
 
 import msgspec
@@ -87,6 +87,11 @@ class TopicTable:
     def system_names(self) -> list[str]:
         return sorted(self._system | names.SYSTEM_TOPICS)
 
+    def is_ordered(self, topic: str) -> bool:
+        """Whether it is an order topic."""
+        config = self._topics.get(topic)
+        return config is not None and config.order
+
     def seed(self, configs: list[TopicConfig]) -> None:
         """Add system topics that are missing; what an administrator changed stays."""
         for config in configs:
@@ -115,6 +120,13 @@ class TopicTable:
             return
         self._topics[config.topic_name] = config
         self._changed(config.topic_name)
+
+    def mark_ordered(self, topics: Collection[str]) -> None:
+        """These are order topics from now on, as far as they exist."""
+        for topic in topics:
+            config = self._topics.get(topic)
+            if config is not None and not config.order:
+                self.put(msgspec.structs.replace(config, order=True))
 
     def delete(self, topic: str) -> bool:
         """Forget a topic; False when there was none."""

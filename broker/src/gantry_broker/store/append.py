@@ -18,7 +18,8 @@ on the spot; that and the second pass over the body cost 0.7 microseconds for a 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import sub
 from typing import Final
 from zlib import crc32
 
@@ -29,6 +30,7 @@ from gantry_broker.store.consume_queue import UNIT, ConsumeQueue
 from gantry_broker.store.dispatcher import Appended, Dispatcher, HeldUnit
 from gantry_broker.store.draft import Draft
 from gantry_broker.store.mapped_file import MappedFile
+from gantry_broker.store.tallies import tally_batch, tally_each
 from gantry_wire.message import CRC_MASK, FLAG_STORE_HOST_V6, RECORD_PREFIX_V4
 from gantry_wire.properties import PAIR_END
 from gantry_wire.seal import SEAL_BYTES, SEAL_REVERSED, SEALED_PROPERTIES_MAX, sealable_properties
@@ -69,6 +71,7 @@ def append_batch(
     parts: list[bytes] = []
     spans: list[Span] = []
     file: MappedFile | None = None
+    before_roll = 0
     try:
         for (
             queue, body, properties, sys_flag, flag, born_ms, born_host, reconsumed, prepared, tags_code, delay_ms, _,
@@ -91,6 +94,7 @@ def append_batch(
             if position + total > file_end:
                 if total > file_end:
                     raise MessageTooLarge(f"a record of {total} bytes does not fit into a file of {file_size}")
+                before_roll += position - start
                 parts.append(blank_record(file_size - position))
                 spans.append((target, start, b"".join(parts)))
                 parts = []
@@ -149,8 +153,20 @@ def append_batch(
     log.advance(base + position)
     if position > log.preallocate_at:
         log.preallocate()
+    filled = before_roll + position - start
+    if not tally_batch(touched, filled):
+        tally_each(drafts, record_sizes(drafts, physical_offsets, log.wrote, filled, len(store_host)))
     dispatcher.appended(Appended(log.wrote, now_ms, drafts, physical_offsets, touched, held))
     return physical_offsets, queue_offsets
+
+
+def record_sizes(
+    drafts: Sequence[Draft], physical_offsets: Sequence[int], end: int, record_bytes: int, store_host_bytes: int
+) -> Iterable[int]:
+    """How long each record of a batch is that ends at ``end``: up to the next one, unless a file began in between."""
+    if end - physical_offsets[0] == record_bytes:
+        return map(sub, (*physical_offsets[1:], end), physical_offsets)
+    return (Draft(*draft).record_bytes(store_host_bytes) for draft in drafts)
 
 
 def append_contiguous(

@@ -25,6 +25,7 @@ from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.scrub import scrub
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES
+from gantry_broker.store.tallies import Tally
 from gantry_wire.hashing import java_string_hash
 from gantry_wire.message import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, RECORD_BYTES_MIN
 
@@ -42,17 +43,19 @@ class ConsumeQueue:
     __slots__ = (
         "end", "files", "flushed_end", "is_corrupt",
         "is_dirty", "key_seed", "key_seed_unique", "limit", "magic", "min_offset",
-        "position", "queue_id", "readable_end", "record_overhead", "stride", "topic", "topic_bytes", "topic_field",
-        "view",
+        "position", "queue_id", "readable_end", "record_overhead", "stride", "tally", "topic", "topic_bytes",
+        "topic_field", "view",
     )  # fmt: skip
 
-    def __init__(self, topic: str, queue_id: int, files: FileQueue, *, stride: int) -> None:
+    def __init__(self, topic: str, queue_id: int, files: FileQueue, *, stride: int, tally: Tally | None = None) -> None:
+        """``tally`` is shared by the queues of a topic."""
         encoded = topic.encode()
         is_v2 = len(encoded) > 127
         self.topic: Final = topic
         self.topic_bytes: Final = encoded
         self.queue_id: Final = queue_id
         self.files: Final = files
+        self.tally: Final = tally or Tally()
         self.stride: Final = stride - stride % CONSUME_UNIT_BYTES
         self.magic: Final = MESSAGE_MAGIC_V2 if is_v2 else MESSAGE_MAGIC_V1
         self.topic_field: Final = (struct.pack(">h", len(encoded)) if is_v2 else bytes((len(encoded),))) + encoded

@@ -38,6 +38,8 @@ class FileQueue:
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
         self.is_directory_dirty = False
+        self._is_read_in_order: bool | None = None
+        """What somebody said, if anybody has."""
 
     def __repr__(self) -> str:
         return f"<FileQueue {self.directory} files={len(self.files)} file_size={self.file_size}>"
@@ -93,8 +95,16 @@ class FileQueue:
     def adopt(self, file: MappedFile) -> None:
         """Append ``file``, which must begin where the last one ends."""
         assert not self.files or file.base_offset == self.files[-1].end_offset, (self, file)
+        if self._is_read_in_order is not None:
+            file.read_in_order(self._is_read_in_order)
         self.files = (*self.files, file)
         self.is_directory_dirty = True
+
+    def read_in_order(self, is_expected: bool) -> None:
+        """Whether reading ahead is worth while in these files, and in those to come."""
+        self._is_read_in_order = is_expected
+        for file in self.files:
+            file.read_in_order(is_expected)
 
     def sync_directory(self) -> None:
         """Make the names of all files durable."""

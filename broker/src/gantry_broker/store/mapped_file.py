@@ -101,6 +101,10 @@ class MappedFile:
         """``[start, end)`` of the log is read next, in the file, and what is before it is not. Only a hint."""
         self.file.advise(start - self.base_offset, end - self.base_offset)
 
+    def read_in_order(self, is_expected: bool) -> None:
+        """Whether the file is read in order, so that reading ahead helps. Only a hint."""
+        self.file.read_in_order(is_expected)
+
     def extent(self, offset: int) -> Extent:
         """Where the bytes at ``offset`` can be read."""
         tail = self._tail

@@ -13,7 +13,7 @@ starts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from gantry_broker.ports.buffers import BufferVolume
@@ -34,6 +34,7 @@ from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery_report import RecoveryReport
 from gantry_broker.store.settings import StoreSettings
 from gantry_broker.store.standstill import change_epochs, cut_log, restart_log
+from gantry_broker.store.tallies import Tally
 from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
 from gantry_broker.store.write_pool import PoolStatus
 from gantry_wire.message import check_record
@@ -240,6 +241,15 @@ class MessageStore:
     def topics(self) -> dict[str, list[int]]:
         """Topics that have queues, with the queue ids in order."""
         return self._queues.topics()
+
+    def read_in_order(self, is_expected: bool) -> None:
+        """Whether reading ahead is worth while in the log: not where consumers look at old messages here and there."""
+        self._log.files.read_in_order(is_expected)
+
+    @property
+    def tallies(self) -> Mapping[str, Tally]:
+        """What was appended to each topic since this start. Read only."""
+        return self._queues.tallies
 
     def delete_topic(self, topic: str, before: int | None = None) -> bool:
         """Drop all queues of a topic; its messages stay in the log until they expire. False if it has none.

@@ -15,6 +15,7 @@ from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile
 from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
+from gantry_broker.store.tallies import Tally
 from gantry_wire.names import path_component, topic_fault
 
 QUEUE_ID_MAX: Final = 0x7FFFFFFF
@@ -30,6 +31,9 @@ class QueueTable:
         self._file_size: Final = settings.mapped_file_size_consume_queue
         self._stride: Final = settings.consume_queue_reserve_bytes
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.tallies: Final[dict[str, Tally]] = {}
+        """What was appended to each topic since this start."""
+
         self._retired: list[ConsumeQueue | MappedFile] = []
         self._is_directory_dirty = False
         self._renamed: list[ConsumeQueue] = []
@@ -52,7 +56,11 @@ class QueueTable:
                 raise ValueError(f"{queue_id} is not a queue id")
             directory = f"{self.directory}/{path_component(topic)}/{queue_id}"
             files = FileQueue(self._disk, directory, self._file_size)
-            queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, files, stride=self._stride)
+            tally = self.tallies.get(topic)
+            if tally is None:
+                tally = self.tallies[topic] = Tally()
+            queue = ConsumeQueue(topic, queue_id, files, stride=self._stride, tally=tally)
+            self._queues[topic, queue_id] = queue
         return queue
 
     def discover(self) -> tuple[ConsumeQueue, ...]:
@@ -79,6 +87,7 @@ class QueueTable:
             del self._queues[topic, queue.queue_id]
             # The flush thread may be syncing its files right now, so it is left to close them.
             self._retired.append(queue)
+        self.tallies.pop(topic, None)
         directory = f"{self.directory}/{path_component(topic)}"
         while self._disk.exists(directory):
             # Retention may be unlinking files in there at the same time.

@@ -53,6 +53,8 @@ class FaultyFile:
         self._life = disk.life
         self._is_open = True
         self._reserved = 0
+        self.is_read_in_order = True
+        """What it was told last. Reading costs nothing here."""
 
     def __repr__(self) -> str:
         return f"<FaultyFile {self._path} size={self.size} reserved={self._reserved}>"
@@ -88,6 +90,9 @@ class FaultyFile:
 
     def advise(self, start: int, end: int) -> None:
         """Nothing is in anybody's way here."""
+
+    def read_in_order(self, is_expected: bool) -> None:
+        self.is_read_in_order = is_expected
 
     def pread(self, length: int, position: int) -> bytes:
         self._check("read")

@@ -6,7 +6,6 @@ as it should be is left as it is, since every change of a topic is told to all c
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final, final
 
 from gantry_cli.errors import CliError
@@ -15,7 +14,7 @@ from gantry_client import Admin, ClientError, NoRoute
 from gantry_spec.broker_conf import broker_name, cluster_name
 from gantry_spec.manifest import Spec
 from gantry_spec.manifest.parts import ConsumerGroup, Topic
-from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 
 
 @final
@@ -54,17 +53,25 @@ class Upkeep:
         return told
 
     async def _topic(self, admin: Admin, topic: Topic, masters: set[str]) -> list[str]:
+        """Its number of queues is the spec's. Who may use it, its order, and queues to be drained are not."""
         try:
-            route = await admin.topics.route(topic.name)
+            there = await admin.topics.settings(topic.name)
         except NoRoute:
-            route = None
-        if route is not None:
-            reads = Counter(queue.broker_name for queue in route.read_queues)
-            writes = Counter(queue.broker_name for queue in route.write_queues)
-            if all((reads[name], writes[name]) == (topic.queues, topic.queues) for name in masters):
-                return []
-        await admin.topics.create(topic.name, queues=topic.queues, cluster=self._cluster)
-        return [f"topic {topic.name} has {topic.queues} queues on each shard"]
+            there = {}
+        wanted = topic.queues
+        configs = [there.get(name) for name in masters]
+        if all(one is not None and one.write_queue_nums == wanted <= one.read_queue_nums for one in configs):
+            return []
+        known = next(iter(there.values()), TopicConfig(topic_name=topic.name))
+        await admin.topics.create(
+            topic.name,
+            queues=wanted,
+            read_queues=max([wanted, *(config.read_queue_nums for config in there.values())]),
+            permission=known.perm,
+            is_ordered=known.order,
+            cluster=self._cluster,
+        )
+        return [f"topic {topic.name} has {wanted} queues on each shard"]
 
     async def _consumers(self, admin: Admin, group: ConsumerGroup) -> list[str]:
         config = SubscriptionGroupConfig(group_name=group.name, retry_max_times=group.retry_max)

@@ -26,8 +26,16 @@ def create_topic(state: BrokerState, command: Command, connection: Connection) -
         write_queue_nums=header.write_queue_nums,
         perm=header.perm,
         order=header.order,
+        attributes=dict(part[1:].split("=") for part in (header.attributes or "").split(",") if part.startswith("+")),
     )
     return command.reply()
+
+
+def topic_config(state: BrokerState, command: Command, connection: Connection) -> Command:
+    """Code 351."""
+    topic = TopicName.read(command.ext).topic
+    config = state.topics.get(topic)
+    return missing_topic(command, topic) if config is None else command.reply(body=write_document(config))
 
 
 def delete_topic(state: BrokerState, command: Command, connection: Connection) -> Command:
@@ -157,6 +165,7 @@ def _queue_key(state: BrokerState, topic: str, queue_id: int) -> ObjectKey:
 HANDLERS: dict[int, Handler] = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: create_topic,
     RequestCode.DELETE_TOPIC_IN_BROKER: delete_topic,
+    RequestCode.GET_TOPIC_CONFIG: topic_config,
     RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
     RequestCode.GET_CONSUME_STATS: consume_stats,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: topic_groups,

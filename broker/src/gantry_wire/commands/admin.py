@@ -34,10 +34,29 @@ class TopicConfigTable(Document):
     topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
 
 
+class ExponentialRetryPolicy(Document):
+    """Each wait longer than the one before by a factor. In milliseconds."""
+
+    initial: Int64 = 5_000
+    max: Int64 = 7_200_000
+    multiplier: Int64 = 2
+
+
+class CustomizedRetryPolicy(Document):
+    """Each wait by name. In milliseconds."""
+
+    next: list[Int64] = msgspec.field(default_factory=list)
+
+
 class GroupRetryPolicy(Document):
-    """How a group's retries are spaced. Only the delay levels (`CUSTOMIZED`) are acted upon."""
+    """How a group's retries are spaced: kept and shown, and read by whoever schedules retries itself.
+
+    The broker's retries go by its delay levels whatever is said here, as RocketMQ's do: there the proxy reads this.
+    """
 
     type: str = "CUSTOMIZED"
+    exponential_retry_policy: ExponentialRetryPolicy | None = None
+    customized_retry_policy: CustomizedRetryPolicy | None = None
 
 
 class SubscriptionGroupConfig(Document):
@@ -102,6 +121,61 @@ class ProducerGroup(Fields):
     """Code 204."""
 
     producer_group: str
+
+
+class StatisticsKey(Fields):
+    """Code 315: one counter."""
+
+    stats_name: str
+    stats_key: str
+
+
+class GroupForbidden(Fields):
+    """Code 353: may the group read the topic? Without ``readable`` it is only asked."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+class HalfMessage(Fields):
+    """Code 323."""
+
+    topic: str | None = None
+    msg_id: str | None = None
+
+
+class HaExchange(Fields):
+    """Code 906, and the reply to it."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Int64 | None = None
+    master_address: str | None = None
+
+
+class Username(Fields):
+    """Code 3004."""
+
+    username: str | None = None
+
+
+class UserFilter(Fields):
+    """Code 3005."""
+
+    filter: str | None = None
+
+
+class AclSubject(Fields):
+    """Code 3009."""
+
+    subject: str | None = None
+
+
+class AclFilter(Fields):
+    """Code 3010."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None
 
 
 class TopicListing(Document):

@@ -51,6 +51,7 @@ LIVE_KEYS: Final = frozenset(
         *("fileReservedTime", "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio"),
         *("diskSpaceWarningLevelRatio", "cleanResourceInterval", "slaveReadEnable", "accessMessageInMemoryMaxRatio"),
         *("transactionTimeOut", "transactionCheckMax", "transactionCheckInterval", "enablePropertyFilter"),
+        "useServerSideResetOffset",
     }
 )
 """Keys that a running broker takes. `maxMessageSize` is none here: with a small `segmentSize` it follows that."""

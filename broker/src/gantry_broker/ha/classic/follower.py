@@ -90,6 +90,11 @@ class ClassicFollower:
         return self._stream is not None and self._stream.is_streaming
 
     @property
+    def heard_at(self) -> float | None:
+        """When this master said something last, on the loop's clock; None while there is no stream."""
+        return None if self._stream is None else self._stream.heard_at
+
+    @property
     def confirmed(self) -> int:
         """How far consumers may see; -1 while it is not known that this log is the master's."""
         if not self.is_streaming:
@@ -200,7 +205,7 @@ class ClassicSlaveStream(asyncio.Protocol):
         self._session: ClassicSlaveSession | None = None
         self._transport: asyncio.Transport | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._heard_at = self._said_at = self._loop.time()
+        self.heard_at = self._said_at = self._loop.time()
 
     @property
     def is_streaming(self) -> bool:
@@ -213,7 +218,7 @@ class ClassicSlaveStream(asyncio.Protocol):
     def begin(self, session: ClassicSlaveSession) -> None:
         """The store is ready."""
         self._session = session
-        self._heard_at = self._loop.time()
+        self.heard_at = self._loop.time()
         self._write(session.begin())
         if session.is_streaming:
             self._copied()
@@ -224,7 +229,7 @@ class ClassicSlaveStream(asyncio.Protocol):
         if self._session is None:
             self.end(StreamBroken("it sends before it was asked"))
             return
-        self._heard_at = self._loop.time()
+        self.heard_at = self._loop.time()
         try:
             answer = self._session.receive(data)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the stream is over, and whoever runs it hears why
@@ -240,7 +245,7 @@ class ClassicSlaveStream(asyncio.Protocol):
         while not self._ended.done():
             await asyncio.wait([self._ended], timeout=1.0)
             now = self._loop.time()
-            if not self._ended.done() and now - self._heard_at > SILENCE_S:
+            if not self._ended.done() and now - self.heard_at > SILENCE_S:
                 raise StreamBroken(f"the master has said nothing for {SILENCE_S:.0f} s")
             if self._session is not None and now - self._said_at >= REPORT_INTERVAL_S:
                 self._write(self._session.report())

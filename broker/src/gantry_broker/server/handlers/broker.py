@@ -1,13 +1,14 @@
 """What the broker says about itself."""
 
+import os
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.delay import DelayService
 from gantry_broker.server.live_settings import NotChangeable
 from gantry_broker.server.pull_hold import PullHold
-from gantry_broker.settings import SettingsError, parse_properties_file
+from gantry_broker.settings import BrokerSettings, SettingsError, parse_properties_file
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.codes import PROTOCOL_VERSION
@@ -15,10 +16,22 @@ from gantry_wire.commands.documents import write_document
 from gantry_wire.fastjson import dumps
 from gantry_wire.message import record_store_timestamp
 
+NO_BUFFERS: Final = (1 << 31) - 1
+"""How many write buffers RocketMQ says are left where it uses none."""
+
+NOTHING_OF: Final = (
+    "timerReadBehind",
+    "timerOffsetBehind",
+    "timerCongestNum",
+    "EndTransactionQueueSize",
+    "EndTransactionThreadPoolQueueCapacity",
+)
+"""What RocketMQ counts and what does not exist here: timers, and a queue of ends of transactions."""
+
 
 @final
 class BrokerHandlers:
-    """Codes 25, 26, 28, 45 and 402. Owned by the event loop."""
+    """Codes 25, 26, 28, 45, 402 and 200056. Owned by the event loop."""
 
     def __init__(
         self,
@@ -43,12 +56,18 @@ class BrokerHandlers:
             RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+            RequestCode.POP_ROLLBACK: self.popped,
         }
 
     def config(self, command: Command, connection: Connection) -> Command:
         """The settings that hold now in broker.conf's form, and which of them were changed at run time."""
         live = self._core.live
-        lines = [f"{name}={value}" for name, value in sorted(live.now.effective().items())]
+        listed = {
+            **live.now.effective(),
+            **_resolved(live.now),
+            **as_settings(is_tls_enabled=live.now.is_tls_enabled),
+        }
+        lines = [f"{name}={value}" for name, value in sorted(listed.items())]
         ext = {"version": write_document(live.version).decode(), "changedAtRunTime": ";".join(live.changed)}
         return command.reply(ext=ext, body="\n".join(lines).encode())
 
@@ -70,6 +89,10 @@ class BrokerHandlers:
     def request_modes(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"messageRequestModeMap": {}}))
 
+    def popped(self, command: Command, connection: Connection) -> Command:
+        """Records of pop consumption are to be moved into files: there are none, so that is done."""
+        return command.reply()
+
     def runtime(self, command: Command, connection: Connection) -> Command:
         return command.reply(body=dumps({"table": self.runtime_table()}))
 
@@ -78,8 +101,9 @@ class BrokerHandlers:
         core = self._core
         store, stats, settings = core.store, core.stats, core.settings
         now_ms = core.clock.wall_ms()
+        totals, days = core.statistics.totals(), stats.days
         table: dict[str, object] = {
-            "brokerActive": "true",
+            "brokerActive": "true" if core.gate.sends is None else "false",
             "brokerVersion": PROTOCOL_VERSION,
             "brokerVersionDesc": "V5_3_3",
             "bootTimestamp": self._booted_at_ms,
@@ -89,32 +113,39 @@ class BrokerHandlers:
             "getTransferedTps": stats.rates(1),
             "getFoundTps": stats.rates(2),
             "getMissTps": stats.rates(3),
-            "getTotalTps": stats.rates(1),
-            "msgPutTotalTodayNow": stats.put_count,
-            "msgGetTotalTodayNow": stats.get_count,
-            "msgPutTotalTodayMorning": 0,
-            "msgGetTotalTodayMorning": 0,
-            "msgPutTotalYesterdayMorning": 0,
-            "msgGetTotalYesterdayMorning": 0,
+            "getTotalTps": stats.pull_rates(),
+            "msgPutTotalTodayNow": totals.put,
+            "msgGetTotalTodayNow": totals.get,
+            "msgPutTotalTodayMorning": days.today_morning.put,
+            "msgGetTotalTodayMorning": days.today_morning.get,
+            "msgPutTotalYesterdayMorning": days.yesterday_morning.put,
+            "msgGetTotalYesterdayMorning": days.yesterday_morning.get,
             "putMessageTimesTotal": stats.put_count,
+            "putMessageFailedTimes": stats.put_failures,
             "putMessageSizeTotal": stats.put_bytes,
             "putMessageAverageSize": stats.put_bytes / stats.put_count if stats.put_count else 0.0,
-            "putMessageEntireTimeMax": 0,
+            "putMessageEntireTimeMax": stats.times.max_ms,
+            "getMessageEntireTimeMax": stats.get_ms_max,
             "getMessageSizeTotal": stats.get_bytes,
             "ackWaitsMicros": ",".join(map(str, stats.ack_waits)),
-            "putMessageDistributeTime": "",
+            "putMessageDistributeTime": stats.times.distribution(),
+            "putLatency99": f"{stats.times.within_ms(0.99):.2f}",
+            "putLatency999": f"{stats.times.within_ms(0.999):.2f}",
             "commitLogMinOffset": store.min_physical,
             "commitLogMaxOffset": store.wrote,
             "dispatchBehindBytes": store.wrote - store.dispatched,
             "dispatchMaxBuffer": 0,
-            "remainHowManyDataToCommit": store.wrote - store.committed,
-            "remainHowManyDataToFlush": store.wrote - store.flushed,
+            "remainHowManyDataToCommit": bytes_text(store.wrote - store.committed),
+            "remainHowManyDataToFlush": bytes_text(store.wrote - store.flushed),
+            "commitLogDirCapacity": self._capacity(),
+            "flushBehindBytes": store.wrote - store.flushed,
             "commitLogSyncs": store.sync_count,
-            "remainTransientStoreBufferNumbs": store.pool_status.free,
+            "remainTransientStoreBufferNumbs": store.pool_status.free if store.pool_status.total else NO_BUFFERS,
             "earliestMessageTimeStamp": self._earliest_ms(),
             "startAcceptSendRequestTimeStamp": 0,
             "pageCacheLockTimeMills": 0,
             "commitLogDiskRatio": self._disk_ratio(),
+            f"commitLogDiskRatio_{store.root}/commitlog": self._disk_ratio(),
             "consumeQueueDiskRatio": self._disk_ratio(),
             "connections": self._connections(),
             "heldPulls": self._hold.count,
@@ -131,8 +162,7 @@ class BrokerHandlers:
             table.setdefault(f"{pool}ThreadPoolQueueSize", 0)
             table.setdefault(f"{pool}ThreadPoolQueueCapacity", 0)
             table.setdefault(f"{pool}ThreadPoolQueueHeadWaitTimeMills", 0)
-        for name in ("timerReadBehind", "timerOffsetBehind", "timerCongestNum", "timerEnqueueTps", "timerDequeueTps"):
-            table[name] = 0
+        table |= dict.fromkeys(NOTHING_OF, 0) | {"timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
         for level, (delivered, end) in self._delay.positions().items():
             table[f"scheduleMessageOffset_{level}"] = f"{delivered},{end}"
         return {name: str(value) for name, value in table.items()}
@@ -141,9 +171,42 @@ class BrokerHandlers:
         record = self._core.store.message_at(self._core.store.min_physical)
         return -1 if record is None else record_store_timestamp(record)
 
-    def _disk_ratio(self) -> str:
+    def _capacity(self) -> str:
         space = self._core.disk.space(self._core.store.root)
-        return f"{space.used / space.total:.4f}" if space.total else "0"
+        return f"Total : {bytes_text(space.total)}, Free : {bytes_text(space.free)}."
+
+    def _disk_ratio(self) -> str:
+        """In whole hundredths, rounded up, as in RocketMQ."""
+        space = self._core.disk.space(self._core.store.root)
+        return str(-(-space.used * 100 // space.total) / 100) if space.total else "0"
+
+
+def _resolved(settings: BrokerSettings) -> dict[str, str]:
+    """What an empty value means."""
+    return {
+        "brokerIP2": settings.ha_ip or settings.broker_ip,
+        "inSyncReplicas": str(settings.ha.replicas),
+    }
+
+
+def as_settings(*, is_tls_enabled: bool) -> dict[str, str]:
+    """What RocketMQ lists among its settings, its tools look for there, and nobody can set here.
+
+    Every stored message says that it may be traced; `exportMetrics` takes the number of processors from a pool's size.
+    """
+    return {
+        "traceOn": "true",
+        "useTLS": str(is_tls_enabled).lower(),
+        "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
+    }
+
+
+def bytes_text(count: int) -> str:
+    """So many bytes in RocketMQ's words."""
+    if count < 1024:
+        return f"{count} B"
+    power = min(6, (count.bit_length() - 1) // 10)
+    return f"{count / 1024**power:.1f} {'KMGTPE'[power - 1]}iB"
 
 
 def uptime_text(milliseconds: int) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import final
 
+import msgspec
+
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.pull import no_property_filter
 from gantry_broker.server.handlers.send import Refused
@@ -55,13 +57,18 @@ class ClientHandlers:
         return command.reply(ext=ext)
 
     def _admit(self, data: ConsumerData) -> bool:
-        """Whether the group may be; makes its retry topic when it may."""
+        """Whether the group may be; makes its retry topic when it may, ordered as what the group subscribes to."""
         group = self._core.groups.find(data.group_name)
         if group is None:
             return False
         retry_topic = names.retry_topic(data.group_name)
         if names.topic_fault(retry_topic) is None:
-            self._core.topics.ensure(retry_topic, max(1, group.retry_queue_nums))
+            topics = self._core.topics
+            config = topics.ensure(retry_topic, max(1, group.retry_queue_nums))
+            subscriptions = data.subscription_data_set  # none in a heartbeat that says only that nothing is new
+            is_ordered = any(topics.is_ordered(one.topic) for one in subscriptions)
+            if subscriptions and config.order != is_ordered and self._core.gate.sends is None:
+                topics.put(msgspec.structs.replace(config, order=is_ordered))
         return True
 
     def unregister(self, command: Command, connection: Connection) -> Command:

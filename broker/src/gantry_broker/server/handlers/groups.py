@@ -8,7 +8,6 @@ from gantry_broker.server.clients import Member
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.offsets import group_fault_refusal
 from gantry_broker.server.handlers.send import Refused
-from gantry_broker.server.handlers.topics import queue_key
 from gantry_broker.server.topics import QUEUES_MAX
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -20,8 +19,9 @@ from gantry_wire.commands.admin import (
     TopicListing,
 )
 from gantry_wire.commands.clients import ConsumerGroup, Document
+from gantry_wire.commands.consumers import TopicOfGroup
 from gantry_wire.commands.documents import read_document, write_document
-from gantry_wire.fastjson import ObjectKey, dumps
+from gantry_wire.fastjson import dumps
 
 
 class GroupConfigList(Document):
@@ -32,7 +32,7 @@ class GroupConfigList(Document):
 
 @final
 class GroupHandlers:
-    """Codes 200, 201, 203, 204, 207, 208, 225, 343 and 352. Owned by the event loop."""
+    """Codes 200, 201, 203, 204, 207, 225, 343, 345 and 352. Owned by the event loop."""
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
@@ -46,8 +46,8 @@ class GroupHandlers:
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
-            RequestCode.GET_CONSUME_STATS: self.stats,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
         }
 
     async def create(self, command: Command, connection: Connection) -> Command:
@@ -106,41 +106,28 @@ class GroupHandlers:
 
     def topics(self, command: Command, connection: Connection) -> Command:
         group = GroupField.read(command.ext).group
-        return command.reply(body=write_document(TopicListing(topic_list=self._core.offsets.topics_of(group))))
+        listing = TopicListing(topic_list=self._core.offsets.topics_of(group), broker_addr=self._core.settings.address)
+        return command.reply(body=write_document(listing))
 
-    def stats(self, command: Command, connection: Connection) -> Command:
-        """How far a group is behind in every queue it consumes."""
-        request = ConsumerGroup.read(command.ext)
-        group, core = request.consumer_group, self._core
-        topics = [request.topic] if request.topic else core.offsets.topics_of(group)
-        state = core.clients.consumers.get(group)
-        if state is not None and not request.topic:
-            topics = [topic for topic in topics if topic in state.subscriptions]
-        table: dict[ObjectKey, Any] = {}
-        for topic in topics:
-            config = core.topics.find(topic)
-            for queue_id in range(config.read_queue_nums if config is not None else 0):
-                table[queue_key(topic, core.settings.broker_name, queue_id)] = self._queue_stats(group, topic, queue_id)
-        return command.reply(body=dumps({"consumeTps": 0.0, "offsetTable": table}))
-
-    def _queue_stats(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
-        store = self._core.store
-        queue = store.find_queue(topic, queue_id)
-        end = 0 if queue is None else queue.readable_end
-        consumed = max(0, self._core.offsets.find(group, topic, queue_id) or 0)
-        last = store.store_time(topic, queue_id, consumed - 1) if 0 < consumed <= end else 0
-        return {
-            "brokerOffset": end,
-            "consumerOffset": consumed,
-            "lastTimestamp": max(0, last),
-            "pullOffset": consumed,
-        }
+    def subscription(self, command: Command, connection: Connection) -> Command:
+        """What the members of a group want of a topic; nothing where none of them is here, or wants it."""
+        request = TopicOfGroup.read(command.ext)
+        document: dict[str, Any] = {"group": request.group}
+        if request.topic is not None:
+            document["topic"] = request.topic
+            found = self._core.clients.subscription(request.group, request.topic)
+            if found is not None:
+                document["subscriptionData"] = msgspec.to_builtins(found.data)
+        return command.reply(body=dumps(document))
 
     def _put(self, configs: list[SubscriptionGroupConfig]) -> None:
+        """All of them or none. No attribute of a group is known, as in RocketMQ 5.3."""
         for config in configs:
             refusal = group_fault_refusal(config.group_name)
             if refusal is not None:
                 raise refusal
+            if config.attributes:
+                raise Refused(ResponseCode.SYSTEM_ERROR, f"unsupported key: {next(iter(config.attributes))[:64]}")
             if config.retry_queue_nums > QUEUES_MAX:
                 raise Refused(
                     ResponseCode.INVALID_PARAMETER,

@@ -60,6 +60,8 @@ class OffsetHandlers:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"QueueId is {update.queue_id}, not valid")
         if update.commit_offset < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"Offset is {update.commit_offset}, not valid")
+        if core.offsets.is_resetting(update.consumer_group, update.topic, update.queue_id):
+            return command.reply(remark="Offset has been previously reset")
         core.offsets.commit(update.consumer_group, update.topic, update.queue_id, update.commit_offset)
         return command.reply()
 
@@ -85,7 +87,9 @@ class OffsetHandlers:
         return command.reply(ext=TimestampResult(timestamp=timestamp).write())
 
     def all(self, command: Command, connection: Connection) -> Command:
-        return command.reply(body=write_document(self._core.offsets.document()))
+        document = self._core.offsets.document()
+        document.pending_resets = None
+        return command.reply(body=write_document(document))
 
 
 def group_fault_refusal(group: str) -> Refused | None:

@@ -30,6 +30,7 @@ _CODES: Final = {
     ReadStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
 _BEYOND: Final = (
     ReadStatus.OFFSET_OVERFLOW_BADLY,
@@ -51,6 +52,9 @@ class PullHandlers:
 
         self.is_copy: Callable[[], bool] = lambda: False
         """Whether this is a slave: what it lacks may be on its master."""
+
+        self._read_ms = 0
+        """What the last look into a queue took."""
 
         self._budget = FilterBudget(loop)
         settings = core.settings
@@ -74,12 +78,9 @@ class PullHandlers:
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
         except Refused as refused:
             return command.reply(refused.code, refused.remark)
-        back = self._way_back(pull)
-        if back is not None:
-            result = self._read(pull, back, wanted)._replace(
-                status=ReadStatus.OFFSET_OVERFLOW_BADLY, next_offset=back, body=b""
-            )
-            return self._reply(command, pull.consumer_group, pull.queue_offset, result)
+        elsewhere = self._elsewhere(pull, connection, wanted)
+        if elsewhere is not None:
+            return self._reply(command, pull, pull.queue_offset, elsewhere)
         result = self._read(pull, pull.queue_offset, wanted)
         if pull.sys_flag & PULL_COMMIT_OFFSET and pull.commit_offset >= 0:
             self._core.offsets.commit(pull.consumer_group, pull.topic, pull.queue_id, pull.commit_offset)
@@ -94,12 +95,16 @@ class PullHandlers:
             deadline = self._loop.time() + suspend_ms / 1000
             self.hold.hold(HeldPull(command, connection, pull, pull.queue_offset, deadline))
             return None
-        return self._reply(command, pull.consumer_group, pull.queue_offset, result)
+        return self._reply(command, pull, pull.queue_offset, result)
 
     def look_again(self, held: HeldPull, must_answer: bool) -> Command | None:
         """A held pull's next attempt; None when it should go on waiting. What goes wrong becomes the answer."""
         try:
+            self._check(held.pull)  # a group or a topic may have lost its permission meanwhile
             wanted = self._filter(held.pull)
+            elsewhere = self._elsewhere(held.pull, held.connection, wanted)
+            if elsewhere is not None:
+                return self._reply(held.command, held.pull, held.next_offset, elsewhere)
             result = self._read(held.pull, held.next_offset, wanted)
         except Refused as refused:
             return held.command.reply(refused.code, refused.remark)
@@ -111,14 +116,20 @@ class PullHandlers:
             if result.next_offset < result.max_offset and not must_answer:
                 self.hold.look_on(held)
         elif code is not ResponseCode.PULL_NOT_FOUND:
-            return self._reply(held.command, held.pull.consumer_group, held.next_offset, result)
+            return self._reply(held.command, held.pull, held.next_offset, result)
         if not must_answer:
             return None
         if held.next_offset != held.pull.queue_offset:
             result = result._replace(status=ReadStatus.NO_MATCHED_MESSAGE, next_offset=held.next_offset)
-        return self._reply(held.command, held.pull.consumer_group, held.next_offset, result)
+        return self._reply(held.command, held.pull, held.next_offset, result)
 
     def _read(self, pull: PullMessage, offset: int, wanted: MessageFilter) -> ReadResult:
+        began = self._loop.time()
+        result = self._read_now(pull, offset, wanted)
+        self._read_ms = int((self._loop.time() - began) * 1000)
+        return result
+
+    def _read_now(self, pull: PullMessage, offset: int, wanted: MessageFilter) -> ReadResult:
         settings = self._core.settings
         count_max = max(1, min(pull.max_msg_nums, settings.pull_messages_max))
         bytes_max = settings.pull_bytes_max
@@ -151,20 +162,35 @@ class PullHandlers:
             return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
         return result
 
-    def _way_back(self, pull: PullMessage) -> int | None:
-        """Where a reader must go back to whose position is that of another master; a copy knows none."""
+    def _elsewhere(self, pull: PullMessage, reader: Connection, wanted: MessageFilter) -> ReadResult | None:
+        """What sends a reader to another place: an administrator's word, or a position that is of another master.
+
+        A copy knows of neither: its master does, and is asked sooner or later.
+        """
         if self.is_copy():
             return None
-        return self._core.offsets.way_back(pull.consumer_group, pull.topic, pull.queue_id, pull.queue_offset)
+        offsets, status = self._core.offsets, ReadStatus.OFFSET_RESET
+        queue = pull.consumer_group, pull.topic, pull.queue_id
+        place = offsets.reset_place(*queue, pull.queue_offset, reader)
+        if place is None:
+            status, place = ReadStatus.OFFSET_OVERFLOW_BADLY, offsets.way_back(*queue, pull.queue_offset)
+        if place is None:
+            return None
+        return self._read(pull, place, wanted)._replace(status=status, next_offset=place, body=b"", count=0)
 
     def _when_slow(self, group: str) -> int:
         config = self._core.groups.all.get(group)
         return 1 if config is None else config.which_broker_when_consume_slowly
 
-    def _reply(self, command: Command, group: str, offset: int, result: ReadResult) -> Command:
-        code = _code(result, offset)
+    def _reply(self, command: Command, pull: PullMessage, offset: int, result: ReadResult) -> Command:
+        code, group = _code(result, offset), pull.consumer_group
+        self._core.offsets.pulled(group, pull.topic, pull.queue_id, result.next_offset)
         if code is ResponseCode.SUCCESS:
-            self._core.stats.found(result.count, len(result.body))
+            size = len(result.body)
+            self._core.stats.found(result.count, size, self._read_ms)
+            self._core.statistics.pulled(
+                group, pull.topic, pull.queue_id, count=result.count, size=size, took_ms=self._read_ms
+            )
         else:
             self._core.stats.missed()
         ext = {
@@ -204,6 +230,11 @@ class PullHandlers:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{pull.consumer_group}] can not consume by broadcast way",
+            )
+        if core.groups.is_forbidden(pull.consumer_group, pull.topic):
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{pull.consumer_group}] is forbidden for topic[{pull.topic}]",
             )
 
     def _filter(self, pull: PullMessage) -> MessageFilter:

@@ -18,6 +18,7 @@ from typing import Final, final
 
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.send import Refused, index_keys
+from gantry_broker.store.message_store import MessageStore
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, decode_record, names
 from gantry_wire.commands.pull import QueryMessage, QueryMessageResult, ViewMessage
@@ -74,22 +75,22 @@ class QueryHandlers:
     def _found(self, query: QueryMessage, offsets: list[int]) -> Iterator[bytes]:
         """The records that are meant, newest first."""
         for offset in offsets:
-            data = self._shown(offset)
+            data = shown_record(self._core.store, offset)
             if data is not None and is_meant(decode_record(data), query):
                 yield data
 
-    def _shown(self, offset: int) -> bytes | None:
-        """The record at `offset`, if consumers may see it; they may see no half message, whoever knows its place."""
-        store = self._core.store
-        data = store.message_at(offset) if 0 <= offset < store.dispatched else None
-        return None if data is None or decode_record(data).topic in names.UNSHOWN_TOPICS else data
-
     def view(self, command: Command, connection: Connection) -> Command:
         view = ViewMessage.read(command.ext)
-        record = self._shown(view.offset)
+        record = shown_record(self._core.store, view.offset)
         if record is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {view.offset}")
         return command.reply(body=record)
+
+
+def shown_record(store: MessageStore, offset: int) -> bytes | None:
+    """The record at `offset`, if consumers may see it; they may see no half message, whoever knows its place."""
+    data = store.message_at(offset) if 0 <= offset < store.dispatched else None
+    return None if data is None or decode_record(data).topic in names.UNSHOWN_TOPICS else data
 
 
 def is_meant(message: StoredMessage, query: QueryMessage) -> bool:

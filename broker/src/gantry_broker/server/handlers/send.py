@@ -274,6 +274,7 @@ class SendHandlers:
         except BrokerError as error:
             raise Refused(*store_refusal(error)) from error
         self._core.stats.put(len(drafts), self._core.store)
+        self._core.statistics.batched(send.topic, len(drafts))
         if command.is_oneway:
             return None
         ids = ",".join(offset_message_id(self._core.store_host, offset) for offset in physical_offsets)

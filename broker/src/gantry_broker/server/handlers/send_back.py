@@ -63,6 +63,7 @@ class SendBackHandler:
             )
             draft = self._sends.draft(message, send, original.born_host)
             self._core.store.append([draft])
+            self._core.statistics.sent_back(back.group, message.properties[keys.RETRY_TOPIC])
         except Refused as refused:
             return command.reply(refused.code, refused.remark)
         except BrokerError as error:
@@ -112,6 +113,6 @@ class SendBackHandler:
             level = back.delay_level or FIRST_RETRY_LEVEL + original.reconsume_times
             properties[keys.DELAY_LEVEL] = str(level)
         if not config.perm & PERM_WRITE:
-            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] is not writeable")
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
         times = min(original.reconsume_times + 1, RECONSUME_TIMES_MAX)
         return Outgoing(topic, queue_id, original.body, properties, times)

@@ -1,12 +1,18 @@
 """Administration of topics."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, final
 
 import msgspec
 
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.send import Refused
+from gantry_broker.server.topic_attributes import (
+    UnsupportedAttributes,
+    WrongAttributes,
+    changed_attributes,
+    parse_changes,
+)
 from gantry_broker.server.topics import QUEUES_MAX
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode, names
@@ -47,17 +53,21 @@ class TopicHandlers:
             topic_filter_type=request.topic_filter_type,
             topic_sys_flag=request.topic_sys_flag or 0,
             order=request.order,
-            attributes=self._attributes(request),
         )
         self._check(config)
-        self._core.topics.put(config)
+        try:
+            changes = parse_changes(request.attributes)
+        except WrongAttributes as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        self._core.topics.put(self._with_changes(config, changes))
         return self._when_settled(command)
 
     def create_list(self, command: Command, connection: Connection) -> Awaitable[Command]:
+        """All of them or none; their attributes are changes, with signs before their names, as in RocketMQ."""
         configs = read_document(command.body, TopicConfigList).topic_config_list
         for config in configs:
             self._check(config)
-        for config in configs:
+        for config in [self._with_changes(config, config.attributes) for config in configs]:
             self._core.topics.put(config)
         return self._when_settled(command)
 
@@ -70,6 +80,7 @@ class TopicHandlers:
         core.routes.forget(topic)
         core.offsets.forget_topic(topic)
         core.store.delete_topic(topic)
+        core.statistics.forget_topic(topic)
         return self._when_settled(command)
 
     def all(self, command: Command, connection: Connection) -> Command:
@@ -96,7 +107,8 @@ class TopicHandlers:
                 "maxOffset": maximum,
                 "minOffset": minimum,
             }
-        return command.reply(body=dumps({"offsetTable": table, "topicPutTps": 0.0}))
+        put_tps = self._core.statistics.rate("TOPIC_PUT_NUMS", topic)
+        return command.reply(body=dumps({"offsetTable": table, "topicPutTps": put_tps}))
 
     def groups(self, command: Command, connection: Connection) -> Command:
         topic = TopicName.read(command.ext).topic
@@ -125,7 +137,7 @@ class TopicHandlers:
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the topic[{topic[:300]}] is illegal: {fault.value}")
         if self._core.topics.is_system(topic):
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"the topic[{topic}] is conflict with system topic")
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
 
     def _check(self, config: TopicConfig) -> None:
         self._check_name(config.topic_name)
@@ -137,21 +149,16 @@ class TopicHandlers:
         if config.topic_filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"topicFilterType {config.topic_filter_type[:64]} is illegal")
 
-    def _attributes(self, request: CreateTopic) -> dict[str, str]:
-        """The topic's attributes after `+name=value,-name` was applied to what it has."""
-        known = self._core.topics.find(request.topic)
-        attributes = dict(known.attributes) if known is not None else {}
-        for change in (request.attributes or "").split(","):
-            name, _, value = change.strip().partition("=")
-            if name.startswith("+") and value:
-                attributes[name[1:]] = value
-            elif name.startswith("-"):
-                attributes.pop(name[1:], None)
-            elif name:
-                raise Refused(
-                    ResponseCode.INVALID_PARAMETER, f"attribute {change[:64]!r} is neither +name=value nor -name"
-                )
-        return attributes
+    def _with_changes(self, config: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
+        """`config` with the attributes that the topic has after these changes. Raises Refused."""
+        known = self._core.topics.find(config.topic_name)
+        try:
+            attributes = changed_attributes(None if known is None else known.attributes, changes)
+        except UnsupportedAttributes as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        except WrongAttributes as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return msgspec.structs.replace(config, attributes=attributes)
 
 
 def queue_key(topic: str, broker_name: str, queue_id: int) -> ObjectKey:

@@ -18,6 +18,16 @@ from gantry_wire import Command, RequestCode, ResponseCode
 
 _NOT_HERE: Final = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 _POP: Final = "this broker does not serve pop consumption; consume by pulling: DefaultMQPushConsumer does so by default"
+_CONTROLLER: Final = (
+    "this is a broker and no controller, and it needs none: who is the master is decided by orders (gantry ha), by the "
+    "supervisor of a local group, or by the operator"
+)
+_CONTAINER: Final = "this broker is a process of its own and no container of brokers: start and stop processes"
+_ROCKSDB: Final = "this broker keeps tables and queues in files as RocketMQ's do by default, and has no RocksDB"
+_COLD: Final = (
+    "this broker does not limit who reads old messages by group; readers that are far behind can be sent to slaves: "
+    "slaveReadEnable"
+)
 _TIMERS: Final = "this broker has no arbitrary timers; delay levels work"
 
 UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
@@ -28,7 +38,6 @@ UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: (_NOT_HERE, _POP),
     RequestCode.NOTIFICATION: (_NOT_HERE, _POP),
     RequestCode.POLLING_INFO: (_NOT_HERE, _POP),
-    RequestCode.POP_ROLLBACK: (_NOT_HERE, _POP),
     RequestCode.QUERY_ASSIGNMENT: (
         _NOT_HERE,
         "this broker does not divide queues among consumers; they divide them among themselves: clientRebalance=true",
@@ -47,6 +56,25 @@ UNSUPPORTED: Final[Mapping[RequestCode, tuple[ResponseCode, str]]] = {
         _NOT_HERE,
         "this broker has no static topics: a topic's queues are each broker's own",
     ),
+    RequestCode.ADD_BROKER: (_NOT_HERE, _CONTAINER),
+    RequestCode.REMOVE_BROKER: (_NOT_HERE, _CONTAINER),
+    **dict.fromkeys(
+        (
+            RequestCode.CONTROLLER_ELECT_MASTER,
+            RequestCode.CONTROLLER_GET_METADATA_INFO,
+            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+            RequestCode.UPDATE_CONTROLLER_CONFIG,
+            RequestCode.GET_CONTROLLER_CONFIG,
+            RequestCode.CLEAN_BROKER_DATA,
+        ),
+        (_NOT_HERE, _CONTROLLER),
+    ),
+    RequestCode.GET_BROKER_EPOCH_CACHE: (ResponseCode.SYSTEM_ERROR, f"this request is for controllers: {_CONTROLLER}"),
+    RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: (_NOT_HERE, _ROCKSDB),
+    RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: (_NOT_HERE, _ROCKSDB),
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: (_NOT_HERE, _COLD),
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: (_NOT_HERE, _COLD),
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: (_NOT_HERE, _COLD),
 }
 
 

@@ -151,6 +151,13 @@ def renewed_draft(message: StoredMessage, queue: ConsumeQueue, half: Half) -> Dr
     return copy_draft(message, queue, properties)
 
 
+def resumed_draft(message: StoredMessage, queue: ConsumeQueue) -> Draft:
+    """What was given up, as a half message that nobody was asked about yet."""
+    dropped = (keys.TRANSACTION_PREPARED_QUEUE_OFFSET, OPEN_SINCE)
+    properties = {name: value for name, value in message.properties.items() if name not in dropped}
+    return copy_draft(message, queue, {**properties, keys.TRANSACTION_CHECK_TIMES: "0"})
+
+
 def real_place(message: StoredMessage) -> tuple[str, int] | None:
     """Topic and queue that a half message is for; None if it does not say so."""
     properties = message.properties

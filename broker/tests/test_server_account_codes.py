@@ -1,0 +1,108 @@
+"""Codes 3001 to 3010: accounts are told as they are, without their secrets, and changed in their file only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.server.handlers.accounts import WRITES
+from gantry_broker.testing.accounts import ADMIN, ORDERS, guarded_broker, signed_dialogue
+from gantry_broker.testing.local import dialogue, running_broker, wait_until
+from gantry_wire import RequestCode
+from gantry_wire.fastjson import dumps
+
+MORE = """\
+accounts:
+  - accessKey: admin-key
+    secretKey: admin-secret
+    admin: true
+  - accessKey: partner-key
+    secretKey: partner-secret
+    defaultTopicPerm: SUB
+    topicPerms:
+      - Secret=DENY
+      - Shared=PUB|SUB
+"""
+
+
+async def test_users_are_listed_without_their_secrets(tmp_path: Path) -> None:
+    """Who there is, and who may everything; by a part of the name where one is asked for."""
+    async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:
+        users = await client.ask_json(3005)
+        assert {user["username"]: user["userType"] for user in users} == {
+            "orders-key": "Normal",
+            "billing-key": "Normal",
+            "admin-key": "Super",
+        }
+        assert "password" not in users[0]
+        assert b"secret" not in (await client.ask(3005)).body
+        assert [user["username"] for user in await client.ask_json(3005, {"filter": "ord"})] == ["orders-key"]
+
+        assert (await client.ask_json(3004, {"username": "billing-key"}))["userStatus"] == "enable"
+        nobody = await client.ask(3004, {"username": "nobody-key"})
+        assert (nobody.code, nobody.body) == (0, b"")
+        assert (await client.ask(3004, {"username": " "})).code == 29
+
+
+async def test_permissions_are_told_as_policies(tmp_path: Path) -> None:
+    """Those by name are Custom, defaults that allow something Default; an administrator needs none."""
+    async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:
+        found = await client.ask_json(3009, {"subject": "User:orders-key"})
+        assert found == {
+            "subject": "User:orders-key",
+            "policies": [
+                {
+                    "policyType": "Custom",
+                    "entries": [
+                        {"actions": ["Pub", "Sub"], "decision": "Allow", "resource": "Topic:TopicTest"},
+                        {"actions": ["Sub"], "decision": "Allow", "resource": "Group:GroupTest"},
+                    ],
+                },
+            ],
+        }
+        boss, nobody = [await client.ask(3009, {"subject": f"User:{name}-key"}) for name in ("admin", "nobody")]
+        assert [(one.code, one.body) for one in (boss, nobody)] == [(0, b""), (16, b"")]
+        assert len(await client.ask_json(3010)) == 2
+        listed = await client.ask_json(3010, {"resourceFilter": "Billing"})
+        assert [one["subject"] for one in listed] == ["User:billing-key"]
+        resources = [entry["resource"] for policy in listed[0]["policies"] for entry in policy["entries"]]
+        assert resources == ["Topic:Billing", "Group:BillingGroup"]
+
+
+async def test_what_the_file_says_now_is_told(tmp_path: Path) -> None:
+    """The accounts are those that are asked for their signatures, also after the file has changed."""
+    async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:
+        (tmp_path / "plain_acl.yml").write_text(MORE)
+        guard = broker.guard
+        assert guard is not None
+        await wait_until(lambda: "partner-key" in guard.file.accounts.by_key)
+        assert {user["username"] for user in await client.ask_json(3005)} == {"admin-key", "partner-key"}
+        found = await client.ask_json(3009, {"subject": "User:partner-key"})
+        entries = [(entry["resource"], entry["decision"]) for one in found["policies"] for entry in one["entries"]]
+        assert entries == [
+            ("Topic:Secret", "Deny"), ("Topic:Shared", "Allow"), ("Topic:*", "Allow"),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", WRITES, ids=lambda code: code.name)
+async def test_changes_are_for_the_file(tmp_path: Path, code: RequestCode) -> None:
+    """16, with the name of the file; it is as it was."""
+    async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ADMIN) as client:
+        before = (tmp_path / "plain_acl.yml").read_bytes()
+        body = dumps({"username": "new-key", "password": "new-secret"})
+        reply = await client.ask(code, {"username": "new-key", "subject": "User:orders-key"}, body)
+        assert (reply.code, str(tmp_path / "plain_acl.yml") in (reply.remark or "")) == (16, True)
+        assert (tmp_path / "plain_acl.yml").read_bytes() == before
+
+
+async def test_nobody_else_is_told(tmp_path: Path) -> None:
+    """Accounts are for administrators; without access control there are none, and it says how to have some."""
+    async with guarded_broker(tmp_path) as broker, signed_dialogue(broker, ORDERS) as client:
+        for code in range(3001, 3011):
+            reply = await client.ask(code, {"username": "orders-key", "subject": "User:orders-key"})
+            assert (reply.code, "admin" in (reply.remark or "")) == (16, True)
+    async with running_broker(tmp_path / "open") as broker, dialogue(broker) as client:
+        for code in range(3001, 3011):
+            reply = await client.ask(code, {"username": "orders-key", "subject": "User:orders-key"})
+            assert (reply.code in (1, 16), "aclEnable" in (reply.remark or "")) == (True, True)

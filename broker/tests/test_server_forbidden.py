@@ -1,0 +1,99 @@
+"""Code 353: a group is kept from a topic, and from no other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker
+from gantry_wire import RequestCode
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with running_broker(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+async def readable(client: Dialogue, **fields: str) -> bool:
+    """What is said to a change, or to the question alone."""
+    ext = {"group": GROUP, "topic": TOPIC, **fields}
+    found = await client.ask_json(353, ext)
+    assert (found["group"], found["topic"]) == (ext["group"], ext["topic"])
+    return bool(found["readable"])
+
+
+async def test_a_group_is_kept_from_one_topic(client: Dialogue) -> None:
+    """16 for it there, until it is let in again; other groups, and its other topics, go on."""
+    for topic in (TOPIC, "Other"):
+        await client.send_ok(b"x", topic=topic)
+    assert await readable(client)
+    assert not await readable(client, readable="false")
+
+    refused = await client.pull(0)
+    assert (refused.code, refused.remark) == (16, f"the consumer group[{GROUP}] is forbidden for topic[{TOPIC}]")
+    assert (await client.pull(0, code=RequestCode.LITE_PULL_MESSAGE)).code == 16
+    assert (await client.pull(0, topic="Other")).code == 0
+    assert (await client.pull(0, consumerGroup="Others")).code == 0
+    assert not await readable(client)
+
+    assert await readable(client, readable="true")
+    assert (await client.pull(0)).code == 0
+
+
+async def test_a_pull_that_waits_is_told(client: Dialogue) -> None:
+    """It does not get what came after the group was forbidden to read."""
+    await client.send_ok(b"x")
+    held = client.start_pull(1, wait_ms=60_000)
+    assert not await readable(client, readable="false")
+    await client.send_ok(b"secret")
+    assert (await held).code == 16
+
+
+async def test_two_topics_are_forbidden_and_allowed_by_themselves(broker: Broker, client: Dialogue) -> None:
+    """RocketMQ lets a group read all topics again as soon as one of them is allowed."""
+    for topic in (TOPIC, "Other"):
+        assert not await readable(client, topic=topic, readable="false")
+    assert await readable(client, readable="true")
+    assert not await readable(client, topic="Other")
+    table = await client.ask_json(201, {})
+    assert table["forbiddenTable"] == {GROUP: {"Other": 4}}
+
+    assert await readable(client, topic="Other", readable="true")
+    assert broker.core.groups.document().forbidden_table == {}
+
+
+async def test_a_deleted_group_is_not_kept_from_anything(client: Dialogue) -> None:
+    """As in RocketMQ."""
+    await client.heartbeat("c1")
+    assert not await readable(client, readable="false")
+    assert (await client.ask(207, {"groupName": GROUP})).code == 0
+    assert await readable(client)
+
+
+@pytest.mark.parametrize(
+    ("ext", "code"),
+    [
+        ({"group": GROUP}, 1),
+        ({"topic": TOPIC}, 1),
+        ({"group": "bad name", "topic": TOPIC}, 29),
+        ({"group": GROUP, "topic": "../x"}, 29),
+        ({"group": GROUP, "topic": TOPIC, "readable": "perhaps"}, 1),
+    ],
+)
+async def test_a_request_that_says_nothing_changes_nothing(
+    broker: Broker, client: Dialogue, ext: dict[str, str], code: int
+) -> None:
+    """It is refused, with what is wrong."""
+    reply = await client.ask(353, ext)
+    assert (reply.code, bool(reply.remark)) == (code, True)
+    assert broker.core.groups.document().forbidden_table == {}

@@ -1,0 +1,42 @@
+"""What a consumer group is configured with is kept whole, and what is not known is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gantry_broker.testing.local import dialogue, running_broker
+from gantry_wire import RequestCode
+from gantry_wire.fastjson import dumps
+
+CREATE, CREATE_LIST = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, 225
+CONFIG = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+EXPONENTIAL = {
+    "type": "EXPONENTIAL",
+    "exponentialRetryPolicy": {"initial": 5000, "max": 7200000, "multiplier": 2},
+}
+CUSTOMIZED = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}}
+
+
+async def test_a_groups_retry_policy_is_kept_over_a_restart(tmp_path: Path) -> None:
+    """As it was said, for whoever schedules retries by it."""
+    policies = {"Patient": EXPONENTIAL, "Chosen": CUSTOMIZED}
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        for group, policy in policies.items():
+            body = dumps({"groupName": group, "groupRetryPolicy": policy})
+            assert (await client.ask(CREATE, body=body)).code == 0
+
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        for group, policy in policies.items():
+            assert (await client.ask_json(CONFIG, {"group": group}))["groupRetryPolicy"] == policy
+
+
+async def test_an_attribute_of_a_group_is_refused(tmp_path: Path) -> None:
+    """1, as in RocketMQ 5.3, which knows none; of a list none is made then."""
+    odd = {"groupName": "Odd", "attributes": {"+lite.bind.topic": "orders"}}
+    async with running_broker(tmp_path) as broker, dialogue(broker) as client:
+        reply = await client.ask(CREATE, body=dumps(odd))
+        assert (reply.code, reply.remark) == (1, "unsupported key: +lite.bind.topic")
+
+        both = dumps({"groupConfigList": [{"groupName": "Good"}, odd]})
+        assert (await client.ask(CREATE_LIST, body=both)).code == 1
+        assert not {"Good", "Odd"} & broker.core.groups.all.keys()

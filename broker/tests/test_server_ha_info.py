@@ -1,0 +1,109 @@
+"""Replication as mqadmin sees it: codes 906, 907 and 908."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from test_server_roles import MOVED, group
+
+from gantry_broker.app import Broker
+from gantry_broker.server.stream_speeds import StreamSpeeds
+from gantry_broker.testing.local import dialogue, running_broker, wait_until
+
+
+async def test_a_master_tells_of_its_slaves_and_a_slave_of_its_master(tmp_path: Path) -> None:
+    """As Java's HARuntimeInfo: positions, distances, who is near; on a slave where its master is and when it spoke."""
+    async with group(tmp_path) as members:
+        master = await members.start("master")
+        slave = await members.slave(master)
+        async with dialogue(master) as client:
+            await client.send_ok(b"x" * 1000)
+            wrote = master.store.wrote
+            await wait_until(lambda: all(one.received == wrote for one in master.replication.acks))
+            found = await client.ask_json(907)
+        [one] = found["haConnectionInfo"]
+        assert (found["master"], found["masterCommitLogMaxOffset"], found["inSyncSlaveNums"]) == (True, wrote, 1)
+        assert (one["slaveAckOffset"], one["diff"], one["inSync"], one["transferFromWhere"]) == (wrote, 0, True, wrote)
+        assert one["addr"].startswith("127.0.0.1:")
+        assert one["transferredByteInSecond"] >= 0
+
+        async with dialogue(slave) as client:
+            found = await client.ask_json(907)
+        assert (found["master"], found["haConnectionInfo"]) == (False, [])
+        own = found["haClientRuntimeInfo"]
+        assert (own["masterAddr"], own["maxOffset"], own["activated"]) == (master.settings.ha_address, wrote, True)
+        assert abs(own["lastReadTimestamp"] - slave.core.clock.wall_ms()) < 120_000
+
+
+async def test_a_slave_far_behind_is_not_in_sync(tmp_path: Path) -> None:
+    """Further than haMaxGapNotInSync."""
+    async with group(tmp_path) as members:
+        master = await members.start("master", haMaxGapNotInSync="1000")
+        await members.slave(master)
+        [progress] = master.replication.acks
+        async with dialogue(master) as client:
+            await client.send_ok(b"x" * 5000)
+            await wait_until(lambda: progress.received == master.store.wrote)
+            progress.received -= 4000
+            found = await client.ask_json(907)
+        assert (found["inSyncSlaveNums"], found["haConnectionInfo"][0]["inSync"]) == (0, False)
+        assert found["haConnectionInfo"][0]["diff"] == 4000
+
+
+async def test_a_broker_without_a_role_says_so_and_no_more(tmp_path: Path) -> None:
+    """It is asked about itself in every role."""
+    async with (
+        running_broker(tmp_path, disk=None, clock=None, **MOVED, brokerId="1") as broker,
+        dialogue(broker) as client,
+    ):
+        found = await client.ask_json(907)
+        assert (found["master"], found["haConnectionInfo"], found["haClientRuntimeInfo"]["activated"]) == (
+            False, [], False,
+        )  # fmt: skip
+        assert "masterAddr" not in found["haClientRuntimeInfo"]
+
+
+async def test_where_the_masters_stream_is_can_be_asked_and_not_told(tmp_path: Path) -> None:
+    """906 without an address asks; with one it would say whom to follow, which is for orders, as is 908 on a slave."""
+    async with group(tmp_path) as members:
+        master = await members.start("master")
+        slave = await members.slave(master)
+        async with dialogue(master) as client:
+            reply = await client.ask(906)
+            assert (reply.code, reply.ext["masterHaAddress"]) == (0, master.settings.ha_address)
+            assert reply.ext["masterAddress"] == master.settings.address
+            assert int(reply.ext["masterFlushOffset"]) <= master.store.wrote
+            refused = await client.ask(906, {"masterHaAddress": "1.2.3.4:1", "masterAddress": "1.2.3.4:2"})
+            assert (refused.code, "orders" in (refused.remark or "")) == (16, True)
+            assert (await client.ask(908, {"masterFlushOffset": "7"})).code == 0
+        async with dialogue(slave) as client:
+            reply = await client.ask(906)
+            assert (reply.code, dict(reply.ext)) == (0, {})
+            assert (await client.ask(908, {"masterFlushOffset": "7"})).code == 16
+
+
+def speeds_of(broker: Broker, times: list[float]) -> StreamSpeeds:
+    return StreamSpeeds(broker.replication, broker.store, lambda: times[-1])
+
+
+async def test_speeds_are_those_between_two_looks(tmp_path: Path) -> None:
+    """Nothing before the second one; then bytes a second, of each stream, and of a slave's own log."""
+    async with group(tmp_path) as members:
+        master = await members.start("master")
+        slave = await members.slave(master)
+        times = [1.0]
+        sent, copied = speeds_of(master, times), speeds_of(slave, times)
+        assert master.replication.server is not None
+        [stream] = master.replication.server.streams
+        times.append(2.0)
+        sent.look()
+        copied.look()
+        assert (sent.of(stream), copied.own) == (0, 0)
+
+        async with dialogue(master) as client:
+            await client.send_ok(b"x" * 4000)
+        await wait_until(lambda: slave.store.wrote == master.store.wrote)
+        times.append(4.0)
+        sent.look()
+        copied.look()
+        assert sent.of(stream) == copied.own == master.store.wrote // 2

@@ -1,0 +1,243 @@
+"""What is asked of members: running info, consuming one message, how far they are; of late, gone and lying ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.server import consumer_calls
+from gantry_broker.server.handlers import members
+from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
+from gantry_remoting import Channel
+from gantry_wire import Command, RequestCode, ResponseCode, decode_record
+from gantry_wire.fastjson import ObjectKey, dumps, loads
+
+RUNNING = RequestCode.GET_CONSUMER_RUNNING_INFO
+CONSUME = RequestCode.CONSUME_MESSAGE_DIRECTLY
+ASKED_STATUS = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+STATUS = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with running_broker(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+@asynccontextmanager
+async def member(
+    broker: Broker, client_id: str, answer: Callable[[Command], Command | None]
+) -> AsyncIterator[Dialogue]:
+    """A member of the group that answers the broker's questions with ``answer``."""
+    told: list[Command] = []
+
+    def hear(command: Command, channel: Channel) -> Command | None:
+        told.append(command)
+        return None if command.is_oneway else answer(command)
+
+    channel = await Channel.connect(f"127.0.0.1:{broker.port}", on_request=hear)
+    one = Dialogue(channel, told)
+    await one.heartbeat(client_id)
+    try:
+        yield one
+    finally:
+        await channel.close()
+
+
+def heard(one: Dialogue, code: int) -> Command:
+    (found,) = [command for command in one.told if command.code == code]
+    return found
+
+
+def info(client_id: str, group: str = GROUP) -> dict[str, str]:
+    return {"consumerGroup": group, "clientId": client_id, "jstackEnable": "true"}
+
+
+# ------- passing on
+
+
+async def test_a_members_answer_is_passed_back_whole(broker: Broker, client: Dialogue) -> None:
+    """Code, text, fields and body, whatever they are; the question reaches it with all its fields."""
+    said = Command(code=7, remark="as you see", ext={"a": "b"}, body=b"{}")
+
+    def answer(command: Command) -> Command:
+        return command.reply(said.code, said.remark, ext=said.ext, body=said.body)
+
+    async with member(broker, "c1", answer) as one, member(broker, "c2", lambda command: command.reply()) as two:
+        reply = await client.ask(RUNNING, info("c1"))
+
+        assert (reply.code, reply.remark, reply.ext, reply.body) == (7, "as you see", {"a": "b"}, b"{}")
+        assert heard(one, RUNNING).ext == info("c1")
+        assert not two.was_told(RUNNING)
+
+
+async def test_a_member_consumes_the_message_it_is_handed(broker: Broker, client: Dialogue) -> None:
+    """It gets the record as it lies in the log, and by whom it is kept."""
+    sent = await client.send_ok(b"the one")
+    ext = {"consumerGroup": GROUP, "clientId": "c1", "msgId": sent["msgId"], "topic": TOPIC}
+
+    async with member(broker, "c1", lambda command: command.reply(body=b'{"consumeResult":"CR_LATER"}')) as one:
+        reply = await client.ask(CONSUME, ext)
+
+        assert loads(reply.body) == {"consumeResult": "CR_LATER"}
+        asked = heard(one, CONSUME)
+        assert decode_record(asked.body).body == b"the one"
+        assert asked.ext == {**ext, "brokerName": "test-broker", "topicSysFlag": "0", "groupSysFlag": "0"}
+
+
+@pytest.mark.parametrize(
+    ("message_id", "said"),
+    [
+        ("7F00000100002A9F0000000000FFFFFF", "can not find message by the offset, 16777215"),
+        ("7F00000100002A9FFFFFFFFFFFFFFFFF", "can not find message by the offset, -1"),
+        ("hello", "the message cannot be looked up"),
+        ("", "the message cannot be looked up"),
+    ],
+    ids=["not there", "below zero", "no id", "nothing"],
+)
+async def test_a_message_that_is_not_there_is_handed_to_nobody(
+    broker: Broker, client: Dialogue, message_id: str, said: str
+) -> None:
+    """The member is not asked at all."""
+    async with member(broker, "c1", lambda command: command.reply()) as one:
+        reply = await client.ask(CONSUME, {"consumerGroup": GROUP, "clientId": "c1", "msgId": message_id})
+
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert said in (reply.remark or "")
+        assert not one.was_told(CONSUME)
+
+
+async def test_a_member_that_is_not_here_is_named(broker: Broker, client: Dialogue) -> None:
+    """As RocketMQ says it: code 1 and who it is; the client id may be missing, too."""
+    async with member(broker, "c1", lambda command: command.reply()):
+        for ext in (info("c2"), info("c1", "Strangers")):
+            reply = await client.ask(RUNNING, ext)
+            who = f"The Consumer <{ext['consumerGroup']}> <{ext['clientId']}> not online"
+            assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, who)
+        reply = await client.ask(CONSUME, {"consumerGroup": GROUP, "msgId": "x"})
+        assert reply.remark == f"The Consumer <{GROUP}> <null> not online"
+
+
+async def test_a_member_too_old_to_answer_is_not_asked(broker: Broker, client: Dialogue) -> None:
+    """It would not know the code, and whoever asked would wait for nothing."""
+    async with member(broker, "c1", lambda command: command.reply()) as one:
+        (state,) = broker.core.clients.consumers[GROUP].members.values()
+        state.version = 61
+
+        assert "too low to finish" in ((await client.ask(RUNNING, info("c1"))).remark or "")
+        assert not one.was_told(RUNNING)
+
+
+async def test_nobody_else_waits_for_a_member(
+    broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it thinks, its own connection and the administrator's carry everything else; then 207 comes."""
+    monkeypatch.setattr(members, "CALL_TIMEOUT_MS", 1500)
+    async with member(broker, "c1", lambda command: None) as one:
+        asking = asyncio.ensure_future(client.ask(RUNNING, info("c1")))
+        await wait_until(lambda: one.was_told(RUNNING) == 1)
+
+        await client.send_ok()
+        assert len(await one.read(0)) == 1
+        assert not asking.done()
+
+        reply = await asking
+        assert reply.code == ResponseCode.CONSUME_MSG_TIMEOUT
+        assert (reply.remark or "").startswith(f"consumer <{GROUP}> <c1> Timeout: ")
+
+
+async def test_a_member_that_goes_is_not_waited_for(broker: Broker, client: Dialogue) -> None:
+    """Its connection ends in the middle, and whoever asked is told at once."""
+    async with member(broker, "c1", lambda command: None) as one:
+        asking = asyncio.ensure_future(client.ask(RUNNING, info("c1")))
+        await wait_until(lambda: one.was_told(RUNNING) == 1)
+
+    async with asyncio.timeout(60):
+        reply = await asking
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert (reply.remark or "").startswith(f"invoke consumer <{GROUP}> <c1> Exception: ")
+
+
+async def test_a_client_that_came_again_is_asked_on_its_new_connection(broker: Broker, client: Dialogue) -> None:
+    """The old one may be half dead for two minutes."""
+    async with (
+        member(broker, "c1", lambda command: None) as old,
+        member(broker, "c1", lambda command: command.reply(body=b"new")),
+    ):
+        assert (await client.ask(RUNNING, info("c1"))).body == b"new"
+        assert not old.was_told(RUNNING)
+
+
+async def test_too_many_questions_at_once_are_refused(
+    broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs memory for as long as the member likes; what is refused can be asked again."""
+    monkeypatch.setattr(consumer_calls, "CALLS_MAX", 1)
+    monkeypatch.setattr(members, "CALL_TIMEOUT_MS", 1500)
+    async with member(broker, "c1", lambda command: None) as one:
+        asking = asyncio.ensure_future(client.ask(RUNNING, info("c1")))
+        await wait_until(lambda: one.was_told(RUNNING) == 1)
+
+        assert (await client.ask(RUNNING, info("c1"))).code == ResponseCode.SYSTEM_BUSY
+        assert (await asking).code == ResponseCode.CONSUME_MSG_TIMEOUT
+        assert (await client.ask(RUNNING, info("c1"))).code == ResponseCode.CONSUME_MSG_TIMEOUT
+
+
+# ------- how far members are
+
+
+def place(queue_id: int) -> ObjectKey:
+    return ObjectKey({"brokerName": "test-broker", "queueId": queue_id, "topic": TOPIC})
+
+
+def said(offset: int) -> Callable[[Command], Command | None]:
+    return lambda command: command.reply(body=dumps({"messageQueueTable": {place(0): offset}}))
+
+
+async def statuses(client: Dialogue, **fields: str) -> Any:
+    document = await client.ask_json(STATUS, {"topic": TOPIC, "group": GROUP, **fields})
+    assert document["messageQueueTable"] == {}
+    return document["consumerTable"]
+
+
+async def test_every_member_says_how_far_it_is(
+    broker: Broker, client: Dialogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that say nothing, or what nobody can read, or that they cannot, are left out; all are asked at once."""
+    monkeypatch.setattr(members, "STATUS_TIMEOUT_MS", 1500)
+    async with (
+        member(broker, "c1", said(3)) as one,
+        member(broker, "c2", said(5)),
+        member(broker, "silent", lambda command: None),
+        member(broker, "refuses", lambda command: command.reply(1, "no")),
+        member(broker, "lies", lambda command: command.reply(body=b"[")),
+    ):
+        assert await statuses(client) == {"c1": {place(0): 3}, "c2": {place(0): 5}}
+        assert heard(one, ASKED_STATUS).ext == {"topic": TOPIC, "group": GROUP}
+
+
+async def test_one_member_can_be_asked_alone(broker: Broker, client: Dialogue) -> None:
+    """By its client id; a name that nobody has gets nothing."""
+    async with member(broker, "c1", said(3)) as one, member(broker, "c2", said(5)):
+        assert await statuses(client, clientAddr="c2") == {"c2": {place(0): 5}}
+        assert await statuses(client, clientAddr="c3") == {}
+        assert not one.was_told(ASKED_STATUS)
+
+
+async def test_a_group_without_members_says_nothing(client: Dialogue) -> None:
+    """RocketMQ fails over a group it has not heard of; here it is told as one that nobody is in."""
+    reply = await client.ask(STATUS, {"topic": TOPIC, "group": GROUP})
+
+    assert (reply.code, reply.remark) == (1, f"No Any Consumer online in the consumer group: [{GROUP}]")

@@ -1,0 +1,245 @@
+"""How far groups are, for one, for all, in time; what they subscribe to; and queues as they lie there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, properties_text, running_broker
+from gantry_wire import RequestCode, ResponseCode
+from gantry_wire.commands.admin import TopicConfig
+from gantry_wire.fastjson import ObjectKey
+from gantry_wire.hashing import tags_code
+
+OTHER = "OtherGroup"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
+    async with running_broker(tmp_path, clock=clock, enablePropertyFilter="true") as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+def rows(table: dict[ObjectKey, dict[str, int]]) -> dict[tuple[str, int], dict[str, int]]:
+    return {(key["topic"], key["queueId"]): row for key, row in table.items()}
+
+
+async def stats(client: Dialogue, **fields: str) -> dict[tuple[str, int], dict[str, int]]:
+    document = await client.ask_json(RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP, **fields})
+    assert document["consumeTps"] == 0.0
+    return rows(document["offsetTable"])
+
+
+# ------- of one group
+
+
+async def test_what_is_in_readers_hands_is_told(clock: FakeClock, broker: Broker, client: Dialogue) -> None:
+    """Consumed up to here, given out up to there, stored up to the end; and when the last consumed was stored."""
+    await client.send_ok(b"0")
+    stored_at = clock.wall_ms()
+    clock.advance(1000)
+    for number in range(1, 5):
+        await client.send_ok(b"%d" % number)
+    await client.pull(0, maxMsgNums="3")
+    broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
+
+    found = await stats(client)
+
+    assert found[TOPIC, 0] == {
+        "brokerOffset": 5, "consumerOffset": 1, "lastTimestamp": stored_at, "pullOffset": 3
+    }  # fmt: skip
+    assert found[TOPIC, 1] == {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0}
+    assert len(found) == 4
+
+
+async def test_a_topic_left_is_told_of_only_by_name_in_a_list(broker: Broker, client: Dialogue) -> None:
+    """A group that is online is asked for what it subscribes to, whatever it once read."""
+    await client.send_ok()
+    await client.send_ok(topic="Left")
+    broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
+    broker.core.offsets.commit(GROUP, "Left", 0, 1)
+    assert {topic for topic, _ in await stats(client)} == {TOPIC, "Left"}
+
+    await client.heartbeat("c1")
+
+    assert {topic for topic, _ in await stats(client)} == {TOPIC}
+    assert await stats(client, topic="Left") == {}
+    assert {topic for topic, _ in await stats(client, topicList=f"Left;{TOPIC};")} == {TOPIC, "Left"}
+    assert {topic for topic, _ in await stats(client, topicList="Left;Nothing")} == {"Left"}
+
+
+async def test_a_deleted_topic_takes_its_readers_along(broker: Broker, client: Dialogue) -> None:
+    """A topic of the same name begins with readers that have been given nothing."""
+    await client.send_ok()
+    await client.pull(0)
+    await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})
+    await client.send_ok()
+
+    assert (await stats(client, topic=TOPIC))[TOPIC, 0]["pullOffset"] == 0
+
+
+# ------- of all groups
+
+
+async def test_all_groups_are_told_of(broker: Broker, client: Dialogue) -> None:
+    """Each group with its topics, and the sum of what is left and of what is in hands."""
+    for _ in range(5):
+        await client.send_ok()
+    await client.pull(0, maxMsgNums="3")
+    await client.pull(0, consumerGroup=OTHER, maxMsgNums="1")
+    broker.core.offsets.commit(GROUP, TOPIC, 0, 2)
+    broker.core.offsets.commit(OTHER, TOPIC, 0, 0)
+
+    document = await client.ask_json(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+
+    listing: dict[str, Any] = {}
+    for entry in document["consumeStatsList"]:
+        listing |= entry
+    assert rows(listing[GROUP][0]["offsetTable"])[TOPIC, 0]["consumerOffset"] == 2
+    assert rows(listing[OTHER][0]["offsetTable"])[TOPIC, 0]["brokerOffset"] == 5
+    assert listing["TOOLS_CONSUMER"] == []
+    assert (document["totalDiff"], document["totalInflightDiff"]) == (3 + 5, 1 + 1)
+    assert document["brokerAddr"] == f"127.0.0.1:{broker.port}"
+
+
+async def test_ordered_topics_can_be_told_of_alone(broker: Broker, client: Dialogue) -> None:
+    """The tool asks so with ``-o true``."""
+    await client.send_ok()
+    broker.core.topics.put(TopicConfig(topic_name="Ordered", order=True))
+    broker.core.groups.find(GROUP)
+    broker.core.offsets.commit(GROUP, TOPIC, 0, 0)
+    broker.core.offsets.commit(GROUP, "Ordered", 0, 0)
+
+    document = await client.ask_json(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "true"})
+
+    (found,) = next(entry[GROUP] for entry in document["consumeStatsList"] if GROUP in entry)
+    assert {topic for topic, _ in rows(found["offsetTable"])} == {"Ordered"}
+
+
+# ------- in time
+
+
+async def test_time_spans_say_how_late_a_group_is(clock: FakeClock, broker: Broker, client: Dialogue) -> None:
+    """Of each queue: first, last and last consumed message by store time, and how long the next one has waited."""
+    began_at = clock.wall_ms()
+    for number in range(3):
+        await client.send_ok(b"%d" % number)
+        clock.advance(1000)
+    broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
+
+    document = await client.ask_json(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": TOPIC, "group": GROUP})
+    nobody = await client.ask_json(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": TOPIC, "group": OTHER})
+
+    spans = {span["messageQueue"]["queueId"]: span for span in document["consumeTimeSpanSet"]}
+    assert spans[0] == {
+        "consumeTimeStamp": began_at,
+        "delayTime": 2000,
+        "maxTimeStamp": began_at + 2000,
+        "messageQueue": {"brokerName": "test-broker", "queueId": 0, "topic": TOPIC},
+        "minTimeStamp": began_at,
+    }
+    assert (spans[1]["minTimeStamp"], spans[1]["maxTimeStamp"], spans[1]["delayTime"]) == (-1, -1, 0)
+    first = next(one for one in nobody["consumeTimeSpanSet"] if one["messageQueue"]["queueId"] == 0)
+    assert (first["consumeTimeStamp"], first["delayTime"]) == (began_at, 3000)
+
+    missing = await client.ask(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "Nothing", "group": GROUP})
+    assert (missing.code, missing.remark) == (ResponseCode.TOPIC_NOT_EXIST, "topic[Nothing] not exist")
+
+
+# ------- subscriptions
+
+
+async def test_a_subscription_is_told(client: Dialogue) -> None:
+    """What members want of a topic; a group or topic that nobody has here is repeated, and that is all."""
+    await client.heartbeat("c1", expression="a || b")
+
+    async def asked(**fields: str) -> Any:
+        return await client.ask_json(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, fields)
+
+    found = await asked(group=GROUP, topic=TOPIC)
+    assert (found["group"], found["topic"]) == (GROUP, TOPIC)
+    assert found["subscriptionData"]["subString"] == "a || b"
+    assert found["subscriptionData"]["expressionType"] == "TAG"
+    assert await asked(group=GROUP, topic="Other") == {"group": GROUP, "topic": "Other"}
+    assert await asked(group=OTHER, topic=TOPIC) == {"group": OTHER, "topic": TOPIC}
+    assert await asked(group=GROUP) == {"group": GROUP}
+
+
+async def test_topics_of_a_group_come_with_the_broker_that_says_so(broker: Broker, client: Dialogue) -> None:
+    """As RocketMQ: the tool shows where it has the list from."""
+    broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
+
+    found = await client.ask_json(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": GROUP})
+
+    assert found == {"topicList": [TOPIC], "brokerAddr": f"127.0.0.1:{broker.port}"}
+
+
+# ------- queues as they lie there
+
+
+async def queue(client: Dialogue, **fields: str) -> Any:
+    ext = {"topic": TOPIC, "queueId": "0", "index": "0", "count": "10", **fields}
+    return await client.ask_json(RequestCode.QUERY_CONSUME_QUEUE, ext)
+
+
+async def test_a_queue_is_shown_unit_by_unit(client: Dialogue) -> None:
+    """Where each message is, how large, and its tag's hash: from an index on, as many as are asked for."""
+    ends = []
+    for tag in ("a", "b", "c"):
+        sent = await client.send_ok(properties=properties_text(TAGS=tag))
+        ends.append(int(sent["msgId"][-16:], 16))
+
+    found = await queue(client, index="1", count="1")
+
+    assert (found["minQueueIndex"], found["maxQueueIndex"]) == (0, 3)
+    (unit,) = found["queueData"]
+    assert unit == {
+        "eval": False, "physicOffset": ends[1], "physicSize": ends[2] - ends[1], "tagsCode": tags_code("b")
+    }  # fmt: skip
+    assert len((await queue(client))["queueData"]) == 3
+    assert (await queue(client, count="0"))["queueData"] == []
+    assert "filterData" not in found
+
+
+@pytest.mark.parametrize("index", ["3", "-1"])
+async def test_an_index_outside_of_a_queue_is_said_in_words(client: Dialogue, index: str) -> None:
+    """Code 0 without a body, as RocketMQ; a queue that is not there is an error."""
+    for _ in range(3):
+        await client.send_ok()
+    ext = {"topic": TOPIC, "queueId": "0", "index": index, "count": "10"}
+
+    reply = await client.ask(RequestCode.QUERY_CONSUME_QUEUE, ext)
+    assert (reply.code, reply.remark, reply.body) == (0, f"Index {index} of 0@{TOPIC} is not exist!", b"")
+
+    reply = await client.ask(RequestCode.QUERY_CONSUME_QUEUE, {**ext, "queueId": "7"})
+    assert (reply.code, reply.remark) == (1, f"7@{TOPIC} is not exist!")
+
+
+async def test_a_queue_is_shown_with_a_groups_filter(client: Dialogue) -> None:
+    """Tags have no data of a filter; a condition over properties is shown; a group that is not here is named."""
+    await client.send_ok()
+
+    assert (await queue(client, consumerGroup=GROUP))["filterData"] == f"{GROUP}@{TOPIC} is not online!"
+    await client.heartbeat("c1", expression="a")
+    found = await queue(client, consumerGroup=GROUP)
+    assert (found["filterData"], found["subscriptionData"]["subString"]) == ("null", "a")
+    await client.heartbeat("c1", expression="n > 5", expression_type="SQL92", version=2)
+    kept = json.loads((await queue(client, consumerGroup=GROUP))["filterData"])
+    assert (kept["expression"], kept["expressionType"], kept["consumerGroup"]) == ("n > 5", "SQL92", GROUP)

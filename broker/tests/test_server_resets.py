@@ -1,0 +1,465 @@
+"""Moving a group: reset by time, by offset, with readers that obey late, twice or not at all; and clones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.testing.fake_clock import FakeClock
+from gantry_broker.testing.local import GROUP, TOPIC, Dialogue, dialogue, running_broker, wait_until
+from gantry_wire import Command, RequestCode, ResponseCode
+from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.pull import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION
+from gantry_wire.fastjson import ObjectKey, loads
+
+RESET = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+TOLD = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+OTHER = "OtherGroup"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, clock: FakeClock) -> AsyncIterator[Broker]:
+    async with running_broker(tmp_path, clock=clock) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+async def send(client: Dialogue, count: int) -> None:
+    for number in range(count):
+        await client.send_ok(b"%d" % number)
+
+
+async def ask_reset(client: Dialogue, timestamp: int = -1, **fields: str) -> Command:
+    """A reset as mqadmin sends it; ``fields`` win."""
+    ext = {"topic": TOPIC, "group": GROUP, "timestamp": str(timestamp), "isForce": "true", **fields}
+    return await client.ask(RESET, ext)
+
+
+async def reset(client: Dialogue, timestamp: int = -1, **fields: str) -> dict[int, int]:
+    """Where each queue goes on, after a reset that must succeed."""
+    reply = await ask_reset(client, timestamp, **fields)
+    assert reply.code == 0, reply.remark
+    return moved(loads(reply.body))
+
+
+def moved(document: Any) -> dict[int, int]:
+    table: dict[ObjectKey, int] = document["offsetTable"]
+    assert {(key["topic"], key["brokerName"]) for key in table} == {(TOPIC, "test-broker")}
+    return {key["queueId"]: offset for key, offset in table.items()}
+
+
+async def commit(client: Dialogue, offset: int, *, group: str = GROUP) -> Command:
+    ext = {"consumerGroup": group, "topic": TOPIC, "queueId": "0", "commitOffset": str(offset)}
+    reply = await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+    assert reply.code == 0, reply.remark
+    return reply
+
+
+async def committed(client: Dialogue, group: str = GROUP) -> int | None:
+    ext = {"consumerGroup": group, "topic": TOPIC, "queueId": "0", "setZeroIfNotFound": "false"}
+    reply = await client.ask(RequestCode.QUERY_CONSUMER_OFFSET, ext)
+    return int(reply.ext["offset"]) if reply.code == 0 else None
+
+
+def place(reply: Command) -> tuple[int, str | None, int]:
+    return reply.code, reply.remark, int(reply.ext["nextBeginOffset"])
+
+
+SENT_TO_1 = (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", 1)
+
+
+# ------- a reader that runs
+
+
+async def test_a_running_reader_is_sent_to_its_new_place(client: Dialogue) -> None:
+    """The next pull is answered 21 with the place, and whoever pulls there reads on as always."""
+    await send(client, 5)
+    await client.read(0)
+    await commit(client, 5)
+
+    assert (await reset(client, queueId="0", offset="1")) == {0: 1}
+
+    assert place(await client.pull(5)) == SENT_TO_1
+    assert [one.body for one in await client.read(1)] == [b"1", b"2", b"3", b"4"]
+    await commit(client, 5)
+    assert await committed(client) == 5
+
+
+async def test_commits_count_for_nothing_until_the_reader_has_obeyed(client: Dialogue) -> None:
+    """A reader commits its old place meanwhile, with a request and with a pull; neither undoes the reset."""
+    await send(client, 5)
+    await client.read(0)
+    await commit(client, 5)
+    await reset(client, queueId="0", offset="1")
+
+    assert (await commit(client, 5)).remark == "Offset has been previously reset"
+    with_commit = str(PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET)
+    assert place(await client.pull(5, sysFlag=with_commit, commitOffset="5")) == SENT_TO_1
+    await commit(client, 5)
+    assert await committed(client) == 1
+
+    await client.pull(1)
+    await commit(client, 2)
+    assert await committed(client) == 2
+
+
+async def test_an_answer_that_was_never_read_does_not_undo_a_reset(broker: Broker, client: Dialogue) -> None:
+    """The reader's connection breaks; it comes again with its old place, and is told again."""
+    await send(client, 5)
+    await commit(client, 5)
+    await reset(client, queueId="0", offset="1")
+    async with dialogue(broker) as lost:
+        assert place(await lost.pull(5)) == SENT_TO_1
+
+    async with dialogue(broker) as again:
+        await commit(again, 5)
+        assert place(await again.pull(5)) == SENT_TO_1
+        assert await committed(again) == 1
+
+
+async def test_a_reader_with_a_will_of_its_own_is_told_once(client: Dialogue) -> None:
+    """An application that reads where it likes is not kept from it."""
+    await send(client, 5)
+    await client.read(0)
+    await reset(client, queueId="0", offset="1")
+
+    assert place(await client.pull(3)) == SENT_TO_1
+    assert [one.body for one in await client.read(3)] == [b"3", b"4"]
+    await commit(client, 5)
+    assert await committed(client) == 5
+
+
+async def test_a_pull_that_waits_is_sent_away_at_once(client: Dialogue) -> None:
+    """A reader at the end of its queue need not wait for its time or for a message to hear of a reset."""
+    await send(client, 3)
+    waiting = client.start_pull(3, wait_ms=60_000)
+    await client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+
+    await reset(client, queueId="0", offset="1")
+
+    async with asyncio.timeout(50):
+        assert place(await waiting) == SENT_TO_1
+
+
+async def test_a_pull_that_waits_where_the_group_was_moved_to_goes_on_waiting(client: Dialogue) -> None:
+    """It is there already; the next message comes to it, and nothing else."""
+    await send(client, 3)
+    waiting = client.start_pull(3, wait_ms=60_000)
+    await client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+
+    assert (await reset(client))[0] == 3
+    await client.send_ok(b"new")
+
+    answer = await waiting
+    assert (answer.code, answer.remark) == (0, "FOUND")
+    await commit(client, 4)
+    assert await committed(client) == 4
+
+
+# ------- where to
+
+
+async def test_every_queue_goes_to_a_time(clock: FakeClock, client: Dialogue) -> None:
+    """To the first message stored then or later; -1 is the end; a queue without messages has one place."""
+    await send(client, 2)
+    await client.read(0)
+    clock.advance(60_000)
+    since = clock.wall_ms()
+    await send(client, 3)
+
+    assert await reset(client, since) == {0: 2, 1: 0, 2: 0, 3: 0}
+    assert await reset(client, 0) == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert await reset(client, since + 1) == {0: 5, 1: 0, 2: 0, 3: 0}
+    assert await reset(client, -1) == {0: 5, 1: 0, 2: 0, 3: 0}
+    assert await reset(client, since, queueId="0", offset="-1") == {0: 2}
+    assert await reset(client, since, queueId="0") == {0: 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "remark"),
+    [
+        ({"topic": "Nothing"}, ResponseCode.TOPIC_NOT_EXIST, "Topic Nothing does not exist"),
+        ({"group": "Nobody"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group Nobody does not exist"),
+        (
+            {"queueId": "0", "offset": "4"},
+            ResponseCode.SYSTEM_ERROR,
+            "Target offset 4 not in consume queue range [0-3]",
+        ),
+        (
+            {"queueId": "0", "offset": "-2"},
+            ResponseCode.SYSTEM_ERROR,
+            "Target offset -2 not in consume queue range [0-3]",
+        ),
+        ({"queueId": "99"}, ResponseCode.INVALID_PARAMETER, "queueId[99] is illegal, topic:[TopicTest]"),
+    ],
+    ids=["no topic", "no group", "beyond the end", "below zero", "no queue"],
+)
+async def test_a_reset_to_nowhere_is_refused(client: Dialogue, fields: dict[str, str], code: int, remark: str) -> None:
+    """Nobody skips or repeats anything by a place that is none."""
+    await send(client, 3)
+    await client.read(0)
+    await commit(client, 2)
+
+    reply = await ask_reset(client, -1, **fields)
+
+    assert (reply.code, reply.remark) == (code, remark)
+    assert await committed(client) == 2
+
+
+@pytest.mark.parametrize("missing", ["topic", "group", "timestamp", "isForce"])
+async def test_a_reset_says_what_it_wants(client: Dialogue, missing: str) -> None:
+    """A request without one of its fields is refused, and moves nobody to the end by default."""
+    await send(client, 3)
+    ext = {"topic": TOPIC, "group": GROUP, "timestamp": "-1", "isForce": "true"}
+    del ext[missing]
+
+    assert (await client.ask(RESET, ext)).code == ResponseCode.SYSTEM_ERROR
+
+
+# ------- what is kept
+
+
+async def test_a_group_without_members_is_moved(broker: Broker, client: Dialogue) -> None:
+    """Whoever comes next begins at the new place, which is there before the answer, on the disk, too."""
+    broker.core.groups.put(SubscriptionGroupConfig(group_name=OTHER))
+    await send(client, 3)
+
+    assert (await reset(client, group=OTHER))[0] == 3
+
+    assert await committed(client, OTHER) == 3
+
+
+async def test_a_reset_survives_a_restart(tmp_path: Path) -> None:
+    """Also for a reader that has run all the time, and comes back with its old place."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, 5)
+        await peer.read(0)
+        await commit(peer, 5)
+        await reset(peer, queueId="0", offset="1")
+        stored = (tmp_path / "config" / "consumerOffset.json").read_text()
+
+    assert loads(stored)["offsetTable"][f"{TOPIC}@{GROUP}"]["0"] == 1
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await commit(peer, 5)
+        assert place(await peer.pull(5)) == SENT_TO_1
+        await peer.pull(1)
+        await commit(peer, 4)
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        assert (await peer.pull(4)).code == 0
+        assert await committed(peer) == 4
+
+
+async def test_what_is_pending_is_nobody_elses_business(broker: Broker, client: Dialogue) -> None:
+    """The table that slaves of RocketMQ's ask for has the fields that it always has."""
+    await send(client, 3)
+    await client.read(0)
+    await commit(client, 3)
+    await reset(client, queueId="0", offset="1")
+
+    table = await client.ask_json(RequestCode.GET_ALL_CONSUMER_OFFSET)
+
+    assert sorted(table) == ["dataVersion", "offsetTable"]
+    assert table["offsetTable"][f"{TOPIC}@{GROUP}"] == {"0": 1}
+
+
+async def test_a_deleted_group_leaves_no_reset_behind(client: Dialogue) -> None:
+    """Whoever comes with its name later reads where it likes."""
+    await send(client, 5)
+    await client.read(0)
+    await reset(client, queueId="0", offset="1")
+
+    await client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": GROUP, "cleanOffset": "true"})
+
+    assert (await client.pull(4)).code == 0
+
+
+async def test_a_reset_is_believed_in_a_new_epoch(tmp_path: Path) -> None:
+    """A group that has not been at the epoch's begin yet is moved beyond it, and stays there."""
+    async with running_broker(tmp_path, roleAtStart="UNASSIGNED", brokerId="1") as broker:
+        await broker.roles.promote(2, [], False)
+        async with dialogue(broker) as peer:
+            await send(peer, 2)
+            await peer.read(0)
+            await commit(peer, 1)
+        await broker.roles.promote(3, [], False)
+        async with dialogue(broker) as peer:
+            await send(peer, 3)
+
+            await reset(peer, queueId="0", offset="4")
+            assert place(await peer.pull(1)) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", 4)
+            assert [one.body for one in await peer.read(4)] == [b"2"]
+            await commit(peer, 5)
+            assert await committed(peer) == 5
+
+
+# ------- the older way
+
+
+@pytest.fixture
+async def older(tmp_path: Path) -> AsyncIterator[Broker]:
+    """A broker that leaves the moving to the members."""
+    async with running_broker(tmp_path, useServerSideResetOffset="false") as one:
+        yield one
+
+
+async def commit_everywhere(client: Dialogue, *offsets: int) -> None:
+    for queue_id, offset in enumerate(offsets):
+        ext = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id), "commitOffset": str(offset)}
+        assert (await client.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext)).code == 0
+
+
+async def test_members_are_told_where_to_go(older: Broker) -> None:
+    """Each gets the whole table; the broker's own offsets stay as they are until they commit."""
+    async with dialogue(older) as client, dialogue(older) as other:
+        await send(client, 5)
+        await client.heartbeat("c1")
+        await other.heartbeat("c2")
+        await commit_everywhere(client, 5, 0, 0, 0)
+
+        assert await reset(client, 0) == {0: 0, 1: 0, 2: 0, 3: 0}
+
+        await wait_until(lambda: client.was_told(TOLD) == other.was_told(TOLD) == 1)
+        notice = next(command for command in client.told if command.code == TOLD)
+        assert notice.is_oneway
+        assert (notice.ext["topic"], notice.ext["group"], notice.ext["timestamp"]) == (TOPIC, GROUP, "0")
+        assert moved(loads(notice.body)) == {0: 0, 1: 0, 2: 0, 3: 0}
+        assert await committed(client) == 5
+        assert (await client.pull(5)).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_forward_only_by_force(older: Broker) -> None:
+    """Without it no queue goes further than the group is."""
+    async with dialogue(older) as client:
+        await send(client, 5)
+        await client.heartbeat("c1")
+        await commit_everywhere(client, 2, 0, 0, 0)
+
+        assert (await reset(client, -1, isForce="false"))[0] == 2
+        assert (await reset(client, 0, isForce="false"))[0] == 0
+        assert (await reset(client, -1))[0] == 5
+
+
+async def test_a_group_nobody_is_in_cannot_be_told(older: Broker) -> None:
+    """206, upon which RocketMQ's tool goes the way of plain commits."""
+    async with dialogue(older) as client:
+        await send(client, 1)
+        assert (await ask_reset(client)).remark == f"THe consumer group <{GROUP}> not exist"
+        await client.pull(0)
+        await commit_everywhere(client, 1, 0, 0, 0)
+
+        assert (await ask_reset(client)).code == ResponseCode.CONSUMER_NOT_ONLINE
+        assert (await ask_reset(client, topic="Nothing")).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_members_in_c_get_a_list(older: Broker) -> None:
+    """Their JSON knows no objects for keys; the administrator says by its own language that they are meant."""
+    async with dialogue(older) as client:
+        await send(client, 2)
+        await client.heartbeat("c1")
+        await commit_everywhere(client, 2, 0, 0, 0)
+        ext = {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": "true"}
+
+        reply = await client.channel.request(Command(code=RESET, ext=ext, language="CPP"), 60_000)
+
+        assert moved(loads(reply.body))[0] == 0
+        await wait_until(lambda: client.was_told(TOLD) == 1)
+        rows = loads(next(command for command in client.told if command.code == TOLD).body)["offsetTable"]
+        assert rows[0] == {"brokerName": "test-broker", "offset": 0, "queueId": 0, "topic": TOPIC}
+
+
+async def test_a_member_too_old_to_be_told_is_named(older: Broker) -> None:
+    """Nobody is told then: half a group that moves is worse than none."""
+    async with dialogue(older) as client:
+        await send(client, 1)
+        await client.heartbeat("c1")
+        await commit_everywhere(client, 1, 0, 0, 0)
+        (member,) = older.core.clients.consumers[GROUP].members.values()
+        member.version = 27
+
+        reply = await ask_reset(client, 0)
+
+        assert (reply.code, reply.remark) == (1, "the client does not support this feature. version=27")
+        assert client.was_told(TOLD) == 0
+
+
+async def test_turning_it_off_ends_what_is_pending(client: Dialogue) -> None:
+    """The setting changes while the broker runs, and readers read on where they are."""
+    await send(client, 5)
+    await client.read(0)
+    await reset(client, queueId="0", offset="1")
+
+    await client.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"useServerSideResetOffset=false\n")
+
+    assert (await client.pull(4)).code == 0
+    await commit(client, 5)
+    assert await committed(client) == 5
+
+
+# ------- clones
+
+
+async def clone(client: Dialogue, **fields: str) -> Command:
+    return await client.ask(
+        RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": GROUP, "destGroup": OTHER, "offline": "true", **fields}
+    )
+
+
+async def test_a_clone_goes_on_where_the_other_one_is(tmp_path: Path) -> None:
+    """All of its queues, and after a restart, too; what it had of its own is gone."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        await send(peer, 5)
+        await peer.read(0)
+        await commit(peer, 4)
+        await commit_everywhere(peer, 4, 0)
+        await peer.pull(0, consumerGroup=OTHER)
+        await commit(peer, 1, group=OTHER)
+
+        assert (await clone(peer, topic=TOPIC)).code == 0
+
+        assert broker.core.offsets.queues(OTHER, TOPIC) == {0: 4, 1: 0}
+        await commit(peer, 5)
+        assert await committed(peer, OTHER) == 4
+    async with running_broker(tmp_path) as broker:
+        assert broker.core.offsets.queues(OTHER, TOPIC) == {0: 4, 1: 0}
+
+
+async def test_a_clone_of_all_topics(broker: Broker, client: Dialogue) -> None:
+    """Without a name all are meant; those that the other group has left are passed over while it is online."""
+    await send(client, 1)
+    await client.send_ok(b"x", topic="Left")
+    await client.read(0)
+    broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
+    broker.core.offsets.commit(GROUP, "Left", 0, 1)
+    broker.core.offsets.commit(GROUP, "Gone", 0, 1)
+    await client.heartbeat("c1")
+
+    assert (await clone(client, offline="false")).code == 0
+    assert broker.core.offsets.topics_of(OTHER) == [TOPIC]
+
+    assert (await clone(client)).code == 0
+    assert broker.core.offsets.topics_of(OTHER) == ["Left", TOPIC]
+
+
+async def test_a_clone_of_nothing_changes_nothing(broker: Broker, client: Dialogue) -> None:
+    """A group without offsets has none to give."""
+    await send(client, 1)
+    broker.core.offsets.commit(OTHER, TOPIC, 0, 1)
+
+    assert (await clone(client, topic=TOPIC, srcGroup="Nobody")).code == 0
+
+    assert broker.core.offsets.queues(OTHER, TOPIC) == {0: 1}

@@ -1,0 +1,134 @@
+"""What an administrator has cleaned up or taken up again: codes 316 and 323, and who produces: 328."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from test_server_roles import copied, group
+from test_server_transactions import COMMIT, answer_ext, asking_broker, bodies, end, prepare, questions
+
+from gantry_broker.app import Broker
+from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, running_broker, wait_until
+from gantry_wire import RequestCode, ResponseCode, names
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    async with running_broker(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+async def client(broker: Broker) -> AsyncIterator[Dialogue]:
+    async with dialogue(broker) as one:
+        yield one
+
+
+# ------- queues of nobody
+
+
+async def test_queues_without_a_topic_go_and_all_others_stay(broker: Broker, client: Dialogue) -> None:
+    """On the disk, too; the broker's own topics have their queues whether they are in the table or not."""
+    await client.send_ok(b"x")
+    await client.send_ok(b"x", topic="Left")
+    await client.send_ok(b"later", topic="Late", properties="DELAY\x011\x02")
+    broker.core.topics.delete("Left")  # and not its queues: as people do with files
+    broker.core.topics.delete(names.SCHEDULE_TOPIC)
+
+    assert (await client.ask(316)).code == 0
+    assert set(broker.store.topics()) == {TOPIC, names.SCHEDULE_TOPIC}
+    queues = Path(broker.settings.store_path) / "consumequeue"
+    assert sorted(one.name for one in queues.iterdir()) == [names.SCHEDULE_TOPIC, TOPIC]
+    assert [message.body for message in await client.read()] == [b"x"]
+    assert (await client.send_ok(b"new", topic="Left"))["queueOffset"] == "0"
+
+
+async def test_a_slave_deletes_no_queue_whose_topic_it_has_not_heard_of(tmp_path: Path) -> None:
+    """A topic's name may come after its first message: there is nothing to clean on a slave."""
+    async with group(tmp_path) as members:
+        master = await members.start("master")
+        slave = await members.slave(master)
+        async with dialogue(master) as client:
+            await client.send_ok(b"x")
+        await copied(master, slave)
+        await wait_until(lambda: slave.core.topics.find(TOPIC) is not None)
+        slave.core.topics.delete(TOPIC)
+        async with dialogue(slave) as client:
+            assert (await client.ask(316)).code == 0
+        assert TOPIC in slave.store.topics()
+
+
+# ------- transactions that were given up
+
+
+async def given_up(broker: Broker, peer: Dialogue) -> str:
+    """The offset id of a message whose transaction was given up."""
+    await prepare(peer, b"who knows")
+    await wait_until(lambda: broker.transactions.given_up == 1)
+    [message] = await peer.read(0, topic=names.CHECK_MAX_TIME_TOPIC)
+    return message.offset_message_id
+
+
+async def test_a_transaction_that_was_given_up_is_asked_about_again(tmp_path: Path) -> None:
+    """From the beginning, and can be committed then; once, however often that is asked for."""
+    async with asking_broker(tmp_path, transactionCheckMax="1") as broker, dialogue(broker) as peer:
+        await peer.heartbeat("p")
+        message_id = await given_up(broker, peer)
+        asked = len(questions(peer))
+
+        reply = await peer.ask(323, {"topic": names.CHECK_MAX_TIME_TOPIC, "msgId": message_id})
+        assert (reply.code, reply.remark) == (0, None)
+        twice = await peer.ask(323, {"msgId": message_id})
+        assert (twice.code, "before" in (twice.remark or "")) == (1, True)
+
+        await wait_until(lambda: len(questions(peer)) > asked)
+        question = questions(peer)[-1]
+        assert (await peer.ask(RequestCode.END_TRANSACTION, answer_ext(question, COMMIT))).code == 0
+        assert await bodies(peer) == [b"who knows"]
+        await wait_until(lambda: broker.transactions.open_count == 0)
+
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        late = await peer.ask(323, {"msgId": message_id})
+        assert (late.code, "before" in (late.remark or "")) == (1, True)
+        assert await bodies(peer) == [b"who knows"]
+
+
+async def test_only_what_was_given_up_is_resumed(tmp_path: Path) -> None:
+    """No open half message, no message of a topic, nothing made up: 1, and nothing is stored."""
+    async with running_broker(tmp_path) as broker, dialogue(broker) as peer:
+        half = await prepare(peer, b"open")
+        plain = await peer.send_ok(b"plain")
+        wrote = broker.store.wrote
+        inside = plain["msgId"][:16] + f"{int(plain['msgId'][16:], 16) + 1:016X}"
+        for message_id in (half["msgId"], plain["msgId"], inside, "7F00000100002A9F7FFFFFFFFFFFFFFF", "no id", ""):
+            reply = await peer.ask(323, {"msgId": message_id})
+            assert (reply.code, bool(reply.remark)) == (1, True)
+        assert (await peer.ask(323)).code == 1
+        assert broker.store.wrote == wrote
+        assert (await end(peer, half, COMMIT)).code == 0
+
+
+async def test_a_slave_resumes_nothing(tmp_path: Path) -> None:
+    """14: it is its master's to store."""
+    async with group(tmp_path) as members:
+        master = await members.start("master")
+        slave = await members.slave(master)
+        async with dialogue(slave) as client:
+            assert (await client.ask(323, {"msgId": "x"})).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+# ------- who produces
+
+
+async def test_all_producers_are_told(broker: Broker, client: Dialogue) -> None:
+    """Each group with its clients, as Java's ProducerInfo beans; nobody before a heartbeat, nor after a goodbye."""
+    assert await client.ask_json(328) == {"data": {}}
+    await client.heartbeat("c1")
+    [producer] = (await client.ask_json(328))["data"]["producers"]
+    assert (producer["clientId"], producer["language"]) == ("c1", "PYTHON")
+    assert producer["remoteIP"].startswith("/127.0.0.1:")
+    assert abs(producer["lastUpdateTimestamp"] - broker.core.clock.wall_ms()) < 120_000
+    await client.ask(35, {"clientID": "c1", "producerGroup": "producers"})
+    assert (await client.ask_json(328))["data"] == {}

@@ -1,0 +1,77 @@
+"""`run.py admin`: the whole plan, the verdicts, and the page of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from gantry_interop import report
+from gantry_interop.admin import page, plan, play, samples, scene, verdicts
+from gantry_interop.admin.play import Compared
+from gantry_interop.admin.verdicts import Verdict
+from gantry_interop.errors import InteropError
+from gantry_interop.places import new_run_directory
+from gantry_interop.processes import Nursery
+
+
+@click.command("admin")
+@click.option("--record", is_flag=True, help="Keep the verdicts, and write docs/compatibility.md of them.")
+def admin_command(record: bool) -> None:
+    """Run every command of Apache's mqadmin 5.3.3 against Apache's servers and ours, and compare what it prints.
+
+    Fails when a command is not the same any more that docs/compatibility.md calls the same, when the tool has a command
+    that the plan does not have, and when one differs for no reason that the plan gives.
+    """
+    console = report.console()
+    directory = new_run_directory("admin")
+    start = time.time()
+    try:
+        with Nursery(directory / "logs") as nursery:
+            known, compared = play.play(nursery, directory, lambda one: _show(console, one))
+    except InteropError as error:
+        console.print(str(error), style="red", highlight=False, markup=False)
+        sys.exit(2)
+    found = verdicts.judge(known, compared, plan.ABSENT)
+    faults = [*verdicts.forgotten(known, plan.commands()), *_broken(found, record)]
+    faults += [f"the same, though the plan says otherwise: {typed}" for typed in verdicts.stale(compared)]
+    _keep(directory / "steps.json", compared)
+    verdicts.write(found, directory / "results.json")
+    if record:
+        verdicts.write(found)
+        samples.write(samples.of(compared, scene.window(start)))
+        page.write(found, len(plan.ALL))
+    counted = ", ".join(f"{count} {word}" for word, count in verdicts.counts(found).items())
+    console.print(f"{len(known)} commands: {counted}", highlight=False)
+    for fault in faults:
+        console.print(fault, style="red", highlight=False, markup=False)
+    console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
+    sys.exit(1 if faults else 0)
+
+
+def _broken(found: Sequence[Verdict], record: bool) -> list[str]:
+    before = [] if record or not verdicts.RESULTS.exists() else verdicts.read()
+    lost = [f"no longer the same: {one.command} ({one.word})" for one in verdicts.lost(before, found)]
+    return lost + [f"differs, and the plan does not say why: {name}" for name in verdicts.unexplained(found)]
+
+
+def _show(console: Console, one: Compared) -> None:
+    shown = "  " if one.is_same else "≠ "
+    console.print(shown + one.step.typed, style=None if one.is_same else "yellow", highlight=False, markup=False)
+
+
+def _keep(path: Path, compared: Sequence[Compared]) -> None:
+    steps = [
+        {
+            "typed": one.step.typed, "command": one.step.command, "shows": one.step.shows, "same": one.is_same,
+            "theirs_failed": one.is_theirs_failed, "ours_failed": one.is_ours_failed,
+            "theirs": one.theirs, "ours": one.ours,
+        }
+        for one in compared
+    ]  # fmt: skip
+    path.write_text(json.dumps(steps, indent=1) + "\n")

@@ -1,0 +1,125 @@
+"""Which values may differ between two servers that do the same, and how they are taken out before a comparison.
+
+Facts first: addresses, folders and ids of a peer are known, so exactly those texts are replaced by their names. Then
+moments: a date or a count of milliseconds is replaced when it lies within the run, so that a zero, or a time of
+another year, stays to be seen. Then ids that clients made. Last the masks of the step: each replaces one value that
+follows known words by its name and is as narrow as its pattern. Traces of the Java stack go; what they were about
+stays. Of a refusal the code is compared, and not the words.
+
+A mask demands the form of the value: where one peer prints a number and the other nothing, that is a difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+STACK_LINE: Final = re.compile(r"^(\s+at [\w.$/]+[.<].*|\s*\.\.\. \d+ (more|common frames omitted))$")
+DATE: Final = re.compile(r"\b(\d{4})-(\d\d)-(\d\d)[ #T](\d\d):(\d\d):(\d\d)(?:[:,.]\d{3})?\b")
+COMPACT_DATE: Final = re.compile(r"\b(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)\d{3}\b")
+MILLISECONDS: Final = re.compile(r"(?<![\w.])1\d{12}(?!\w)")
+HEX_ID: Final = re.compile(r"\b(?:[0-9A-F]{56}|[0-9A-F]{32})(?=\b|SendResult)")
+"""An id of a message: of the client that made it (56 digits where that has an IPv6 address), or of its place."""
+SEAL: Final = re.compile(r"(?<=__CRC32#=)\d{10}\b")
+"""The checksum over a record, in which are the time and the server's port."""
+REFUSAL: Final = re.compile(r"(\bCODE: \d+ +DESC: )\S.*?(?= BROKER: |$)", re.MULTILINE)
+"""A refusal has a code, which programs act upon, and words for people, which each server chooses itself."""
+HINT: Final = re.compile(
+    r"\n?(?:See (?:https?://\S+) for further details\.|For more information, please visit the url, \S+)"
+)
+"""Where to read on: the client adds it to an error unless the server has."""
+CLIENT_ADDRESS: Final = re.compile(r"(?<![\d.])127\.0\.0\.1:(\d{4,5})\b")
+SLACK_MS: Final = 120_000
+
+
+@dataclass(frozen=True)
+class Mask:
+    """One value that may differ: the group `value` of the pattern becomes the name."""
+
+    name: str
+    pattern: str
+    why: str = ""
+    """Where the name does not say it."""
+
+    def __post_init__(self) -> None:
+        assert "(?P<value>" in self.pattern, f"{self.name} does not say what it replaces"
+
+    def over(self, text: str) -> str:
+        """The text without these values."""
+        return re.sub(self.pattern, self._replace, text, flags=re.MULTILINE)
+
+    def _replace(self, match: re.Match[str]) -> str:
+        start, end = match.start("value") - match.start(), match.end("value") - match.start()
+        return f"{match[0][:start]}<{self.name}>{match[0][end:]}"
+
+
+@dataclass(frozen=True)
+class Quirk:
+    """Something that Apache's own servers print and should not, or cannot but print: it is left out, and said why."""
+
+    pattern: str
+    why: str
+
+    def over(self, text: str) -> str:
+        """The text without it."""
+        return re.sub(self.pattern, "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Common:
+    """Rows of which each server has some of its own: those that both have are compared, and there must be enough."""
+
+    key: str
+    """A pattern; its first group names a row."""
+    rows_min: int
+    why: str
+
+    def of(self, one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
+        """The rows of one that the other has as well, and how many they are, if they are too few."""
+        keys = {found[1] for row in other if (found := re.match(self.key, row))}
+        rows = [row for row in one if not (found := re.match(self.key, row)) or found[1] in keys]
+        few = [] if len(rows) >= self.rows_min else [f"only {len(rows)} rows that both have"]
+        return (*rows, *few)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The time of a run, in milliseconds since 1970."""
+
+    start_ms: int
+    end_ms: int
+
+    def __contains__(self, moment_ms: int) -> bool:
+        return self.start_ms - SLACK_MS <= moment_ms <= self.end_ms + SLACK_MS
+
+
+def normal(
+    text: str, facts: Mapping[str, str], window: Window, masks: Sequence[Mask] = (), quirks: Sequence[Quirk] = ()
+) -> list[str]:
+    """The lines of an output, without what may differ."""
+    for name, value in sorted(facts.items(), key=lambda fact: -len(fact[1])):
+        text = re.sub(rf"(?<![\w.]){re.escape(value)}(?!\w)", f"<{name}>", text)
+    for quirk in quirks:
+        text = quirk.over(text)
+    text = DATE.sub(lambda found: _moment(found, window), text)
+    text = COMPACT_DATE.sub(lambda found: _moment(found, window), text)
+    text = MILLISECONDS.sub(lambda found: "<ms>" if int(found[0]) in window else found[0], text)
+    text = HEX_ID.sub("<id>", text)
+    text = SEAL.sub("<crc>", text)
+    text = REFUSAL.sub(r"\1<words>", HINT.sub("", text))
+    text = CLIENT_ADDRESS.sub("<client address>", text)
+    for mask in masks:
+        text = mask.over(text)
+    lines = (" ".join(line.split()) for line in text.splitlines() if not STACK_LINE.match(line))
+    return [line for line in lines if line]
+
+
+def _moment(found: re.Match[str], window: Window) -> str:
+    try:
+        moment = datetime(*(int(part) for part in found.groups()[:6]), tzinfo=UTC)  # type: ignore[misc, arg-type]
+    except ValueError:
+        return found[0]
+    return "<time>" if int(moment.timestamp() * 1000) in window else found[0]

@@ -1,0 +1,88 @@
+"""Brokers and clusters: how they are, how they are set, and what is exported of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gantry_interop.admin.masks import Common, Mask
+from gantry_interop.admin.plan.values import CLUSTER, LOG_END, METRICS, TOTALS
+from gantry_interop.admin.steps import Step
+
+SETTINGS: Final = Common(r"(\w+) +=", 60, "each broker lists the settings it has; those of both are compared")
+_NUMBER: Final = r"\d+(?:\.\d+(?:E-?\d+)?)?"
+PORTS: Final = (Mask("port", r"^(?:listenPort|haListenPort) += +(?P<value>\d+) *$"),)
+STATUS: Final = (
+    Mask("rates", rf"^(?:<broker> +)?(?:get|put)\w*Tps *: (?P<value>{_NUMBER}(?: {_NUMBER}){{0,2}}) *$"),
+    Mask("share", r"^(?:<broker> +)?\w+DiskRatio *: (?P<value>0\.\d+) *$"),
+    Mask("duration", r"runtime +: (?P<value>\[ \d+ days, \d+ hours, \d+ minutes, \d+ seconds \])"),
+    Mask("count", rf"^(?:<broker> +)?putMessage(?:AverageSize|SizeTotal) *: (?P<value>{_NUMBER}) *$"),
+    Mask("milliseconds", r"^(?:<broker> +)?[gp][eu]tMessageEntireTimeMax *: (?P<value>\d+) *$"),
+    Mask("milliseconds", r"^(?:<broker> +)?putLatency999? *: (?P<value>\d+\.\d\d) *$"),
+    Mask("size", r"commitLogDirCapacity +: Total : (?P<value>\d+\.\d GiB), Free : "),
+    Mask("size", r"commitLogDirCapacity +: Total : <size>, Free : (?P<value>\d+\.\d [GM]iB)\."),
+    *(
+        Mask("count", r"putMessageDistributeTime *: (?:\[\S+\]:<count> )*\[\S+\]:(?P<value>\d+)(?= |$)")
+        for _ in range(13)
+    ),
+    Mask("count", r"^(?:<broker> +)?(?:msgGetTotalTodayNow|commitLogMaxOffset) *: (?P<value>\d+) *$"),
+    Mask("count", r"^(?:<broker> +)?\w+ThreadPoolQueue(?:Capacity|HeadWaitTimeMills|Size) *: (?P<value>\d+) *$"),
+)
+STATUS_ROWS: Final = Common(
+    r"(?:<broker> +)?(\S+?) *:", 50, "each broker reports on its own parts as well; what both report is compared"
+)
+
+AFTER: Final = (
+    Step("clusterList", masks=CLUSTER),
+    Step("clusterList", "-m", masks=TOTALS),
+    Step("clusterList", "-c {cluster}", masks=CLUSTER),
+    Step("clusterList", "-c nowhere", masks=CLUSTER),
+    Step("clusterList", "-i 600", masks=CLUSTER, is_endless=True, seconds_max=4),
+    Step("brokerStatus", "-b {broker}", is_unordered=True, masks=STATUS, common=STATUS_ROWS),
+    Step("brokerStatus", "-c {cluster}", is_unordered=True, masks=STATUS, common=STATUS_ROWS),
+    Step("brokerStatus", "-b 127.0.0.1:1"),
+    Step("getBrokerConfig", "-b {broker}", is_unordered=True, common=SETTINGS, masks=PORTS),
+    Step("getBrokerConfig", "-c {cluster}", is_unordered=True, common=SETTINGS, masks=PORTS),
+    Step("updateBrokerConfig", "-b {broker} -k fileReservedTime -v 50"),
+    Step("updateBrokerConfig", "-c {cluster} -k fileReservedTime -v 48"),
+    Step("updateBrokerConfig", "-c {cluster} -a true -k fileReservedTime -v 49"),
+    Step("updateBrokerConfig", "-b {broker} -k brokerConfigPath -v /elsewhere"),
+    Step("updateBrokerConfig", "-b {broker} -k fileReservedTime"),
+    Step("haStatus", "-b {broker}", masks=LOG_END),
+    Step("haStatus", "-c {cluster}", masks=LOG_END),
+    Step("haStatus", "-b {broker} -i 600", masks=LOG_END, is_endless=True, seconds_max=4),
+    Step("haStatus"),
+    Step("getBrokerEpoch", "-b broker-a"),
+    Step("getBrokerEpoch", "-c {cluster}"),
+    Step("resetMasterFlushOffset", "-b {broker} -o 0"),
+    Step("getColdDataFlowCtrInfo", "-b {broker}"),
+    Step("getColdDataFlowCtrInfo", "-c {cluster}"),
+    Step("updateColdDataFlowCtrGroupConfig", "-b {broker} -g readers -v 1024"),
+    Step("getColdDataFlowCtrInfo", "-b {broker}", shows="updateColdDataFlowCtrGroupConfig"),
+    Step("updateColdDataFlowCtrGroupConfig", "-c {cluster} -g readers -v 2048"),
+    Step("removeColdDataFlowCtrGroupConfig", "-b {broker} -g readers"),
+    Step("getColdDataFlowCtrInfo", "-b {broker}", shows="removeColdDataFlowCtrGroupConfig"),
+    Step("removeColdDataFlowCtrGroupConfig", "-c {cluster} -g readers"),
+    Step("setCommitLogReadAheadMode", "-b {broker} -m 1"),
+    Step("setCommitLogReadAheadMode", "-c {cluster} -m 0"),
+    Step("setCommitLogReadAheadMode", "-b {broker} -m 7"),
+    Step("exportMetadata", "-c {cluster} -f {files}/all", reads="all/metadata.json"),
+    Step("exportMetadata", "-c {cluster} -t -f {files}/topics", reads="topics/metadata.json"),
+    Step("exportMetadata", "-c {cluster} -g -s -f {files}/groups", reads="groups/metadata.json"),
+    Step("exportMetadata", "-b {broker} -t -s -f {files}/broker", reads="broker/metadata.json"),
+    Step("exportConfigs", "-c {cluster} -f {files}/configs", reads="configs/configs.json"),
+    Step("exportMetrics", "-c {cluster} -f {files}/metrics", reads="metrics/metrics.json", masks=METRICS),
+    Step("exportPopRecord", "-b {broker} -d true"),
+    Step("exportPopRecord", "-b {broker}"),
+    Step("exportPopRecord", "-c {cluster} -d false"),
+    Step("cleanExpiredCQ", "-b {broker}"),
+    Step("cleanExpiredCQ", "-c {cluster}"),
+    Step("cleanExpiredCQ"),
+    Step("deleteExpiredCommitLog", "-b {broker}"),
+    Step("deleteExpiredCommitLog", "-c {cluster}"),
+    Step("deleteExpiredCommitLog"),
+    Step("cleanUnusedTopic", "-b {broker}"),
+    Step("cleanUnusedTopic", "-c {cluster}"),
+    Step("topicStatus", "-t orders", shows="cleanUnusedTopic"),
+)
+
+AT_LAST: Final = (Step("startMonitoring", seconds_max=10),)

@@ -1,0 +1,35 @@
+"""The name server: its table of keys, its settings, and what it lets brokers be written to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gantry_interop.admin.masks import Common, Mask
+from gantry_interop.admin.plan.values import TOPICS_OF_BROKER
+from gantry_interop.admin.steps import Step
+
+PORT: Final = (Mask("port", r"^listenPort += +(?P<value>\d+) *$"),)
+SETTINGS: Final = Common(r"(\w+) +=", 12, "each name server lists the settings it has; those of both are compared")
+
+BEFORE: Final = (
+    Step("updateKvConfig", "-s SPACE -k key -v value"),
+    Step("updateKvConfig", "-s SPACE -k key -v 'another value'"),
+    Step("updateKvConfig", "-s SPACE -k key"),
+    Step("deleteKvConfig", "-s SPACE -k key"),
+    Step("deleteKvConfig", "-s SPACE -k key"),
+    Step("deleteKvConfig", "-s NO_SPACE -k key"),
+)
+
+AFTER: Final = (
+    Step("wipeWritePerm", "-b broker-a", masks=TOPICS_OF_BROKER),
+    Step("topicRoute", "-t orders", shows="wipeWritePerm"),
+    Step("addWritePerm", "-b broker-a", masks=TOPICS_OF_BROKER),
+    Step("topicRoute", "-t orders", shows="addWritePerm"),
+    Step("wipeWritePerm", "-b nobody"),
+    Step("addWritePerm", "-b nobody"),
+    Step("getNamesrvConfig", is_unordered=True, common=SETTINGS, masks=PORT),
+    Step("updateNamesrvConfig", "-k scanNotActiveBrokerInterval -v 6000"),
+    Step("getNamesrvConfig", is_unordered=True, common=SETTINGS, masks=PORT, shows="updateNamesrvConfig"),
+    Step("updateNamesrvConfig", "-k scanNotActiveBrokerInterval -v 5000"),
+    Step("updateNamesrvConfig", "-k kvConfigPath -v /elsewhere"),
+)

@@ -1,0 +1,63 @@
+"""Values that two servers doing the same print differently, and what Apache's own servers print besides."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gantry_interop.admin.masks import Mask, Quirk
+
+_WHY_OWN: Final = "5.3.3 lists a topic that has a consumer as a group of its own (`ConsumerManager.topicGroupTable`)"
+_WHY_INNER: Final = "Apache's broker has topics for pop, acting masters and timers"
+_INNER: Final = r"rmq_sys_(?:REVIVE_LOG_InteropCluster|SYNC_BROKER_MEMBER_broker-a|wheel_timer)"
+
+TOPIC_AS_TRACK: Final = Quirk(
+    r"MessageTrack \[consumerGroup=([\w-]+), trackType=UNKNOWN, exceptionDesc=(?:(?!MessageTrack).)*?%RETRY%\1\s"
+    r"(?:(?!MessageTrack).)*?\)\]",
+    _WHY_OWN,
+)
+TOPIC_AS_ROW: Final = Quirk(r"^InteropCluster +(\S+) +\1 *\n", _WHY_OWN)
+TOPIC_AS_STATS: Final = Quirk(r"^(\S+) +\1 +\d+ +\d+\.\d\d +\d+\.\d\d +\d+ +\d+ *\n", _WHY_OWN)
+INNER_NAMES: Final = Quirk(rf"^(?:InteropCluster +)?{_INNER} *\n", _WHY_INNER)
+INNER_STATS: Final = Quirk(rf"^{_INNER} +[^\n]*\n", _WHY_INNER)
+
+ROUND_TRIP: Final = (Mask("milliseconds", r"^rt=(?P<value>\d+)ms"),)
+SEND_TIMES: Final = (
+    Mask("milliseconds", r"^broker-a\s+\d+\s+true\s+(?P<value>\d+)$"),
+    Mask("milliseconds", r"^Avg RT: (?P<value>\d+\.\d\d)$"),
+    Mask("milliseconds", r"^InteropCluster\s+\S+\s+(?P<value>\d+\.\d\d)\s"),
+)
+COST: Final = (Mask("milliseconds", r"\s(?P<value>\d+ms)\s"),)
+SPENT: Final = (Mask("milliseconds", r"spentTimeMills=(?P<value>\d+)\]"),)
+PROGRESS: Final = (Mask("rate", r"^Consume TPS: (?P<value>\d+\.\d\d)$"),)
+STATS: Final = tuple(
+    Mask(name, r"^\S+(?: +[A-Za-z]\S*)? +\d+" + r" +<\w+>" * place + rf" +(?P<value>{form})(?= |$)")
+    for place, (name, form) in enumerate(
+        (("rate", r"\d+\.\d\d"), ("rate", r"\d+\.\d\d"), ("count", r"\d+"), ("count", r"\d+"))
+    )
+)
+CLUSTER: Final = (
+    Mask("rate", r"<broker> +V\d_\d_\d +(?P<value>\d+\.\d\d)\("),
+    Mask("rate", r"ms\) +(?P<value>\d+\.\d\d)\(\d+,\d+ms\|"),
+    Mask("count", r"\) +(?P<value>\d+)-\d+\(\d+\.\dw"),
+    Mask("hours", r" (?P<value>\d+\.\d\d) +0\.\d+ +true$"),
+    Mask("share", r" (?P<value>0\.\d{2,4}) +true$"),
+)
+TOTALS: Final = (
+    Mask("count", r"^InteropCluster +broker-a +\d+ +\d+ +(?P<value>\d+) +\d+$"),
+    Mask("count", r"^InteropCluster +broker-a +\d+ +\d+ +<count> +(?P<value>\d+)$"),
+)
+METRICS: Final = (
+    Mask("share", r'DiskRatio":"(?P<value>0\.\d{1,4})"'),
+    Mask("bytes", r'"messageAverageSize":"(?P<value>\d+\.\d+)"'),
+)
+LOG_END: Final = (Mask("offset", r"^#MasterCommitLogMaxOffset\t(?P<value>\d+)$"),)
+TOPICS_OF_BROKER: Final = (Mask("count", r"name server\[<names>\] OK, (?P<value>[1-9]\d*)$"),)
+RUNNING: Final = (
+    Mask("time", r"^consumeTimestamp +: (?P<value>\d{14})$"),
+    Mask("object", r"@(?P<value>[0-9a-f]{6,8})$"),
+    Mask("class", r"Residents\$\$Lambda\$(?P<value>\d+/0x[0-9a-f]+)@"),
+    *(Mask("rate", r"^\S+" + r" +<rate>" * place + r" +(?P<value>\d+\.\d\d)(?= |$)") for place in range(5)),
+)
+STACKS: Final = Quirk(
+    r"^[^\n]* TID: \d+ STATE: .*\Z", "the threads of the consumer's machine are others at each moment"
+)

@@ -1,0 +1,127 @@
+"""Runs the plan at both peers, command after command, and compares what each printed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from gantry_interop import java
+from gantry_interop.admin import guarded, plan, scene
+from gantry_interop.admin.masks import normal
+from gantry_interop.admin.steps import Outcome, Step
+from gantry_interop.admin.talker import Talker
+from gantry_interop.processes import Nursery
+
+PAUSE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One step, and what it came to at each peer, without what may differ."""
+
+    step: Step
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+    is_theirs_failed: bool
+    """Whether Apache's own servers refused it, or the command failed there."""
+    is_ours_failed: bool
+    raw: Outcome | None = None
+    """What Apache's servers made the tool print, as it was."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Of Apache's side."""
+
+    @property
+    def is_same(self) -> bool:
+        return self.theirs == self.ours
+
+
+def failed(outcome: Outcome) -> bool:
+    """Whether a command did not come to what it is for."""
+    return outcome.exit not in (None, 0) or ("Exception" in outcome.error and not outcome.is_cut)
+
+
+def lines(outcome: Outcome, side: scene.Side, step: Step, start: float) -> tuple[str, ...]:
+    """What one run says, in the form in which it is compared."""
+    window = scene.window(start)
+    parts = {"": outcome.out, "error: ": outcome.error, "file: ": outcome.file or ""}
+    found = [
+        prefix + line
+        for prefix, text in parts.items()
+        for line in (sorted if step.is_unordered else list)(normal(text, side.facts, window, step.masks, step.quirks))
+    ]
+    ends = [] if outcome.exit is None else [f"exit {outcome.exit}"]
+    return (*found, *ends, *(["goes on"] if outcome.is_cut else []))
+
+
+class Player:
+    """Compares steps at two sides."""
+
+    def __init__(self, tool: Talker, sides: Sequence[scene.Side], start: float) -> None:
+        self._tool = tool
+        self._sides = sides
+        self._start = start
+
+    def play(self, steps: Iterable[Step], tell: Callable[[Compared], None]) -> list[Compared]:
+        """All of these steps, in order."""
+        found = []
+        for step in steps:
+            found.append(self._settled(step))
+            tell(found[-1])
+        return found
+
+    def _settled(self, step: Step) -> Compared:
+        deadline = time.monotonic() + step.settles_seconds
+        while True:
+            compared = self._once(step)
+            if compared.is_same or time.monotonic() > deadline:
+                return compared
+            time.sleep(PAUSE_SECONDS)
+
+    def _once(self, step: Step) -> Compared:
+        outcomes = [side.run(self._tool, step) for side in self._sides]
+        theirs, ours = (
+            lines(outcome, side, step, self._start) for outcome, side in zip(outcomes, self._sides, strict=True)
+        )
+        if step.common is not None:
+            theirs, ours = step.common.of(theirs, ours), step.common.of(ours, theirs)
+        is_failed = (failed(outcome) for outcome in outcomes)
+        return Compared(step, theirs, ours, *is_failed, raw=outcomes[0], facts=self._sides[0].facts)
+
+
+def play(
+    nursery: Nursery, directory: Path, tell: Callable[[Compared], None] = lambda one: None
+) -> tuple[list[str], list[Compared]]:
+    """The names of mqadmin's own commands, and the whole plan."""
+    java.build()
+    start = time.time()
+    with ExitStack() as stack:
+        (directory / scene.TEMPORARY).mkdir()
+        program = replace(
+            scene.TOOL, properties={**scene.TOOL.properties, "java.io.tmpdir": str(directory / scene.TEMPORARY)}
+        )
+        tool = stack.enter_context(Talker(program, directory / "tool-home", directory / "logs" / "tool.log"))
+        known = known_commands(tool)
+        sides = [guarded.start(kind, nursery, directory / f"{kind}-guarded") for kind in scene.KINDS]
+        found = Player(tool, sides, start).play(plan.ACCOUNTS, tell)
+        for side in sides:
+            side.peer.crash()
+        sides = [scene.Side.start(kind, nursery, directory / kind) for kind in scene.KINDS]
+        player = Player(tool, sides, start)
+        found += player.play(plan.BEFORE, tell)
+        residents = stack.enter_context(
+            Talker(scene.RESIDENTS, directory / "residents-home", directory / "logs" / "residents.log")
+        )
+        for side in sides:
+            side.move_in(residents)
+        found += player.play(plan.AFTER, tell)
+    return known, found
+
+
+def known_commands(tool: Talker) -> list[str]:
+    """All commands that the tool has, by its own list."""
+    answer: list[dict[str, Any]] = tool.ask({"list": True}, scene.ANSWER_SECONDS_MAX)["commands"]
+    return [str(command["name"]) for command in answer]

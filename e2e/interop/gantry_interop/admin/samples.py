@@ -1,0 +1,65 @@
+"""Raw outputs of Apache's side, one for each rule of the plan: what tests without Java try the rules on.
+
+A rule is tried on what it was made for. `run.py admin --record` writes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from gantry_interop.admin import plan
+from gantry_interop.admin.masks import Window, normal
+from gantry_interop.admin.play import Compared
+from gantry_interop.admin.steps import Step
+
+SAMPLES: Final = Path(__file__).with_name("samples.json")
+LINES_MAX: Final = 60
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One output."""
+
+    typed: str
+    text: str
+    facts: Mapping[str, str]
+    start_ms: int
+    end_ms: int
+
+    @property
+    def step(self) -> Step:
+        """The step that it is of."""
+        return next(step for step in plan.ALL if step.typed == self.typed)
+
+    def normal(self, text: str | None = None) -> list[str]:
+        """What is compared of it, or of another text in its place."""
+        window = Window(self.start_ms, self.end_ms)
+        return normal(self.text if text is None else text, self.facts, window, self.step.masks, self.step.quirks)
+
+
+def of(compared: Sequence[Compared], window: Window) -> Iterator[Sample]:
+    """One sample for each set of rules, of the first step with it that worked, and one of a refusal."""
+    seen: set[object] = set()
+    for one in compared:
+        kind = "refused" if one.is_theirs_failed else (tuple(one.step.masks), tuple(one.step.quirks), one.step.common)
+        raw = one.raw
+        if raw is None or kind in seen or not (raw.out or raw.error):
+            continue
+        seen.add(kind)
+        text = "\n".join((raw.error if one.is_theirs_failed else raw.out + (raw.file or "")).splitlines()[:LINES_MAX])
+        facts = {name: value for name, value in one.facts.items() if value in text}
+        yield Sample(one.step.typed, text + "\n", facts, window.start_ms, window.end_ms)
+
+
+def write(found: Iterator[Sample]) -> None:
+    """Keep them."""
+    SAMPLES.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+
+
+def read() -> list[Sample]:
+    """Those that were kept."""
+    return [Sample(**one) for one in json.loads(SAMPLES.read_text())]

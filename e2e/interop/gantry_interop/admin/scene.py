@@ -1,0 +1,114 @@
+"""Both peers side by side, prepared in the same way: Apache's name server and broker, and ours.
+
+What an administrator's commands print hangs on what is there. So both get the same names and settings, the same files
+to read, and the same residents (`Residents.java`): clients that are on line, clients that have gone, and messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from gantry_interop import java, peers
+from gantry_interop.admin.masks import Window
+from gantry_interop.admin.plan import FILES
+from gantry_interop.admin.steps import Outcome, Step
+from gantry_interop.admin.talker import Talker
+from gantry_interop.processes import Nursery
+
+KINDS: Final = ("apache", "gantry")
+CLUSTER: Final = "InteropCluster"
+BROKER_NAME: Final = "broker-a"
+ANSWER_SECONDS_MAX: Final = 120.0
+MOVING_IN_SECONDS_MAX: Final = 600.0
+TEMPORARY: Final = "temporary"
+"""Where the tool leaves files of its own."""
+FAR_MS: Final = 1_900_000_000_000
+
+TOOL: Final = java.Program(
+    java.REFERENCE, "dev.gantry.interop.AdminTool", heap_mib=256,
+    properties={"java.security.manager": "allow", "user.timezone": "UTC", "user.language": "en"},
+    options=java.OPENED_MODULES,
+)  # fmt: skip
+RESIDENTS: Final = java.Program(
+    java.REFERENCE, "dev.gantry.interop.Residents", heap_mib=256, properties={"user.timezone": "UTC"}
+)
+
+SETTINGS: Final = {
+    "apache": {"enabledAppendPropCRC": "true", "timerWheelEnable": "true"},
+    "gantry": {"slaveReadEnable": "false", "brokerIP2": "127.0.0.1", "inSyncReplicas": "1"},
+}
+"""Ours seals every record with RocketMQ's own checksum property; Apache's does with this setting, and records are as
+long. Without its timers Apache's broker cannot delete a topic (it looks for their metrics). What Apache's has by
+default is said to ours where it would take something else, or nothing."""
+
+
+@dataclass
+class Side:
+    """One peer, and what is known of it."""
+
+    kind: str
+    peer: peers.Peer
+    files: Path
+    words: dict[str, str] = field(default_factory=dict)
+    """What stands in braces in a step's words."""
+    credentials: dict[str, str] = field(default_factory=dict)
+    """What the commands are signed with, where servers ask for accounts."""
+
+    @staticmethod
+    def start(kind: str, nursery: Nursery, directory: Path, settings: Mapping[str, str] | None = None) -> Side:
+        """Start the servers, and lay down the files that commands read."""
+        layout = peers.Layout(directory, settings={**SETTINGS[kind], **(settings or {})})
+        peer = peers.start(kind, nursery, layout)
+        side = Side(kind, peer, directory / "files")
+        side.files.mkdir()
+        for name, text in FILES.items():
+            (side.files / name).write_text(text)
+        side.words = {
+            "names": peer.address,
+            "broker": peer.broker_address,
+            "ha": f"{layout.advertised_host}:{layout.broker_port + 1}",
+            "cluster": CLUSTER,
+            "files": str(side.files),
+            "directory": str(directory),
+            "temporary": str(directory.parent / TEMPORARY),
+            "instance": f"{kind}-watchers",
+            "start_ms": str(int(time.time() * 1000)),
+            "far_ms": str(FAR_MS),
+        }
+        return side
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is this peer's alone, to be hidden by its name."""
+        return {name: text for name, text in self.words.items() if name not in ("cluster", "start_ms", "far_ms")}
+
+    def move_in(self, residents: Talker) -> None:
+        """Let the residents in, and learn their names."""
+        question = {"peer": self.kind, "name_server": self.peer.address, "broker_name": BROKER_NAME}
+        for name, found in residents.ask(question, MOVING_IN_SECONDS_MAX).items():
+            self.words |= _named(name, found)
+
+    def run(self, tool: Talker, step: Step) -> Outcome:
+        """What one command comes to here."""
+        question = {"arguments": step.arguments(self.words), "seconds_max": step.seconds_max, **self.credentials}
+        answer = tool.ask(question, step.seconds_max + ANSWER_SECONDS_MAX)
+        written = None if step.reads is None else self.files / step.reads
+        text = written.read_text() if written is not None and written.exists() else None
+        return Outcome(answer["out"], answer["error"], answer["exit"], answer["is_cut"], text)
+
+
+def _named(name: str, found: Any) -> dict[str, str]:
+    """`orders_places: [...]` becomes `orders_place_0` and so on."""
+    if isinstance(found, str):
+        return {name: found}
+    one = name.removesuffix("s")
+    return {f"{one}_{number}": text for number, text in enumerate(found)}
+
+
+def window(start: float) -> Window:
+    """The time from `start` (in seconds) until now."""
+    return Window(int(start * 1000), int(time.time() * 1000))

@@ -1,0 +1,76 @@
+"""A Java program that is asked in lines of JSON and answers each with one line.
+
+Starting a virtual machine costs more than most commands, so one machine runs them all. What the program prints besides
+its answers (log libraries greet) is passed over: an answer begins with a brace.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from pathlib import Path
+from queue import Empty, Queue
+from types import TracebackType
+from typing import Any, Final
+
+from gantry_interop import java
+from gantry_interop.errors import DeadlineExceeded, InteropError
+
+END_SECONDS_MAX: Final = 20.0
+
+
+class Talker:
+    """One such program; leaving the context ends it."""
+
+    def __init__(self, program: java.Program, home: Path, log: Path) -> None:
+        self._program = program
+        self._home = home
+        self._log = log
+        self._lines: Queue[str | None] = Queue()
+
+    def __enter__(self) -> Talker:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("xb") as log:
+            self._process = subprocess.Popen(
+                self._program.command(self._home), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                env=java.environment(self._home), start_new_session=True,
+            )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, name="answers", daemon=True)
+        self._reader.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(END_SECONDS_MAX)
+        except (OSError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+
+    def ask(self, question: dict[str, Any], seconds_max: float) -> dict[str, Any]:
+        """The answer to one question. Raises InteropError when none comes in time."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(question).encode() + b"\n")
+        self._process.stdin.flush()
+        while True:
+            try:
+                line = self._lines.get(timeout=seconds_max)
+            except Empty:
+                raise DeadlineExceeded(f"no answer within {seconds_max:.0f} s to {question}; see {self._log}") from None
+            if line is None:
+                raise InteropError(f"{self._program.main} ended at {question}; see {self._log}")
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            for line in stream:
+                self._lines.put(line.decode("utf-8", "replace"))
+        self._lines.put(None)

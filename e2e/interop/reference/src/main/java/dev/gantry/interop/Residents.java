@@ -1,0 +1,162 @@
+package dev.gantry.interop;
+
+import com.alibaba.fastjson2.JSON;
+import com.alibaba.fastjson2.JSONObject;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
+
+/**
+ * The people of a peer that an administrator looks at: a producer and a consumer that stay, a group that has gone and
+ * left a backlog, messages with keys, tags and traces.
+ *
+ * <p>Each line of the input is one JSON object, {@code {"peer": "apache", "name_server": "...", "broker_name": "..."}},
+ * perhaps with {@code access_key} and {@code secret_key}; it is answered by one line of facts: ids and names that the
+ * commands will print. The topics must be there. Those who stay go on until the input ends.
+ */
+public final class Residents {
+    private static final int ORDERS = 12;
+    private static final int BACKLOG_TAKEN = 10;
+    private static final int BACKLOG_LEFT = 6;
+    private static final String[] TAGS = {"red", "green", "blue"};
+    private static final long SECONDS_MAX = 120;
+    private static final String TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC";
+
+    private final String peer;
+    private final String nameServer;
+    private final String brokerName;
+    private final RPCHook hook;
+    private final Map<String, Object> facts = new LinkedHashMap<>();
+
+    private Residents(JSONObject asked) {
+        peer = asked.getString("peer");
+        nameServer = asked.getString("name_server");
+        brokerName = asked.getString("broker_name");
+        String accessKey = asked.getString("access_key");
+        hook = accessKey == null ? null
+            : new AclClientRPCHook(new SessionCredentials(accessKey, asked.getString("secret_key")));
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream answers = new PrintStream(System.out, true, StandardCharsets.US_ASCII);
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            answers.println(Json.line(new Residents(JSON.parseObject(line)).moveIn()));
+        }
+        System.exit(0);
+    }
+
+    private Map<String, Object> moveIn() throws Exception {
+        CountDownLatch watched = new CountDownLatch(ORDERS);
+        DefaultMQPushConsumer watchers = consumer("watchers", "orders", "red || green || blue", watched, false);
+        DefaultMQProducer makers = producer("makers", false);
+        makers.start();
+        orders(makers);
+        watchers.start();
+        await(watched, "the orders");
+        CountDownLatch read = new CountDownLatch(BACKLOG_TAKEN);
+        DefaultMQPushConsumer readers = consumer("readers", "backlog", "*", read, false);
+        backlog(makers, 0, BACKLOG_TAKEN);
+        readers.start();
+        await(read, "the backlog's beginning");
+        readers.shutdown();
+        backlog(makers, BACKLOG_TAKEN, BACKLOG_TAKEN + BACKLOG_LEFT);
+        traced();
+        watchers.getDefaultMQPushConsumerImpl().persistConsumerOffset();
+        facts.put("watcher", watchers.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
+        facts.put("maker", makers.getDefaultMQProducerImpl().getMqClientFactory().getClientId());
+        return facts;
+    }
+
+    private void orders(DefaultMQProducer makers) throws Exception {
+        List<String> unique = new ArrayList<>();
+        List<String> places = new ArrayList<>();
+        for (int number = 0; number < ORDERS; number++) {
+            byte[] body = ("order number " + number).getBytes(StandardCharsets.UTF_8);
+            Message message = new Message("orders", TAGS[number % TAGS.length], "order-" + number + " shared", body);
+            message.putUserProperty("colour", TAGS[number % TAGS.length]);
+            SendResult sent = makers.send(message, new MessageQueue("orders", brokerName, number % 4));
+            unique.add(sent.getMsgId());
+            places.add(sent.getOffsetMsgId());
+        }
+        facts.put("orders_unique", unique);
+        facts.put("orders_places", places);
+    }
+
+    private void backlog(DefaultMQProducer makers, int from, int end) throws Exception {
+        for (int number = from; number < end; number++) {
+            byte[] body = ("backlog number " + number).getBytes(StandardCharsets.UTF_8);
+            makers.send(new Message("backlog", "grey", "backlog-" + number, body),
+                new MessageQueue("backlog", brokerName, number % 2));
+        }
+    }
+
+    /** A message whose sending and consuming are traced. */
+    private void traced() throws Exception {
+        CountDownLatch seen = new CountDownLatch(1);
+        DefaultMQProducer tracing = producer("tracing", true);
+        DefaultMQPushConsumer tracers = consumer("tracers", "traced", "*", seen, true);
+        tracing.start();
+        tracers.start();
+        byte[] body = "of interest".getBytes(StandardCharsets.UTF_8);
+        SendResult sent = tracing.send(new Message("traced", "violet", "traced-0", body),
+            new MessageQueue("traced", brokerName, 0));
+        await(seen, "the traced message");
+        tracing.shutdown();
+        tracers.shutdown();
+        facts.put("traced_unique", List.of(sent.getMsgId()));
+        facts.put("traced_places", List.of(sent.getOffsetMsgId()));
+    }
+
+    private DefaultMQProducer producer(String group, boolean isTraced) {
+        DefaultMQProducer producer = new DefaultMQProducer(group, hook, isTraced, isTraced ? TRACE_TOPIC : null);
+        producer.setNamesrvAddr(nameServer);
+        producer.setInstanceName(peer + "-" + group);
+        producer.setClientIP("127.0.0.1");
+        producer.setSendMsgTimeout(60_000);
+        return producer;
+    }
+
+    private DefaultMQPushConsumer consumer(String group, String topic, String tags, CountDownLatch seen, boolean isTraced)
+        throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, hook, new AllocateMessageQueueAveragely(),
+            isTraced, isTraced ? TRACE_TOPIC : null);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setInstanceName(peer + "-" + group);
+        consumer.setClientIP("127.0.0.1");
+        consumer.setConsumeThreadMin(2);
+        consumer.setConsumeThreadMax(2);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, tags);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(message -> seen.countDown());
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        return consumer;
+    }
+
+    private void await(CountDownLatch latch, String what) throws InterruptedException {
+        if (!latch.await(SECONDS_MAX, TimeUnit.SECONDS)) {
+            throw new IllegalStateException(what + " did not come at " + peer + ": " + latch.getCount() + " are missing");
+        }
+    }
+}

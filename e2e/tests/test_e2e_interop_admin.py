@@ -1,0 +1,167 @@
+"""The comparison of mqadmin's commands: nothing is forgotten, nothing is hidden, and the page says what was found."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from gantry_interop import java
+from gantry_interop.admin import page, plan, play, samples, scene, verdicts
+from gantry_interop.admin.masks import Common, Mask, Window, normal
+from gantry_interop.admin.play import Compared
+from gantry_interop.admin.steps import Step
+from gantry_interop.admin.talker import Talker
+
+SAME_MIN = 60
+WINDOW = Window(1_800_000_000_000, 1_800_000_060_000)
+TOKEN = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?")
+TOKENS_MAX = 150
+"""Of one sample; evenly spread."""
+WORDS_MAY_GO = re.compile(r"DESC: |^\s+at |^See https|^For more information|MessageTrack|TID: |@[0-9a-f]+$|Lambda")
+"""Lines in which whole words go: refusals, traces of the stack, what Apache's tool prints by mistake, objects."""
+SAMPLES = samples.read()
+
+
+def compared(step: Step, theirs: list[str], ours: list[str], *, failed: bool = False) -> Compared:
+    return Compared(step, tuple(theirs), tuple(ours), failed, failed)
+
+
+def test_every_command_of_the_tool_has_a_row() -> None:
+    """The list is the tool's own, as it was recorded; a command that nobody thought of cannot stay away."""
+    known = [one.command for one in verdicts.read()]
+
+    assert verdicts.forgotten(known, plan.commands()) == []
+    assert len(known) == 89
+
+
+@pytest.mark.needs_java
+def test_the_recorded_list_is_that_of_the_tool(tmp_path: Path) -> None:
+    """mqadmin 5.3.3 is asked itself."""
+    java.build()
+
+    with Talker(scene.TOOL, tmp_path / "home", tmp_path / "tool.log") as tool:
+        known = play.known_commands(tool)
+
+    assert known == [one.command for one in verdicts.read()]
+
+
+def test_the_page_is_made_of_the_recorded_run() -> None:
+    """docs/compatibility.md says nothing else than results.json."""
+    assert page.PAGE.read_text() == page.text(verdicts.read(), len(plan.ALL))
+
+
+def test_sixty_commands_are_the_same() -> None:
+    """What was promised of mqadmin."""
+    assert verdicts.counts(verdicts.read())["same"] >= SAME_MIN
+
+
+def test_what_differs_has_a_reason() -> None:
+    """A difference that nobody can explain is a fault."""
+    assert verdicts.unexplained(verdicts.read()) == []
+
+
+def test_a_forgotten_command_is_a_fault() -> None:
+    """One without a row, and a row without a command."""
+    found = verdicts.forgotten(["topicList", "brandNew"], {"topicList", "mistyped"})
+
+    assert found == ["no row in the plan: brandNew", "not a command of mqadmin: mistyped"]
+
+
+def test_a_command_that_is_the_same_no_more_is_lost() -> None:
+    """One line of one step, or of the step that shows what it did, is enough."""
+    steps = [Step("updateTopic", "-t a"), Step("topicRoute", "-t a", shows="updateTopic"), Step("topicRoute", "-t b")]
+    good = [compared(step, ["x"], ["x"]) for step in steps]
+    bad = [good[0], compared(steps[1], ["x", "perm 6"], ["x", "perm 4"]), good[2]]
+
+    before, now = (verdicts.judge(["updateTopic", "topicRoute"], run, ()) for run in (good, bad))
+
+    assert [one.word for one in before] == ["same", "same"]
+    assert [one.word for one in now] == ["differs", "same"]
+    assert [one.command for one in verdicts.lost(before, now)] == ["updateTopic"]
+    assert now[0].differences[0].lines == ("-perm 6", "+perm 4")
+
+
+def test_a_command_that_apache_refuses_counts_for_nobody() -> None:
+    """Where nothing works at Apache's servers the same refusal is no success."""
+    step = Step("getBrokerEpoch", "-b broker-a")
+
+    (found,) = verdicts.judge(["getBrokerEpoch"], [compared(step, ["no"], ["no"], failed=True)], ())
+
+    assert found.word == "theirs fails, too"
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.typed)
+def test_no_word_of_an_output_can_change_unseen(sample: samples.Sample) -> None:
+    """A word, or a number, of what Apache's servers print with something else in its place is a difference."""
+    original = sample.normal()
+    assert original
+
+    hidden = [
+        (token[0], line)
+        for token, line in _tokens(sample.text)
+        if sample.normal(f"{sample.text[: token.start()]}Zz{sample.text[token.end() :]}") == original
+    ]
+
+    assert [one for one in hidden if not WORDS_MAY_GO.search(one[1])] == []
+
+
+def _tokens(text: str) -> list[tuple[re.Match[str], str]]:
+    found = list(TOKEN.finditer(text))
+    return [
+        (token, text[text.rfind("\n", 0, token.start()) + 1 : text.find("\n", token.end())])
+        for token in found[:: max(1, len(found) // TOKENS_MAX)]
+    ]
+
+
+def test_every_rule_is_tried_on_an_output() -> None:
+    """A mask or a quirk that no sample has is one that nothing of the above tried."""
+    tried = {rule for sample in SAMPLES for rule in (*sample.step.masks, *sample.step.quirks)}
+
+    assert {rule for step in plan.ALL for rule in (*step.masks, *step.quirks)} <= tried
+
+
+def test_moments_outside_of_the_run_stay() -> None:
+    """A zero, and a time of another year, are facts; only a moment of the run itself is hidden."""
+    text = "a 2027-01-15 08:00:01 b 1970-01-01 00:00:00 c 1800000001000 d 1700000001000 e 0"
+
+    assert normal(text, {}, WINDOW) == ["a <time> b 1970-01-01 00:00:00 c <ms> d 1700000001000 e 0"]
+
+
+def test_an_address_is_hidden_where_it_is_the_peers_own() -> None:
+    """Another one is a difference, and so is a longer one that begins alike."""
+    facts = {"broker": "10.0.0.1:1091"}
+
+    assert normal("10.0.0.1:1091 10.0.0.1:10911 10.0.0.2:1091", facts, WINDOW) == [
+        "<broker> 10.0.0.1:10911 10.0.0.2:1091"
+    ]
+
+
+def test_of_a_refusal_the_code_stays() -> None:
+    """Programs act upon it. The words are each server's own, but there are some."""
+    lines = normal(
+        "Caused by: X: CODE: 17  DESC: no such topic BROKER: 1.2.3.4:5\n\tat a.b.C.d(E.java:1)\nCODE: 16 DESC: \n",
+        {}, WINDOW,
+    )  # fmt: skip
+
+    assert lines == ["Caused by: X: CODE: 17 DESC: <words> BROKER: 1.2.3.4:5", "CODE: 16 DESC:"]
+
+
+def test_a_mask_demands_the_form_of_its_value() -> None:
+    """Where a number should be, nothing and a word are differences."""
+    mask = Mask("rate", r"^TPS: (?P<value>\d+\.\d\d)$")
+
+    assert [normal(text, {}, WINDOW, [mask]) for text in ("TPS: 1.25", "TPS: none", "TPS:")] == [
+        ["TPS: <rate>"],
+        ["TPS: none"],
+        ["TPS:"],
+    ]
+
+
+def test_of_settings_those_of_both_are_compared() -> None:
+    """A row that only one server has goes; a value that differs stays; too few rows are a difference."""
+    common = Common(r"(\w+) +=", 2, "each has settings of its own")
+    one, other = ["a = 1", "b = 2", "c = 3"], ["b = 2", "c = 4", "d = 5"]
+
+    assert (common.of(one, other), common.of(other, one)) == (("b = 2", "c = 3"), ("b = 2", "c = 4"))
+    assert common.of(one, ["c = 3"])[-1] == "only 1 rows that both have"
