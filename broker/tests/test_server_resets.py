@@ -156,19 +156,35 @@ async def test_a_pull_that_waits_is_sent_away_at_once(client: Dialogue) -> None:
         assert place(await waiting) == SENT_TO_1
 
 
-async def test_a_pull_that_waits_where_the_group_was_moved_to_goes_on_waiting(client: Dialogue) -> None:
-    """It is there already; the next message comes to it, and nothing else."""
+async def test_who_waits_at_the_new_place_is_told_too(client: Dialogue) -> None:
+    """A reader at the end has fetched what the administrator skips, and consumes it unless it hears of that."""
     await send(client, 3)
     waiting = client.start_pull(3, wait_ms=60_000)
     await client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
 
     assert (await reset(client))[0] == 3
-    await client.send_ok(b"new")
 
-    answer = await waiting
-    assert (answer.code, answer.remark) == (0, "FOUND")
+    assert place(await waiting) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", 3)
+    await commit(client, 1)
+    assert await committed(client) == 3
+    await client.send_ok(b"new")
+    assert [one.body for one in await client.read(3)] == [b"new"]
     await commit(client, 4)
     assert await committed(client) == 4
+
+
+async def test_a_pull_left_over_does_not_hide_a_reset(client: Dialogue) -> None:
+    """A client that took a queue again has two pulls waiting, and listens to the newer one only."""
+    await send(client, 3)
+    left_over, waiting = (client.start_pull(3, wait_ms=60_000) for _ in range(2))
+    await client.ask(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+
+    await reset(client, queueId="0", offset="1")
+
+    assert place(await left_over) == SENT_TO_1
+    assert place(await waiting) == SENT_TO_1
+    await commit(client, 3)
+    assert await committed(client) == 1
 
 
 # ------- where to

@@ -1,7 +1,7 @@
 """The administrator's client: topics, groups, brokers and messages of a cluster.
 
-One object per concern, so that each stays small: `admin.topics`, `admin.groups`, `admin.brokers`, `admin.messages`,
-`admin.replicas`.
+One object per concern, so that each stays small: `admin.topics`, `admin.groups`, `admin.members`, `admin.brokers`,
+`admin.messages`, `admin.replicas`.
 """
 
 from types import TracebackType
@@ -9,13 +9,14 @@ from typing import Self, final
 
 from gantry_client.admin_brokers import Brokers
 from gantry_client.admin_groups import Groups
+from gantry_client.admin_members import Members
 from gantry_client.admin_messages import Messages
 from gantry_client.admin_replicas import Replicas
 from gantry_client.admin_topics import Topics
 from gantry_client.session import Session
 from gantry_client.settings import ClientSettings, NameServerAddresses
 
-__all__ = ["Admin", "Brokers", "Groups", "Messages", "Replicas", "Topics"]
+__all__ = ["Admin", "Brokers", "Groups", "Members", "Messages", "Replicas", "Topics"]
 
 
 @final
@@ -27,6 +28,7 @@ class Admin:
         self.brokers = Brokers(self._session)
         self.topics = Topics(self._session, self.brokers)
         self.groups = Groups(self._session, self.brokers)
+        self.members = Members(self._session, self.brokers)
         self.messages = Messages(self._session)
         self.replicas = Replicas(self._session)
 

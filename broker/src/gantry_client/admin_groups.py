@@ -7,18 +7,23 @@ from gantry_client.calls import document_of, succeeded
 from gantry_client.documents import (
     ConsumerConnections,
     ConsumeStats,
+    ConsumeTimeSpans,
     GroupTable,
     QueueProgress,
+    QueueTimeSpan,
 )
-from gantry_client.errors import BrokerRefused
+from gantry_client.errors import BadReply, BrokerRefused
 from gantry_client.outgoing import check_group
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode, ResponseCode
-from gantry_wire.commands.admin import GroupName, SubscriptionGroupConfig
+from gantry_wire.commands.admin import GroupField, GroupName, SubscriptionGroupConfig, TopicListing
 from gantry_wire.commands.clients import ConsumerGroup, MessageQueue
-from gantry_wire.commands.consumers import ResetOffsets, ResetOffsetsResult
+from gantry_wire.commands.consumers import CloneOffsets, ResetOffsets, ResetOffsetsResult, TopicOfGroup
 from gantry_wire.names import retry_topic
+
+_CANNOT_TELL = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.CONSUMER_NOT_ONLINE)
+"""How a broker says that a reset is not its matter."""
 
 
 @final
@@ -83,7 +88,7 @@ class Groups:
     async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
         """Have `group` go on at the first message stored at or after `timestamp_ms`; -1 means at the end.
 
-        Brokers move consumers that are running. One that cannot gets plain commits, which running consumers overwrite.
+        Brokers move consumers that are running. One that cannot, or that has no members to tell, gets plain commits.
         """
         self._session.require_open()
         order = ResetOffsets(topic=topic, group=group, timestamp=timestamp_ms, is_force=True)
@@ -96,13 +101,60 @@ class Groups:
             try:
                 reply = await self._session.calls.demand(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, order)
             except BrokerRefused as error:
-                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                if error.code not in _CANNOT_TELL:
                     raise
                 queues = [queue for queue in route.read_queues if queue.broker_name == broker_name]
                 offsets |= await self._commit_at(group, queues, timestamp_ms)
             else:
                 offsets |= document_of(reply, ResetOffsetsResult, address).offset_table
         return offsets
+
+    async def reset_queue(self, group: str, queue: MessageQueue, offset: int) -> int:
+        """Have `group` go on at `offset` of this queue; where it goes on. Raises BrokerRefused outside of the queue."""
+        self._session.require_open()
+        order = ResetOffsets(
+            topic=queue.topic, group=group, timestamp=-1, is_force=True, queue_id=queue.queue_id, offset=offset
+        )
+        route = await self._session.routes.get(queue.topic)
+        address = route.demand_master(queue.broker_name)
+        reply = await self._session.calls.demand(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, order)
+        table = document_of(reply, ResetOffsetsResult, address).offset_table
+        if set(table) != {queue}:
+            raise BadReply(f"{address} has reset other queues than {queue}: it is older than RocketMQ 5")
+        return table[queue]
+
+    async def clone(self, source: str, target: str, topic: str | None = None) -> None:
+        """Have `target` go on where `source` is, in one topic or in all; its running members know nothing of it."""
+        self._session.require_open()
+        check_group(target)
+        topics = [topic] if topic is not None else await self.topics(source)
+        for one in topics:
+            order = CloneOffsets(src_group=source, dest_group=target, topic=one, offline=True)
+            for broker in await self._brokers.masters():
+                await self._session.calls.demand(broker.address, RequestCode.CLONE_GROUP_OFFSET, order)
+
+    async def topics(self, group: str) -> list[str]:
+        """Topics that `group` has offsets in, its own retry topic among them."""
+        self._session.require_open()
+        found: set[str] = set()
+        for broker in await self._brokers.masters():
+            reply = await self._session.calls.demand(
+                broker.address, RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupField(group=group)
+            )
+            found.update(document_of(reply, TopicListing, broker.address).topic_list)
+        return sorted(found)
+
+    async def time_spans(self, group: str, topic: str) -> dict[MessageQueue, QueueTimeSpan]:
+        """How far `group` is in time, for every queue of `topic`."""
+        self._session.require_open()
+        question = TopicOfGroup(group=group, topic=topic)
+        route = await self._session.routes.get(topic)
+        spans: dict[MessageQueue, QueueTimeSpan] = {}
+        for address in filter(None, (route.master_address(name) for name in route.brokers)):
+            reply = await self._session.calls.demand(address, RequestCode.QUERY_CONSUME_TIME_SPAN, question)
+            rows = document_of(reply, ConsumeTimeSpans, address).consume_time_span_set
+            spans |= {span.message_queue: span for span in rows}
+        return dict(sorted(spans.items(), key=lambda item: (item[0].broker_name, item[0].queue_id)))
 
     async def retry_lag(self, group: str) -> int:
         """Messages of the group that failed and wait to be delivered again."""

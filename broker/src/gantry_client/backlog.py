@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
+from gantry_client.clock import wall_ms
 from gantry_client.messages import ReceivedMessage
 
 
@@ -41,6 +42,9 @@ class Backlog:
         self._order: deque[int] = deque()
         """Offsets as fetched; those at the front that are done are taken away."""
         self._bytes = 0
+        self.begun_at_ms = wall_ms()
+        """When a handler last began with one of the messages; at first, when all this began."""
+
         self._running = 0
         self._changed = asyncio.Event()
 
@@ -62,6 +66,11 @@ class Backlog:
         return self._bytes
 
     @property
+    def span(self) -> tuple[int, int] | None:
+        """The offsets of the first and the last message that is not done."""
+        return (self._order[0], max(self._sizes)) if self._sizes else None
+
+    @property
     def commit_offset(self) -> int:
         """Everything below it is done."""
         return self._order[0] if self._order else self.next_offset
@@ -81,6 +90,7 @@ class Backlog:
 
     def begin(self) -> None:
         """A handler starts with one of the messages."""
+        self.begun_at_ms = wall_ms()
         self._running += 1
 
     def end(self) -> None:

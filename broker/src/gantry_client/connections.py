@@ -7,7 +7,7 @@ reply or raises a leaf of our own tree. All requests to one address share its co
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 from gantry_access import signer
@@ -16,6 +16,7 @@ from gantry_client.settings import ClientSettings
 from gantry_remoting.client import Channel
 from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingTimeout
 from gantry_remoting.settings import ClientTlsSettings
+from gantry_wire.codes import ResponseCode
 from gantry_wire.command import Command
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,8 @@ log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S: Final = 2.0
 """How long closing waits for a peer to take what was still written to it."""
 
-Answer = Callable[[Command, str], Command | None]
-"""What we say to a peer's request: takes the request and the peer's address."""
+Answer = Callable[[Command, str], Command | Awaitable[Command | None] | None]
+"""What we say to a peer's request, at once or later: takes the request and the peer's address."""
 
 
 @final
@@ -44,6 +45,8 @@ class ConnectionPool:
         self._heard_at: dict[Channel, float] = {}
         """When each connection last brought an answer."""
         self._closing: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()
+        """Answers to peers that take a while."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -81,9 +84,9 @@ class ConnectionPool:
     async def close(self) -> None:
         """Close every connection. Afterwards every request raises ClientClosed."""
         self._is_closed = True
-        for connecting in list(self._connecting.values()):
-            connecting.cancel()
-        await asyncio.gather(*self._connecting.values(), return_exceptions=True)
+        for unfinished in (*self._connecting.values(), *self._answering):
+            unfinished.cancel()
+        await asyncio.gather(*self._connecting.values(), *self._answering, return_exceptions=True)
         tasks = [*self._closing] + [asyncio.ensure_future(channel.close()) for channel in self._channels.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
@@ -119,7 +122,7 @@ class ConnectionPool:
                 address,
                 timeout_ms=self._settings.connect_timeout_ms,
                 tls=await self._tls(),
-                on_request=lambda command, _: self._answer(command, address),
+                on_request=lambda command, channel: self._answered(command, address, channel),
                 on_close=lambda closed: self._forget(address, closed),
                 sign=signer(self._settings.credentials, self._settings.signature),
             )
@@ -129,6 +132,24 @@ class ConnectionPool:
         self._heard_at[channel] = self._loop.time()
         self._connected(address)
         return channel
+
+    def _answered(self, command: Command, address: str, channel: Channel) -> Command | None:
+        answer = self._answer(command, address)
+        if not isinstance(answer, Awaitable):
+            return answer
+        task = asyncio.ensure_future(self._answer_later(command, answer, channel))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+        return None
+
+    async def _answer_later(self, command: Command, answer: Awaitable[Command | None], channel: Channel) -> None:
+        try:
+            reply = await answer
+        except Exception as error:
+            log.exception("a peer's request failed", extra={"peer": channel.address, "code": command.code})
+            reply = command.reply(ResponseCode.SYSTEM_ERROR, f"the client failed over it: {type(error).__name__}")
+        if reply is not None and not command.is_oneway:
+            channel.answer(reply)
 
     async def _tls(self) -> ssl.SSLContext | None:
         """For the next connection. Raises OSError for files that cannot be used and were never good."""

@@ -84,3 +84,20 @@ class ConsumerIds(Document):
     """The reply to code 38."""
 
     consumer_id_list: list[str] = msgspec.field(default_factory=list)
+
+
+class QueueTimeSpan(Document):
+    """When the messages of one queue were stored, and how far a group is in time; in milliseconds, -1 for none."""
+
+    message_queue: MessageQueue
+    min_time_stamp: Int64 = -1
+    max_time_stamp: Int64 = -1
+    consume_time_stamp: Int64 = -1
+    delay_time: Int64 = 0
+    """How long the next message has waited."""
+
+
+class ConsumeTimeSpans(Document):
+    """The reply to code 303."""
+
+    consume_time_span_set: list[QueueTimeSpan] = msgspec.field(default_factory=list)

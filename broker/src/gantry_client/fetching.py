@@ -29,6 +29,9 @@ from gantry_wire.properties import TAGS
 SUSPEND_MARGIN_MS = 15_000
 """How much longer than the broker may hold a pull we wait for its answer; RocketMQ's clients wait 30 s for 15."""
 
+RESET_REMARK = "OFFSET_RESET"
+"""What a broker says of an offset that moved because the group was reset."""
+
 
 class FetchStatus(Enum):
     """What a pull found."""
@@ -51,6 +54,9 @@ class FetchResult:
     min_offset: int
     max_offset: int
     """The queue holds `[min_offset, max_offset)`."""
+
+    is_reset: bool = False
+    """The offset moved because an administrator moved the group; `next_offset` is where it goes on."""
 
 
 @final
@@ -104,6 +110,7 @@ class Fetcher:
             next_offset=header.next_begin_offset,
             min_offset=header.min_offset,
             max_offset=header.max_offset,
+            is_reset=status is FetchStatus.OFFSET_MOVED and reply.remark == RESET_REMARK,
         )
 
 

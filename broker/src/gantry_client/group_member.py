@@ -10,16 +10,20 @@ Who consumes the messages is none of this module's business: it hands them to `d
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
 from gantry_client.assignment import Assigner
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import BacklogLimits
+from gantry_client.consume_rates import ConsumeRates
 from gantry_client.errors import BrokerRefused, ClientError
 from gantry_client.fetching import Fetcher, FetchRequest
+from gantry_client.handling import HandlerCalls
+from gantry_client.member_questions import MemberQuestions
+from gantry_client.member_role import MemberRole
 from gantry_client.offset_store import BrokerOffsets, FileOffsets, OffsetStore
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.queue_locks import QueueLocks
@@ -32,8 +36,6 @@ from gantry_client.subscriptions import Subscription
 from gantry_wire.codes import RequestCode
 from gantry_wire.command import Command
 from gantry_wire.commands.clients import CheckClientConfig, ConsumerData, ConsumerGroup, MessageQueue
-from gantry_wire.commands.consumers import ResetOffsets, ResetOffsetsResult
-from gantry_wire.commands.documents import read_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.filters import TagFilter
 
@@ -41,17 +43,6 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS: Final = 250
 """How soon an incomplete division is tried again; doubles up to the rebalance interval."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRole:
-    """What kind of member this is."""
-
-    group: str
-    is_ordered: bool = False
-    is_passive: bool = True
-    """Messages are pushed at it; False for one that asks for them. Only told to the brokers."""
 
 
 @final
@@ -63,8 +54,13 @@ class GroupMember:
         self.subscriptions: dict[str, Subscription] = {}
         self.readers: dict[MessageQueue, QueueReader] = {}
         self.locks = QueueLocks(session, role.group)
+        self.rates = ConsumeRates(time.monotonic)
+        self.calls: HandlerCalls | None = None
+        """The application's handler, where messages are pushed at one."""
+
+        self.settings = settings
         self._session = session
-        self._settings = settings
+        self.settings = settings
         self._deliver = deliver
         self._queue_calls = QueueCalls(session)
         self._fetcher = Fetcher(session)
@@ -81,25 +77,25 @@ class GroupMember:
         """Become a member. Returns before the first queue is assigned. Raises BrokerRefused for a refused filter."""
         for subscription in self.subscriptions.values():
             await self._check_filter(subscription)
-        self._session.enter_consumer_group(self.role.group, self._describe)
+        self._session.enter_consumer_group(self.role.group, self.describe)
         self._session.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
-        self._session.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._on_reset)
+        self._questions = MemberQuestions(self._session, self)
         self._tasks.start(self._rebalance_forever(), "rebalance")
-        self._tasks.repeat(self._settings.commit_interval_ms, self.commit, "commit")
+        self._tasks.repeat(self.settings.commit_interval_ms, self.commit, "commit")
         if self.role.is_ordered:
-            self._tasks.repeat(self._settings.lock_interval_ms, self._renew_locks, "locks")
+            self._tasks.repeat(self.settings.lock_interval_ms, self._renew_locks, "locks")
 
     async def close(self) -> None:
         """Stop reading, wait for handlers that run, commit what is done, give the locks back."""
         await self._tasks.close()
-        await self._give_up(list(self.readers), self._settings.close_timeout_ms)
+        await self._give_up(list(self.readers), self.settings.close_timeout_ms)
 
     async def subscribe(self, subscription: Subscription) -> None:
         """Want one more topic, or other tags of it. Raises BrokerRefused for a refused filter."""
         await self._check_filter(subscription)
         self.subscriptions[subscription.topic] = subscription
         stale = [queue for queue in self.readers if queue.topic == subscription.topic]
-        await self._give_up(stale, self._settings.handover_timeout_ms)
+        await self._give_up(stale, self.settings.handover_timeout_ms)
         await self._introduce()
         self.rebalance_soon()
 
@@ -128,6 +124,16 @@ class GroupMember:
         """Tell the offset store how far every queue is done."""
         await self._commit(self.readers.values())
 
+    def commit_soon(self) -> None:
+        """Do so in the background."""
+        self._tasks.start(self._commit_now(), "commit-now")
+
+    async def _commit_now(self) -> None:
+        try:
+            await self.commit()
+        except ClientError as error:
+            log.warning("offsets are not committed", extra={"group": self.role.group, "reason": str(error)})
+
     # ------- rebalancing
 
     async def _rebalance_forever(self) -> None:
@@ -135,8 +141,8 @@ class GroupMember:
         await self._introduce()
         while True:
             is_complete = await self._rebalance()
-            retry_ms = RETRY_FIRST_MS if is_complete else min(retry_ms * 2, self._settings.rebalance_interval_ms)
-            wait_ms = self._settings.rebalance_interval_ms if is_complete else retry_ms
+            retry_ms = RETRY_FIRST_MS if is_complete else min(retry_ms * 2, self.settings.rebalance_interval_ms)
+            wait_ms = self.settings.rebalance_interval_ms if is_complete else retry_ms
             try:
                 async with asyncio.timeout(wait_ms / 1000):
                     await self._rebalance_wanted.wait()
@@ -160,7 +166,7 @@ class GroupMember:
         assignment = await self._assigner.assign(list(self.subscriptions))
         kept = assignment.unknown_topics & self.subscriptions.keys()
         lost = [queue for queue in self.readers if queue not in assignment.queues and queue.topic not in kept]
-        await self._give_up(lost, self._settings.handover_timeout_ms)
+        await self._give_up(lost, self.settings.handover_timeout_ms)
         gained = [queue for queue in assignment.queues if queue not in self.readers]
         taken = await self._take(gained)
         if lost or taken:
@@ -184,24 +190,25 @@ class GroupMember:
         return taken
 
     async def _begin(self, queue: MessageQueue) -> None:
-        offset, committed = await start_offset(queue, self._offsets, self._queue_calls, self._settings)
+        offset, committed = await start_offset(queue, self._offsets, self._queue_calls, self.settings)
         subscription = self.subscriptions[queue.topic]
         request = FetchRequest(
             group=self.role.group,
             queue=queue,
             offset=offset,
-            messages_max=self._settings.fetch_messages_max,
+            messages_max=self.settings.fetch_messages_max,
             filter=subscription.filter,
-            suspend_ms=self._settings.suspend_ms,
-            body_bytes_max=self._settings.body_bytes_max,
+            suspend_ms=self.settings.suspend_ms,
+            body_bytes_max=self.settings.body_bytes_max,
             subscription_version=subscription.version,
         )
         limits = BacklogLimits(
-            messages_max=self._settings.cached_messages_max,
-            bytes_max=self._settings.cached_bytes_max,
-            span_max=self._settings.cached_span_max,
+            messages_max=self.settings.cached_messages_max,
+            bytes_max=self.settings.cached_bytes_max,
+            span_max=self.settings.cached_span_max,
         )
-        reader = QueueReader(self._session, self._fetcher, request, limits=limits, deliver=self._deliver)
+        rates = self.rates.of(queue.topic)
+        reader = QueueReader(self._session, self._fetcher, request, limits=limits, deliver=self._deliver, rates=rates)
         reader.committed = committed
         self.readers[queue] = reader
         self._reading[queue] = self._tasks.start(reader.run(), f"read-{queue.topic}-{queue.queue_id}")
@@ -236,46 +243,35 @@ class GroupMember:
         if group == self.role.group:
             self.rebalance_soon()
 
-    def _on_reset(self, command: Command, address: str) -> None:
-        """An administrator moves the group, by way of a broker that leaves the moving to the members."""
-        try:
-            group = ResetOffsets.read(command.ext).group
-            offsets = read_document(command.body, ResetOffsetsResult).offset_table
-        except FieldError as error:
-            log.warning("a reset cannot be read", extra={"broker": address, "reason": str(error)})
-            return
-        for queue, offset in offsets.items() if group == self.role.group else ():
-            if queue in self.readers:
-                self.readers[queue].seek(offset)
-
     # ------- offsets
 
     async def _commit(self, readers: Iterable[QueueReader]) -> None:
         moved = {
-            reader.queue: (reader, reader.backlog.commit_offset)
+            reader.queue: (reader, reader.backlog, reader.backlog.commit_offset)
             for reader in readers
             if reader.backlog.commit_offset != reader.committed
         }
         if not moved:
             return
-        failed = await self._offsets.write({queue: offset for queue, (_, offset) in moved.items()})
-        for queue, (reader, offset) in moved.items():
+        failed = await self._offsets.write({queue: offset for queue, (_, _, offset) in moved.items()})
+        for queue, (reader, backlog, offset) in moved.items():
             if queue in failed:
                 log.warning("an offset is not committed", extra={"queue": repr(queue), "reason": str(failed[queue])})
-            else:
+            elif reader.backlog is backlog:  # otherwise it was moved meanwhile, and has to say where it is now
                 reader.committed = offset
 
     def _offset_store(self) -> OffsetStore:
-        if self._settings.model is MessageModel.CLUSTERING:
+        if self.settings.model is MessageModel.CLUSTERING:
             return BrokerOffsets(self.role.group, self._queue_calls)
-        folder = self._settings.broadcast_offsets_folder or Path.home() / ".gantry" / "offsets"
+        folder = self.settings.broadcast_offsets_folder or Path.home() / ".gantry" / "offsets"
         return FileOffsets(folder, self.role.group, self._session.settings.instance)
 
-    def _describe(self) -> ConsumerData:
+    def describe(self) -> ConsumerData:
+        """What heartbeats say of us."""
         return ConsumerData(
             group_name=self.role.group,
             consume_type="CONSUME_PASSIVELY" if self.role.is_passive else "CONSUME_ACTIVELY",
-            message_model=self._settings.model.value,
-            consume_from_where=self._settings.start_from.value,
+            message_model=self.settings.model.value,
+            consume_from_where=self.settings.start_from.value,
             subscription_data_set=[subscription.data() for subscription in self.subscriptions.values()],
         )

@@ -8,12 +8,14 @@ message stays and is handled again after a pause. Nothing is ever skipped becaus
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, final
 
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import Backlog
+from gantry_client.consume_rates import ConsumeRates
 from gantry_client.errors import ClientError, RetryLater
 from gantry_client.messages import ReceivedMessage
 from gantry_client.session import Session
@@ -75,30 +77,60 @@ class SendBacks:
         await self._session.calls.demand(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
-async def call_handler(handler: Handler, message: ReceivedMessage, timeout_ms: int) -> RetryLater | None:
-    """None when the handler consumed `message`, otherwise when to deliver it again.
+@final
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one call of a handler has ended."""
 
-    One that takes too long is cancelled: it would keep what was committed from moving for ever.
-    """
-    limit = asyncio.timeout(timeout_ms / 1000)
-    try:
-        async with limit:
-            await handler(message)
-    except RetryLater as later:
-        return later
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise  # We are being closed.
-        log.warning("a handler was cancelled from inside", extra={"message_id": message.message_id})
-        return RetryLater()
-    except Exception:
-        if limit.expired():
-            log.warning("a handler took too long", extra={"topic": message.topic, "message_id": message.message_id})
-            return RetryLater(TIMEOUT_LEVEL)
-        log.exception("a handler failed", extra={"topic": message.topic, "message_id": message.message_id})
-        return RetryLater()
-    return None
+    later: RetryLater | None
+    """None when the handler consumed its message, otherwise when to deliver it again."""
+
+    fault: str = ""
+    """What it raised, if that was no wish to have the message later."""
+
+
+@final
+class HandlerCalls:
+    """Calls the application's handler for one message, and keeps count of how that goes."""
+
+    def __init__(self, handler: Handler, timeout_ms: int, rates: ConsumeRates) -> None:
+        self._handler = handler
+        self._timeout_ms = timeout_ms
+        self._rates = rates
+
+    async def call(self, message: ReceivedMessage) -> RetryLater | None:
+        """None when the handler consumed ``message``, otherwise when to deliver it again."""
+        began_at = time.monotonic()
+        outcome = await self.outcome(message)
+        took_ms = (time.monotonic() - began_at) * 1000
+        self._rates.of(message.queue.topic).handled(took_ms, is_consumed=outcome.later is None)
+        return outcome.later
+
+    async def outcome(self, message: ReceivedMessage) -> Outcome:
+        """What becomes of one call that counts for nothing.
+
+        One that takes too long is cancelled: it would keep what was committed from moving for ever.
+        """
+        limit = asyncio.timeout(self._timeout_ms / 1000)
+        try:
+            async with limit:
+                await self._handler(message)
+        except RetryLater as later:
+            return Outcome(later)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # We are being closed.
+            log.warning("a handler was cancelled from inside", extra={"message_id": message.message_id})
+            return Outcome(RetryLater(), "CancelledError")
+        except Exception as error:
+            named = {"topic": message.topic, "message_id": message.message_id}
+            if limit.expired():
+                log.warning("a handler took too long", extra=named)
+                return Outcome(RetryLater(TIMEOUT_LEVEL), f"it took more than {self._timeout_ms} ms")
+            log.exception("a handler failed", extra=named)
+            return Outcome(RetryLater(), f"{type(error).__name__}: {error}")
+        return Outcome(None)
 
 
 @final
@@ -112,8 +144,8 @@ class _Item:
 class ConcurrentHandling:
     """Calls the handler for many messages at once, in no particular order."""
 
-    def __init__(self, handler: Handler, send_backs: SendBacks, settings: ConsumerSettings) -> None:
-        self._handler = handler
+    def __init__(self, calls: HandlerCalls, send_backs: SendBacks, settings: ConsumerSettings) -> None:
+        self._calls = calls
         self._send_backs = send_backs
         self._settings = settings
         self._ready: asyncio.Queue[_Item] = asyncio.Queue()
@@ -146,7 +178,7 @@ class ConcurrentHandling:
                 item.backlog.end()
 
     async def _handle(self, item: _Item) -> None:
-        later = await call_handler(self._handler, item.message, self._settings.consume_timeout_ms)
+        later = await self._calls.call(item.message)
         if later is not None and not await self._give_back(item, later.delay_level):
             return
         item.backlog.done(item.message.queue_offset)

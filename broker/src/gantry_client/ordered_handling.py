@@ -15,7 +15,7 @@ from typing import Final, final
 from gantry_client.background import BackgroundTasks
 from gantry_client.backlog import Backlog
 from gantry_client.errors import ClientError
-from gantry_client.handling import GIVE_UP, Handler, SendBacks, call_handler
+from gantry_client.handling import GIVE_UP, HandlerCalls, SendBacks
 from gantry_client.messages import ReceivedMessage
 from gantry_client.settings import ConsumerSettings, MessageModel
 from gantry_wire.commands.clients import MessageQueue
@@ -31,13 +31,13 @@ class OrderedHandling:
 
     def __init__(
         self,
-        handler: Handler,
+        calls: HandlerCalls,
         send_backs: SendBacks,
         settings: ConsumerSettings,
         *,
         is_locked: Callable[[MessageQueue], bool],
     ) -> None:
-        self._handler = handler
+        self._calls = calls
         self._send_backs = send_backs
         self._settings = settings
         self._is_locked = is_locked
@@ -84,7 +84,7 @@ class OrderedHandling:
             message = waiting[0]
             backlog.begin()
             try:
-                later = await call_handler(self._handler, message, self._settings.consume_timeout_ms)
+                later = await self._calls.call(message)
                 if later is None or await self._is_given_up(message, later.delay_level):
                     backlog.done(message.queue_offset)
                     waiting.popleft()

@@ -17,7 +17,8 @@ from typing import Self, final
 from gantry_client.backlog import Backlog
 from gantry_client.clock import Deadline
 from gantry_client.errors import InvalidMessage
-from gantry_client.group_member import GroupMember, MemberRole
+from gantry_client.group_member import GroupMember
+from gantry_client.member_role import MemberRole
 from gantry_client.messages import ReceivedMessage
 from gantry_client.outgoing import check_group
 from gantry_client.session import Session

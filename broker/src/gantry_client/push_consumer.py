@@ -17,8 +17,9 @@ from typing import Self, final
 
 from gantry_client.backlog import Backlog
 from gantry_client.errors import InvalidMessage
-from gantry_client.group_member import GroupMember, MemberRole
-from gantry_client.handling import ConcurrentHandling, Handler, Handling, SendBacks
+from gantry_client.group_member import GroupMember
+from gantry_client.handling import ConcurrentHandling, Handler, HandlerCalls, Handling, SendBacks
+from gantry_client.member_role import MemberRole
 from gantry_client.messages import ReceivedMessage
 from gantry_client.ordered_handling import OrderedHandling
 from gantry_client.outgoing import check_group
@@ -63,7 +64,9 @@ class PushConsumer:
         if self.settings.model is MessageModel.CLUSTERING:
             self._member.subscriptions |= make_subscriptions(retry_topic(group))
         self._replier = Replier(self._session, group, ProducerSettings())
-        self._handling = self._make_handling(handler, is_ordered=is_ordered)
+        calls = HandlerCalls(handler, self.settings.consume_timeout_ms, self._member.rates)
+        self._member.calls = calls
+        self._handling = self._make_handling(calls, is_ordered=is_ordered)
 
     def __repr__(self) -> str:
         return f"<PushConsumer {self.group} {self._member!r}>"
@@ -138,10 +141,10 @@ class PushConsumer:
     def _deliver(self, queue: MessageQueue, backlog: Backlog, messages: Sequence[ReceivedMessage]) -> None:
         self._handling.deliver(queue, backlog, messages)
 
-    def _make_handling(self, handler: Handler, *, is_ordered: bool) -> Handling:
+    def _make_handling(self, calls: HandlerCalls, *, is_ordered: bool) -> Handling:
         send_backs = SendBacks(self._session, self.group, self.settings)
         if not is_ordered:
-            return ConcurrentHandling(handler, send_backs, self.settings)
+            return ConcurrentHandling(calls, send_backs, self.settings)
         is_broadcast = self.settings.model is MessageModel.BROADCASTING
         is_locked = (lambda queue: True) if is_broadcast else self._member.locks.is_held
-        return OrderedHandling(handler, send_backs, self.settings, is_locked=is_locked)
+        return OrderedHandling(calls, send_backs, self.settings, is_locked=is_locked)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final, final
 
 from gantry_client.calls import document_of, succeeded
+from gantry_client.clock import wall_ms
 from gantry_client.errors import ClientError
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode
@@ -38,6 +39,13 @@ class QueueLocks:
         """Whether `queue` is ours beyond doubt."""
         since = self._held_since.get(queue)
         return since is not None and asyncio.get_running_loop().time() - since < BELIEVED_S
+
+    def asked_at_ms(self, queue: MessageQueue) -> int:
+        """When `queue` was last granted to us, by the wall clock; 0 for one that is not ours."""
+        since = self._held_since.get(queue)
+        if since is None:
+            return 0
+        return wall_ms() - int((asyncio.get_running_loop().time() - since) * 1000)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         """Ask for `queues`, or renew them; those that are ours now."""

@@ -1,8 +1,9 @@
 """Fetches one queue ahead of whoever consumes it, as far as its backlog has room.
 
 The loop never ends by itself: a broker that is down or refuses is asked again with growing pauses. An offset below the
-queue's beginning jumps forward, and what was fetched before is still consumed. An offset beyond its end, or one that an
-administrator set back, begins a new backlog: what lies there now are other messages than those in hand.
+queue's beginning jumps forward, and what was fetched before is still consumed. An offset beyond its end begins a new
+backlog: what lies there now are other messages than those in hand. So does one that an administrator moved: what is in
+hand is not wanted any more.
 """
 
 import asyncio
@@ -12,6 +13,8 @@ from dataclasses import replace
 from typing import Final, final
 
 from gantry_client.backlog import Backlog, BacklogLimits
+from gantry_client.clock import wall_ms
+from gantry_client.consume_rates import TopicRates
 from gantry_client.errors import ClientError
 from gantry_client.fetching import Fetcher, FetchRequest, FetchResult, FetchStatus
 from gantry_client.messages import ReceivedMessage
@@ -34,17 +37,29 @@ class QueueReader:
     """The reading end of one assigned queue. Belongs to one event loop."""
 
     def __init__(
-        self, session: Session, fetcher: Fetcher, request: FetchRequest, *, limits: BacklogLimits, deliver: Deliver
+        self,
+        session: Session,
+        fetcher: Fetcher,
+        request: FetchRequest,
+        *,
+        limits: BacklogLimits,
+        deliver: Deliver,
+        rates: TopicRates,
     ) -> None:
         self.queue = request.queue
         self.backlog = Backlog(request.offset)
         self.committed: int | None = None
         """What the offset store holds, as far as we know."""
+
+        self.pulled_at_ms = wall_ms()
+        """When the broker was last asked."""
+
         self._session = session
         self._fetcher = fetcher
         self._request = request
         self._limits = limits
         self._deliver = deliver
+        self._rates = rates
 
     def __repr__(self) -> str:
         return f"<QueueReader {self.queue.broker_name}/{self.queue.topic}/{self.queue.queue_id} {self.backlog!r}>"
@@ -70,14 +85,18 @@ class QueueReader:
                     self._take(result)
 
     def seek(self, offset: int) -> None:
-        """Go on at `offset`; what is in hand is dropped."""
+        """Go on at `offset`; what is in hand is dropped, and whatever the offset store holds is to be written again."""
+        self.committed = None
         self.backlog.drop()
         self.backlog = Backlog(offset)
 
     async def _fetch(self, backlog: Backlog) -> FetchResult:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
+        self.pulled_at_ms = wall_ms()
         result = await self._fetcher.fetch(replace(self._request, offset=backlog.next_offset))
+        if result.messages:
+            self._rates.pulled(len(result.messages), (loop.time() - began_at) * 1000)
         if result.status is FetchStatus.NO_NEW and loop.time() - began_at < EMPTY_ANSWER_MS / 1000:
             await asyncio.sleep(EMPTY_ANSWER_MS / 1000)
         return result
@@ -85,7 +104,7 @@ class QueueReader:
     def _take(self, result: FetchResult) -> None:
         if result.status is FetchStatus.OFFSET_MOVED:
             log.warning("an offset moved", extra={"queue": repr(self), "offset": result.next_offset})
-            if result.next_offset < self.backlog.next_offset:
+            if result.is_reset or result.next_offset < self.backlog.next_offset:
                 self.seek(result.next_offset)
                 return
         self.backlog.add(result.messages, result.next_offset)

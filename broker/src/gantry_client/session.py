@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import final
 
 from gantry_client.background import BackgroundTasks
@@ -27,8 +27,8 @@ from gantry_wire.unique_id import UniqueIds
 
 log = logging.getLogger(__name__)
 
-BrokerRequest = Callable[[Command, str], Command | None]
-"""Takes a broker's request and its address."""
+BrokerRequest = Callable[[Command, str], Command | Awaitable[Command | None] | None]
+"""Takes a broker's request and its address; what it needs time for it gives later."""
 
 
 @final
@@ -161,7 +161,7 @@ class Session:
             elif isinstance(result, BaseException):
                 raise result
 
-    def _answer(self, command: Command, address: str) -> Command | None:
+    def _answer(self, command: Command, address: str) -> Command | Awaitable[Command | None] | None:
         handle = self._requests.get(command.code)
         if handle is None:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")

@@ -303,6 +303,11 @@ class Admin(_Synchronous[admin.Admin]):
         return self._async.groups
 
     @property
+    def members(self) -> admin.Members:
+        """Questions to members of groups, for `wait`."""
+        return self._async.members
+
+    @property
     def brokers(self) -> admin.Brokers:
         """Questions about brokers, for `wait`."""
         return self._async.brokers

@@ -106,6 +106,11 @@ class Channel(asyncio.Protocol):
         command.flag |= 2
         self._write(command)
 
+    def answer(self, reply: Command) -> None:
+        """Say what became of a request of the peer's that nobody could answer at once. Nothing once it is closed."""
+        if self.is_open:
+            self._write(reply)
+
     async def writable(self) -> None:
         """Wait until the peer has taken enough of what was written."""
         await self._writable.wait()

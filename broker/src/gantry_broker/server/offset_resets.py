@@ -1,23 +1,23 @@
 """Groups that an administrator has moved, in queues where their readers do not know it yet.
 
 A reader keeps its place in memory and tells the broker about it afterwards, so a new offset in the broker's table alone
-would be overwritten by the next commit. A reset is therefore pending until a reader comes to its place:
+would be overwritten by the next commit. A reset is therefore pending until a reader has heard of it:
 
-    reset to r                       the offset in the table is r, and stays r: commits are passed over
-    a pull at another place          is sent to r (21, OFFSET_RESET)
-    a pull at r                      the reset is done, and everything is as always
+    reset to r                           the offset in the table is r, and stays r: commits are passed over
+    a pull of who was not told           is sent to r (21, OFFSET_RESET), even from r: what it has in hand is to go
+    the next pull of who was told        the reset is done, and everything is as always
 
-RocketMQ forgets the reset with the first answer. Here it is kept until that answer has been obeyed: a connection that
-breaks before it is read, or a client that takes ten seconds to obey and commits its old place meanwhile, as 4.9's do,
-does not undo it. But nobody is told twice: a reader that has been sent to r and asks for another place all the same
-has a will of its own, and gets it, as RocketMQ's would.
+RocketMQ forgets the reset with the first answer. Here it is kept until that answer has been read: a connection that
+breaks before, or a client that takes ten seconds to obey and commits its old place meanwhile, as 4.9's do, does not
+undo it. No connection is told twice: a reader that was sent to r and asks for another place all the same has a will of
+its own, and gets it, as RocketMQ's would. A pull that waited when the reset came was made by somebody who knew nothing.
 
 It is kept with the offsets, in their file and on slaves, for a reset that was answered 0 survives as they do.
 """
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from gantry_remoting import Connection
@@ -26,8 +26,8 @@ from gantry_remoting import Connection
 @dataclass(slots=True)
 class _Reset:
     offset: int
-    told: "weakref.ref[Connection] | None" = None
-    """Who was sent there last."""
+    told: "weakref.WeakSet[Connection]" = field(default_factory=weakref.WeakSet)
+    """Who was sent there."""
 
 
 @final
@@ -52,16 +52,15 @@ class OffsetResets:
         queues = self._table.get(key)
         return queues is not None and queue_id in queues
 
-    def place(self, key: str, queue_id: int, offset: int, reader: Connection) -> int | None:
-        """Where ``reader``, which comes to read at ``offset``, has to go; None if it may read there."""
+    def place(self, key: str, queue_id: int, reader: Connection, *, was_waiting: bool) -> int | None:
+        """Where ``reader`` has to go; None if it may read where it is. ``was_waiting``: since before it was told."""
         reset = self._table.get(key, {}).get(queue_id)
         if reset is None:
             return None
-        was_told = reset.told is not None and reset.told() is reader
-        if offset == reset.offset or was_told:
+        if reader in reset.told and not was_waiting:
             self._forget(key, queue_id)
             return None
-        reset.told = weakref.ref(reader)
+        reset.told.add(reader)
         return reset.offset
 
     def clamp(self, key: str, queue_id: int, end: int) -> None:

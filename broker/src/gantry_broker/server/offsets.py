@@ -100,11 +100,13 @@ class ConsumerOffsets:
         """Whether what the group says of this queue is passed over, because no reader has obeyed a reset yet."""
         return self._resets.is_pending(f"{topic}{SEPARATOR}{group}", queue_id)
 
-    def reset_place(self, group: str, topic: str, queue_id: int, offset: int, reader: Connection) -> int | None:
-        """Where a reader has to go that comes with another place than the group was moved to; None if it may stay."""
+    def reset_place(
+        self, group: str, topic: str, queue_id: int, reader: Connection, *, was_waiting: bool
+    ) -> int | None:
+        """Where a reader has to go, because its group was moved and it has not heard of that; None if it may stay."""
         if self._resets.is_empty or not self.is_resetting(group, topic, queue_id):
             return None
-        place = self._resets.place(f"{topic}{SEPARATOR}{group}", queue_id, offset, reader)
+        place = self._resets.place(f"{topic}{SEPARATOR}{group}", queue_id, reader, was_waiting=was_waiting)
         if place is None:
             self._changed()
         return place

@@ -1,11 +1,11 @@
 """JSON bodies: from bytes to a document and back, in Java's dialect."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from gantry_wire.commands.fields import FieldError
-from gantry_wire.fastjson import loads
+from gantry_wire.fastjson import ObjectKey, dumps, loads
 
 D = TypeVar("D", bound=msgspec.Struct)
 
@@ -23,9 +23,26 @@ def read_document(data: bytes, kind: type[D]) -> D:
 
 
 def write_document(document: msgspec.Struct) -> bytes:
-    """The document as standard JSON; Java reads quoted numeric keys, too. Nulls are omitted."""
-    raw = msgspec.to_builtins(document, str_keys=True)
+    """The document as JSON; Java reads quoted numeric keys, too. Nulls are omitted, objects for keys stand bare."""
+    try:
+        raw = msgspec.to_builtins(document, str_keys=True)
+    except TypeError:  # objects for keys, which msgspec does not write
+        return dumps(_plain(document))
     return msgspec.json.encode(_without_nulls(raw))
+
+
+def _plain(value: Any) -> Any:
+    """`value` in JSON's types, but for `ObjectKey`."""
+    if isinstance(value, msgspec.Struct):
+        fields = ((info.encode_name, getattr(value, info.name)) for info in msgspec.structs.fields(value))
+        return {name: _plain(item) for name, item in fields if item is not None}
+    if isinstance(value, dict):
+        return {_plain_key(key): _plain(item) for key, item in value.items() if item is not None}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple | set) else value
+
+
+def _plain_key(key: Any) -> str | ObjectKey:
+    return ObjectKey(_plain(key)) if isinstance(key, msgspec.Struct) else str(key)
 
 
 def _without_nulls(value: object) -> object:

@@ -22,14 +22,12 @@ from gantry_broker.server.consumer_calls import (
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.queries import shown_record
 from gantry_broker.server.handlers.send import Refused
-from gantry_broker.server.handlers.topics import queue_key
 from gantry_remoting import Connection, ConnectionClosed, RemotingTimeout
 from gantry_wire import Command, RequestCode, ResponseCode
 from gantry_wire.commands.consumers import ConsumeDirectly, ConsumerStatus, ConsumerStatusRequest, RunningInfoRequest
-from gantry_wire.commands.documents import read_document
+from gantry_wire.commands.documents import read_document, write_document
 from gantry_wire.commands.fields import FieldError
 from gantry_wire.errors import RemoteProtocolError
-from gantry_wire.fastjson import dumps
 from gantry_wire.message import parse_offset_message_id
 
 SHOWN: Final = 300
@@ -88,14 +86,11 @@ class MemberHandlers:
     async def _statuses(self, command: Command, members: list[Member], question: ConsumerStatusRequest) -> Command:
         answers = await asyncio.gather(*(self._status_of(member, question) for member in members))
         table = {
-            member.client_id: {
-                queue_key(queue.topic, queue.broker_name, queue.queue_id): offset
-                for queue, offset in said.message_queue_table.items()
-            }
+            member.client_id: said.message_queue_table
             for member, said in zip(members, answers, strict=True)
             if said is not None
         }
-        return command.reply(body=dumps({"consumerTable": table, "messageQueueTable": {}}))
+        return command.reply(body=write_document(ConsumerStatus(consumer_table=table)))
 
     async def _status_of(self, member: Member, question: ConsumerStatusRequest) -> ConsumerStatus | None:
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT

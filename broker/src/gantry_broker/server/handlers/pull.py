@@ -78,7 +78,7 @@ class PullHandlers:
             return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
         except Refused as refused:
             return command.reply(refused.code, refused.remark)
-        elsewhere = self._elsewhere(pull, connection, wanted)
+        elsewhere = self._elsewhere(pull, connection, wanted, was_waiting=False)
         if elsewhere is not None:
             return self._reply(command, pull, pull.queue_offset, elsewhere)
         result = self._read(pull, pull.queue_offset, wanted)
@@ -102,7 +102,7 @@ class PullHandlers:
         try:
             self._check(held.pull)  # a group or a topic may have lost its permission meanwhile
             wanted = self._filter(held.pull)
-            elsewhere = self._elsewhere(held.pull, held.connection, wanted)
+            elsewhere = self._elsewhere(held.pull, held.connection, wanted, was_waiting=True)
             if elsewhere is not None:
                 return self._reply(held.command, held.pull, held.next_offset, elsewhere)
             result = self._read(held.pull, held.next_offset, wanted)
@@ -162,7 +162,9 @@ class PullHandlers:
             return result._replace(status=ReadStatus.OFFSET_OVERFLOW_ONE, next_offset=offset)
         return result
 
-    def _elsewhere(self, pull: PullMessage, reader: Connection, wanted: MessageFilter) -> ReadResult | None:
+    def _elsewhere(
+        self, pull: PullMessage, reader: Connection, wanted: MessageFilter, *, was_waiting: bool
+    ) -> ReadResult | None:
         """What sends a reader to another place: an administrator's word, or a position that is of another master.
 
         A copy knows of neither: its master does, and is asked sooner or later.
@@ -171,7 +173,7 @@ class PullHandlers:
             return None
         offsets, status = self._core.offsets, ReadStatus.OFFSET_RESET
         queue = pull.consumer_group, pull.topic, pull.queue_id
-        place = offsets.reset_place(*queue, pull.queue_offset, reader)
+        place = offsets.reset_place(*queue, reader, was_waiting=was_waiting)
         if place is None:
             status, place = ReadStatus.OFFSET_OVERFLOW_BADLY, offsets.way_back(*queue, pull.queue_offset)
         if place is None:

@@ -1,0 +1,230 @@
+"""What brokers ask a member of a group on an administrator's behalf, and what it answers: as RocketMQ's clients do.
+
+    220  the group is moved: go on elsewhere in the queues that are read here    (nothing is answered)
+    221  how far are you in this topic                                           offsets by queue
+    307  what are you doing                                                      settings, queues in hand, rates, stacks
+    309  consume this message now                                                how that went
+
+A message that is handed over with 309 counts for nothing: no offset moves, and one that fails is not delivered again.
+A member that asks for its messages (``PollConsumer``) cannot be handed one, and says so.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Mapping
+from typing import Final, Protocol, final
+
+from gantry_client.clock import wall_ms
+from gantry_client.consume_rates import ConsumeRates
+from gantry_client.handling import HandlerCalls
+from gantry_client.member_role import MemberRole
+from gantry_client.messages import received
+from gantry_client.queue_locks import QueueLocks
+from gantry_client.queue_reader import QueueReader
+from gantry_client.session import Session
+from gantry_client.settings import ConsumerSettings
+from gantry_client.stacks import all_stacks
+from gantry_wire.codes import RequestCode, ResponseCode
+from gantry_wire.command import Command
+from gantry_wire.commands.clients import ConsumerData, MessageQueue
+from gantry_wire.commands.consumers import (
+    ConsumeDirectly,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    ConsumerStatus,
+    ConsumerStatusRequest,
+    ProcessQueueInfo,
+    ResetOffsets,
+    ResetOffsetsResult,
+    RunningInfoRequest,
+)
+from gantry_wire.commands.documents import read_document, write_document
+from gantry_wire.commands.fields import FieldError
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import StoredMessage, decode_record
+
+log = logging.getLogger(__name__)
+
+MIB: Final = 1024 * 1024
+VERSION_NAME: Final = "V5_3_3"
+"""What tools show of us beside the version that every request of ours carries."""
+
+
+class Asked(Protocol):
+    """What is asked about."""
+
+    role: MemberRole
+    locks: QueueLocks
+    rates: ConsumeRates
+    calls: HandlerCalls | None
+    """The application's handler, if it has one."""
+
+    @property
+    def settings(self) -> ConsumerSettings: ...
+
+    @property
+    def readers(self) -> Mapping[MessageQueue, QueueReader]: ...
+
+    def describe(self) -> ConsumerData:
+        """What heartbeats say."""
+
+    def commit_soon(self) -> None:
+        """Tell the offset store how far every queue is done, without waiting for the next time."""
+
+
+@final
+class MemberQuestions:
+    """Answers for one member. Belongs to its event loop."""
+
+    def __init__(self, session: Session, member: Asked) -> None:
+        self._session = session
+        self._member = member
+        self._began_at_ms = wall_ms()
+        self._direct = 0
+        """Messages that are consumed because a broker asked for it."""
+
+        session.on_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self._reset)
+        session.on_request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self._status)
+        session.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
+        session.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume)
+
+    def __repr__(self) -> str:
+        return f"<MemberQuestions {self._member.role.group} direct={self._direct}>"
+
+    # ------- 220
+
+    def _reset(self, command: Command, address: str) -> None:
+        """An administrator moves the group, by way of a broker that leaves the moving to the members."""
+        try:
+            request = ResetOffsets.read(command.ext)
+            offsets = read_document(command.body, ResetOffsetsResult).offset_table
+        except FieldError as error:
+            log.warning("a reset cannot be read", extra={"broker": address, "reason": str(error)})
+            return
+        if request.group != self._member.role.group:
+            return
+        for queue, offset in offsets.items():
+            reader = self._member.readers.get(queue)
+            if reader is not None and queue.topic == request.topic:
+                log.warning("an administrator moves us", extra={"queue": repr(queue), "offset": offset})
+                reader.seek(offset)
+        self._member.commit_soon()
+
+    # ------- 221
+
+    def _status(self, command: Command, address: str) -> Command:
+        """Offsets of the queues that are read here; of a group that is not ours, none."""
+        try:
+            request = ConsumerStatusRequest.read(command.ext)
+        except FieldError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        is_ours = request.group == self._member.role.group
+        table = {
+            queue: reader.backlog.commit_offset
+            for queue, reader in self._member.readers.items()
+            if is_ours and queue.topic == request.topic
+        }
+        return command.reply(body=write_document(ConsumerStatus(message_queue_table=table)))
+
+    # ------- 307
+
+    def _running_info(self, command: Command, address: str) -> Command:
+        try:
+            request = RunningInfoRequest.read(command.ext)
+        except FieldError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        if request.consumer_group != self._member.role.group:
+            return self._no_member(command, request.consumer_group)
+        subscriptions = self._member.describe().subscription_data_set
+        info = ConsumerRunningInfo(
+            properties=self._properties(),
+            subscription_set=subscriptions,
+            mq_table={queue: self._in_hand(reader) for queue, reader in self._member.readers.items()},
+            status_table={one.topic: self._member.rates.status(one.topic) for one in subscriptions},
+            jstack=all_stacks() if request.jstack_enable else None,
+        )
+        return command.reply(body=write_document(info))
+
+    def _properties(self) -> dict[str, str]:
+        """By the names that RocketMQ's tools know; the rest are those of its consumers' settings."""
+        role, settings, described = self._member.role, self._member.settings, self._member.describe()
+        times_max = settings.max_reconsume_times
+        return {
+            "PROP_NAMESERVER_ADDR": "".join(f"{one};" for one in self._session.name_servers.addresses),
+            "PROP_CONSUME_TYPE": described.consume_type,
+            "PROP_CLIENT_VERSION": VERSION_NAME,
+            "PROP_CONSUMEORDERLY": "true" if role.is_ordered else "false",
+            "PROP_THREADPOOL_CORE_SIZE": str(settings.concurrency),
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._began_at_ms),
+            "consumerGroup": role.group,
+            "messageModel": described.message_model,
+            "consumeFromWhere": described.consume_from_where,
+            "consumeThreadMax": str(settings.concurrency),
+            "consumeTimeout": str(settings.consume_timeout_ms // 60_000),
+            "maxReconsumeTimes": str(-1 if times_max is None else times_max),
+            "pullBatchSize": str(settings.fetch_messages_max),
+            "pullThresholdForQueue": str(settings.cached_messages_max),
+            "pullThresholdSizeForQueue": str(settings.cached_bytes_max // MIB),
+            "consumeConcurrentlyMaxSpan": str(settings.cached_span_max),
+            "persistConsumerOffsetInterval": str(settings.commit_interval_ms),
+        }
+
+    def _in_hand(self, reader: QueueReader) -> ProcessQueueInfo:
+        backlog, locks = reader.backlog, self._member.locks
+        first, last = backlog.span or (0, 0)
+        return ProcessQueueInfo(
+            commit_offset=backlog.commit_offset,
+            cached_msg_min_offset=first,
+            cached_msg_max_offset=last,
+            cached_msg_count=backlog.messages,
+            cached_msg_size_in_mib=backlog.bytes // MIB,
+            locked=locks.is_held(reader.queue),
+            last_lock_timestamp=locks.asked_at_ms(reader.queue),
+            droped=backlog.is_dropped,
+            last_pull_timestamp=reader.pulled_at_ms,
+            last_consume_timestamp=backlog.begun_at_ms,
+        )
+
+    # ------- 309
+
+    def _consume(self, command: Command, address: str) -> Command | Awaitable[Command]:
+        try:
+            request = ConsumeDirectly.read(command.ext)
+            record = decode_record(command.body)
+        except (FieldError, RemoteProtocolError) as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"the request cannot be read: {error}")
+        calls = self._member.calls
+        if request.consumer_group != self._member.role.group or calls is None:
+            return self._no_member(command, request.consumer_group)
+        if self._direct >= self._member.settings.concurrency:
+            return command.reply(
+                ResponseCode.SYSTEM_BUSY, f"{self._direct} messages are consumed directly at the moment; ask again"
+            )
+        self._direct += 1
+        return self._consumed(command, calls, record, request.broker_name or "")
+
+    async def _consumed(
+        self, command: Command, calls: HandlerCalls, record: StoredMessage, broker_name: str
+    ) -> Command:
+        began_at = time.monotonic()
+        try:
+            message = received(record, broker_name, body_bytes_max=self._member.settings.body_bytes_max)
+            outcome = await calls.outcome(message)
+        finally:
+            self._direct -= 1
+        if outcome.later is None:
+            said = "CR_SUCCESS"
+        else:
+            said = "CR_THROW_EXCEPTION" if outcome.fault else "CR_LATER"
+        result = ConsumeResult(
+            consume_result=said,
+            order=self._member.role.is_ordered,
+            remark=outcome.fault or None,
+            spent_time_mills=int((time.monotonic() - began_at) * 1000),
+        )
+        return command.reply(body=write_document(result))
+
+    def _no_member(self, command: Command, group: str) -> Command:
+        return command.reply(
+            ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group[:300]}> not exist in this consumer"
+        )

@@ -1,0 +1,378 @@
+"""Our consumers as members that an administrator asks and moves, by way of a real broker over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gantry_broker.app import Broker
+from gantry_broker.server.handlers import members as broker_members
+from gantry_broker.testing.local import running_broker
+from gantry_client import (
+    Admin,
+    BrokerRefused,
+    ConsumerSettings,
+    InvalidMessage,
+    Message,
+    PollConsumer,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+    StartFrom,
+    Unavailable,
+)
+from gantry_client.consume_rates import ConsumeRates, Slices
+from gantry_client.testing import wait_until
+from gantry_nameserver.server import NameServer
+from gantry_nameserver.settings import NameServerSettings
+from gantry_wire.codes import ResponseCode
+from gantry_wire.commands.clients import MessageQueue
+
+GROUP = "billing"
+TOPIC = "orders"
+FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+QUEUE = MessageQueue(topic=TOPIC, broker_name="test-broker", queue_id=0)
+
+
+@asynccontextmanager
+async def cluster(folder: Path, **conf: str) -> AsyncIterator[tuple[str, Broker]]:
+    """A name server and a broker in this process, and one topic with one queue."""
+    server = NameServer(NameServerSettings(bind_address="127.0.0.1", listen_port=0), folder / "ns")
+    await server.start()
+    address = f"127.0.0.1:{server.port}"
+    try:
+        async with (
+            running_broker(folder, disk=None, clock=None, namesrvAddr=address, **conf) as broker,
+            Admin(address) as admin,
+        ):
+
+            async def is_known() -> bool:
+                return bool(await admin.brokers.all())
+
+            await wait_until(is_known, timeout_s=120, what="the broker's registration")
+            await admin.topics.create(TOPIC, queues=1)
+            yield address, broker
+    finally:
+        await server.close()
+
+
+@pytest.fixture
+async def address(tmp_path: Path) -> AsyncIterator[str]:
+    async with cluster(tmp_path) as (at, _):
+        yield at
+
+
+class Recorder:
+    """A handler that remembers what it was called with, and fails for bodies that say so."""
+
+    def __init__(self) -> None:
+        self.tries: Counter[bytes] = Counter()
+        self.last: ReceivedMessage | None = None
+
+    async def __call__(self, message: ReceivedMessage) -> None:
+        self.tries[message.body] += 1
+        self.last = message
+        if message.body.startswith(b"later"):
+            raise RetryLater
+        if message.body.startswith(b"broken"):
+            raise ValueError("as the test says")
+
+
+async def send(address: str, *bodies: bytes) -> list[str]:
+    """The ids that the broker gave them."""
+    async with Producer(address) as producer:
+        return [(await producer.send(Message(TOPIC, body))).offset_message_id for body in bodies]
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+# ------- moved
+
+
+async def test_a_reset_moves_a_running_consumer_at_once(address: str) -> None:
+    """Back: it consumes again from there. Nobody waits for its pull that is held, or for the next message."""
+    handler = Recorder()
+    async with (
+        Admin(address) as admin,
+        PushConsumer(address, GROUP, topics=TOPIC, handler=handler, settings=FIRST) as consumer,
+    ):
+        await send(address, *numbers(4))
+        await wait_until(lambda: len(handler.tries) == 4, timeout_s=60)
+        await consumer.commit()
+
+        assert await admin.groups.reset_queue(GROUP, QUEUE, 1) == 1
+
+        await wait_until(lambda: handler.tries[b"3"] == 2, timeout_s=60)
+        await consumer.commit()
+        assert (await admin.groups.progress(GROUP, TOPIC))[QUEUE].consumer_offset == 4
+    assert [handler.tries[body] for body in numbers(4)] == [1, 2, 2, 2]
+
+
+async def test_a_reset_to_the_end_drops_what_is_in_hand(address: str) -> None:
+    """What the administrator skips is not consumed any more, though it was fetched already."""
+    handled: list[bytes] = []
+    gate = asyncio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        handled.append(message.body)
+        await gate.wait()
+
+    await send(address, *numbers(5))
+    one = ConsumerSettings(start_from=StartFrom.FIRST, concurrency=1)
+    async with (
+        Admin(address) as admin,
+        PushConsumer(address, GROUP, topics=TOPIC, handler=handle, settings=one) as consumer,
+    ):
+        await wait_until(lambda: handled == [b"0"], timeout_s=60)
+        assert await admin.groups.reset_offsets(GROUP, TOPIC, -1) == {QUEUE: 5}
+
+        async def is_there() -> bool:
+            await consumer.commit()
+            (info,) = [(await admin.members.running_info(GROUP, consumer.client_id)).mq_table[QUEUE]]
+            return (info.commit_offset, info.cached_msg_count) == (5, 0)
+
+        await wait_until(is_there, timeout_s=60)
+        gate.set()
+        await send(address, b"new")
+        await wait_until(lambda: b"new" in handled, timeout_s=60)
+
+    assert handled == [b"0", b"new"]
+
+
+async def test_members_are_told_by_a_broker_of_the_older_way(tmp_path: Path) -> None:
+    """220 moves them, and their commit is what the broker then has; without members the client commits itself."""
+    handler = Recorder()
+    async with cluster(tmp_path, useServerSideResetOffset="false") as (address, broker):
+        await send(address, *numbers(4))
+        async with Admin(address) as admin:
+            async with PushConsumer(address, GROUP, topics=TOPIC, handler=handler, settings=FIRST) as consumer:
+                await wait_until(lambda: len(handler.tries) == 4, timeout_s=60)
+                await consumer.commit()
+
+                assert await admin.groups.reset_offsets(GROUP, TOPIC, 0) == {QUEUE: 0}
+                await wait_until(lambda: broker.core.offsets.find(GROUP, TOPIC, 0) == 0, timeout_s=60)
+                await send(address, b"ends the pull that is held")
+                await wait_until(lambda: handler.tries[b"3"] == 2, timeout_s=60)
+
+            assert await admin.groups.reset_offsets(GROUP, TOPIC, 0) == {QUEUE: 0}
+            assert broker.core.offsets.find(GROUP, TOPIC, 0) == 0
+
+
+async def test_a_place_outside_of_a_queue_is_refused(address: str) -> None:
+    """With RocketMQ's text, and nobody moves."""
+    await send(address, b"0")
+    async with Admin(address) as admin, PullConsumer(address, GROUP) as consumer:
+        await consumer.fetch(QUEUE, 0)
+        await consumer.commit(QUEUE, 1)
+
+        with pytest.raises(BrokerRefused, match=r"Target offset 2 not in consume queue range \[0-1\]"):
+            await admin.groups.reset_queue(GROUP, QUEUE, 2)
+
+        assert await consumer.committed(QUEUE) == 1
+
+
+async def test_a_clone_begins_where_the_other_one_is(address: str) -> None:
+    """A new group on the way of an old one; topics without a name are all of them."""
+    handler = Recorder()
+    await send(address, *numbers(4))
+    async with Admin(address) as admin:
+        async with PullConsumer(address, GROUP) as consumer:
+            await consumer.fetch(QUEUE, 0)
+            await consumer.commit(QUEUE, 2)
+
+        assert await admin.groups.topics(GROUP) == [TOPIC]
+        await admin.groups.clone(GROUP, "copy")
+        async with PushConsumer(address, "copy", topics=TOPIC, handler=handler, settings=FIRST):
+            await wait_until(lambda: len(handler.tries) == 2, timeout_s=60)
+    assert sorted(handler.tries) == [b"2", b"3"]
+
+
+# ------- asked
+
+
+@pytest.mark.parametrize("is_ordered", [False, True], ids=["concurrent", "ordered"])
+async def test_a_member_says_what_it_does(address: str, is_ordered: bool) -> None:
+    """Settings, subscriptions, queues in hand, rates and stacks, as a Java client does."""
+    handler = Recorder()
+    await send(address, *numbers(3))
+    async with (
+        Admin(address) as admin,
+        PushConsumer(
+            address, GROUP, topics={TOPIC: "*"}, handler=handler, settings=FIRST, is_ordered=is_ordered
+        ) as consumer,
+    ):
+        await wait_until(lambda: len(handler.tries) == 3, timeout_s=60)
+        assert set(await admin.members.connections(GROUP)) == {consumer.client_id}
+
+        info = await admin.members.running_info(GROUP, consumer.client_id, has_stacks=True)
+        assert await admin.members.offsets(GROUP, TOPIC) == {consumer.client_id: {QUEUE: 3}}
+        assert await admin.members.offsets(GROUP, TOPIC, client_id="nobody") == {}
+
+    assert info.properties["PROP_CONSUMEORDERLY"] == ("true" if is_ordered else "false")
+    assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+    assert info.properties["PROP_NAMESERVER_ADDR"] == f"{address};"
+    assert int(info.properties["PROP_CONSUMER_START_TIMESTAMP"]) > 0
+    assert {one.topic for one in info.subscription_set} == {TOPIC, f"%RETRY%{GROUP}"}
+    in_hand = info.mq_table[QUEUE]
+    assert (in_hand.commit_offset, in_hand.cached_msg_count, in_hand.droped) == (3, 0, False)
+    assert in_hand.locked is is_ordered
+    assert (in_hand.last_lock_timestamp > 0) is is_ordered
+    assert in_hand.last_pull_timestamp > 0
+    assert in_hand.last_consume_timestamp > 0
+    assert info.status_table[TOPIC].consume_ok_tps > 0
+    assert info.status_table[TOPIC].pull_tps > 0
+    assert info.jstack is not None
+    assert "thread MainThread" in info.jstack
+    assert "rebalance" in info.jstack
+
+
+async def test_a_member_that_is_gone_is_named(address: str) -> None:
+    """The broker's own words, as an error of the question."""
+    async with Admin(address) as admin:
+        with pytest.raises(BrokerRefused, match="The Consumer <billing> <nobody> not online"):
+            await admin.members.running_info(GROUP, "nobody")
+
+
+async def test_a_member_consumes_one_message_now(address: str) -> None:
+    """It says how that went; no offset moves, and what fails does not come again for it."""
+    handler = Recorder()
+    ids = await send(address, b"good", b"later", b"broken")
+    settings = ConsumerSettings(start_from=StartFrom.LAST)
+    async with (
+        Admin(address) as admin,
+        PushConsumer(address, GROUP, topics=TOPIC, handler=handler, settings=settings) as consumer,
+    ):
+        await wait_until(lambda: QUEUE in consumer.queues, timeout_s=60)
+        results = [await admin.members.consume(GROUP, consumer.client_id, one, topic=TOPIC) for one in ids]
+        assert handler.last is not None
+        assert handler.last.queue == QUEUE
+        info = await admin.members.running_info(GROUP, consumer.client_id)
+        assert (await admin.groups.progress(GROUP, f"%RETRY%{GROUP}")).values()
+        assert await admin.groups.retry_lag(GROUP) == 0
+
+    assert [one.consume_result for one in results] == ["CR_SUCCESS", "CR_LATER", "CR_THROW_EXCEPTION"]
+    assert results[2].remark == "ValueError: as the test says"
+    assert info.mq_table[QUEUE].commit_offset == 3
+    assert info.status_table[TOPIC].consume_ok_tps == 0
+    assert handler.tries == Counter({b"good": 1, b"later": 1, b"broken": 1})
+
+
+async def test_a_message_is_consumed_only_where_it_can_be(address: str) -> None:
+    """An id that is none, one of another broker, and a member that fetches its messages itself."""
+    (message_id,) = await send(address, b"good")
+    async with Admin(address) as admin, PollConsumer(address, GROUP, topics=TOPIC, settings=FIRST) as consumer:
+        assert await consumer.poll(timeout_ms=60_000)
+        (client_id,) = await admin.members.connections(GROUP)
+
+        with pytest.raises(InvalidMessage):
+            await admin.members.consume(GROUP, client_id, "nothing")
+        with pytest.raises(Unavailable, match=r"192\.0\.2\.1:10911"):
+            await admin.members.consume(GROUP, client_id, "C000020100002A9F0000000000000000")
+        with pytest.raises(BrokerRefused, match="not exist in this consumer"):
+            await admin.members.consume(GROUP, client_id, message_id)
+        assert (await admin.members.running_info(GROUP, client_id)).properties["PROP_CONSUME_TYPE"] == (
+            "CONSUME_ACTIVELY"
+        )
+
+
+async def test_a_handler_that_thinks_keeps_nobody_else_waiting(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker gives up with 207; the consumer's connection carried everything else meanwhile."""
+    monkeypatch.setattr(broker_members, "CALL_TIMEOUT_MS", 1000)
+    begun, seen = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: ReceivedMessage) -> None:
+        if message.body == b"slow":
+            begun.set()
+            await asyncio.Event().wait()
+        seen.set()
+
+    (slow,) = await send(address, b"slow")
+    settings = ConsumerSettings(start_from=StartFrom.LAST, concurrency=1)
+    async with (
+        Admin(address) as admin,
+        PushConsumer(address, GROUP, topics=TOPIC, handler=handle, settings=settings) as consumer,
+    ):
+        await wait_until(lambda: QUEUE in consumer.queues, timeout_s=60)
+        asking = asyncio.ensure_future(admin.members.consume(GROUP, consumer.client_id, slow))
+        await asyncio.wait_for(begun.wait(), 60)
+
+        with pytest.raises(BrokerRefused, match="1 messages are consumed directly at the moment"):
+            await admin.members.consume(GROUP, consumer.client_id, slow)
+        await send(address, b"quick")
+        await asyncio.wait_for(seen.wait(), 60)
+        with pytest.raises(BrokerRefused) as refused:
+            await asking
+        assert refused.value.code == ResponseCode.CONSUME_MSG_TIMEOUT
+
+
+async def test_time_spans_reach_the_administrator(address: str) -> None:
+    """First, last and consumed in time, for each queue of the topic."""
+    await send(address, *numbers(3))
+    async with Admin(address) as admin:
+        spans = await admin.groups.time_spans(GROUP, TOPIC)
+
+    assert set(spans) == {QUEUE}
+    assert 0 < spans[QUEUE].min_time_stamp <= spans[QUEUE].max_time_stamp
+    assert spans[QUEUE].delay_time >= 0
+
+
+# ------- rates
+
+
+class Seconds:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_rates_are_those_of_the_last_minute() -> None:
+    """Before a minute is over they are those of the time since the start; what is older counts no more."""
+    clock = Seconds()
+    slices = Slices(clock)
+    clock.now += 20
+    slices.add(10, 50.0)
+    assert (slices.per_second(), slices.average()) == (0.5, 5.0)
+
+    clock.now += 100
+    assert (slices.per_second(), slices.average()) == (0.0, 0.0)
+    assert slices.over(3600) == (10, 50.0)
+
+
+def test_an_hours_memory_is_bounded() -> None:
+    """However long a consumer lives, it keeps an hour of ten seconds each."""
+    clock = Seconds()
+    slices = Slices(clock)
+    for _ in range(3600):
+        clock.now += 5
+        slices.add()
+
+    assert slices.over(3600)[0] == 719  # the ten seconds that have begun are counted as they are
+    assert len(slices._slices) <= 360
+
+
+def test_what_fails_is_counted_apart() -> None:
+    """Failures of an hour, successes of a minute, by topic."""
+    clock = Seconds()
+    rates = ConsumeRates(clock)
+    rates.of("t").handled(4.0, is_consumed=True)
+    rates.of("t").handled(6.0, is_consumed=False)
+    clock.now += 10
+
+    status = rates.status("t")
+    assert (status.consume_rt, status.consume_ok_tps, status.consume_failed_tps) == (5.0, 0.1, 0.1)
+    clock.now += 600
+    assert rates.status("t").consume_failed_msgs == 1
+    assert rates.status("other").consume_failed_msgs == 0
