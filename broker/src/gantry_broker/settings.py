@@ -60,7 +60,7 @@ class BrokerSettings:
     """brokerId; 0 is a master that stays one. Others are a member's own number, registered while it is a slave."""
 
     broker_ip: str = "127.0.0.1"
-    """brokerIP1, the address that clients are told and that message ids carry."""
+    """brokerIP1, the address that clients are told and that message ids carry; IPv6 with or without brackets."""
 
     master_ip: str = ""
     """brokerMasterIP: an address that follows the master's role, such as a Service's; empty: brokerIP1.
@@ -84,7 +84,7 @@ class BrokerSettings:
     """
 
     listen_host: str = "0.0.0.0"
-    """bindAddress: the address to listen on."""
+    """bindAddress: the address to listen on. `::` is all addresses of both families, `0.0.0.0` those of IPv4."""
 
     listen_port: int = 10911
     """listenPort: the main port, which serves everything."""

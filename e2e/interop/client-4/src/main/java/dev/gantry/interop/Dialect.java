@@ -61,6 +61,10 @@ final class Dialect {
         admin.createAndUpdateSubscriptionGroupConfig(broker, config);
     }
 
+    /** This client knows no types of messages. */
+    static void messageTypes(Stage stage, DefaultMQAdminExt admin, String broker, TopicConfig config) {
+    }
+
     static void broadcast(DefaultMQPushConsumer consumer) {
         consumer.setMessageModel(MessageModel.BROADCASTING);
     }

@@ -11,6 +11,7 @@ import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PopCallback;
 import org.apache.rocketmq.client.consumer.PopResult;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -67,6 +68,29 @@ final class Dialect {
         SubscriptionGroupConfig config = new SubscriptionGroupConfig();
         config.setGroupName(group);
         admin.createAndUpdateSubscriptionGroupConfig(broker, config);
+    }
+
+    /** A topic says what its messages are; a type that is none is refused, and the topic stays as it was. */
+    static void messageTypes(Stage stage, DefaultMQAdminExt admin, String broker, TopicConfig config) throws Exception {
+        config.setAttributes(Map.of("+message.type", "FIFO"));
+        admin.createAndUpdateTopicConfig(broker, config);
+        stage.outcome.promise("FIFO".equals(messageType(admin, broker, config)), "a topic shows the type of its messages");
+        config.setAttributes(Map.of("+message.type", "NONSENSE"));
+        boolean isRefused = false;
+        try {
+            admin.createAndUpdateTopicConfig(broker, config);
+        } catch (MQClientException | MQBrokerException refused) {
+            isRefused = true;
+        }
+        stage.outcome.promise(isRefused, "a type that is none is refused");
+        stage.outcome.promise("FIFO".equals(messageType(admin, broker, config)), "and changes nothing");
+        config.setAttributes(Map.of("-message.type", ""));
+        admin.createAndUpdateTopicConfig(broker, config);
+        stage.outcome.promise(messageType(admin, broker, config) == null, "the type can be taken away");
+    }
+
+    private static String messageType(DefaultMQAdminExt admin, String broker, TopicConfig config) throws Exception {
+        return admin.examineTopicConfig(broker, config.getTopicName()).getAttributes().get("message.type");
     }
 
     static void broadcast(DefaultMQPushConsumer consumer) {

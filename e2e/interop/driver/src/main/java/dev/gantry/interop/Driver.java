@@ -38,6 +38,8 @@ public final class Driver {
         SCENARIOS.put("codecs", Codecs::play);
         SCENARIOS.put("namespaces", Namespaces::play);
         SCENARIOS.put("headers", Headers::play);
+        SCENARIOS.put("settings", Settings::play);
+        SCENARIOS.put("offsets", Offsets::play);
         SCENARIOS.put("ipv6", Ipv6::play);
         SCENARIOS.put("failover", Failover::play);
         SCENARIOS.put("change", Configuring::change);

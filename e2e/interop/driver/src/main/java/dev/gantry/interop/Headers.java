@@ -146,10 +146,11 @@ final class Headers {
         admin.examineTopicRouteInfo(stage.topic);
     }
 
-    private void judge() {
+    private void judge() throws InterruptedException {
         Map<Integer, Set<Integer>> answers = watcher.answers;
         Set<Integer> missing = new ConcurrentSkipListSet<>(ASKED);
         missing.addAll(Dialect.NEW_CODES);
+        stage.within(() -> watcher.asked.containsAll(missing));  // offsets are told once a second
         missing.removeAll(watcher.asked);
         Map<Integer, Set<Integer>> refused = new TreeMap<>();
         answers.forEach((code, said) -> said.stream().filter(REFUSALS::contains)

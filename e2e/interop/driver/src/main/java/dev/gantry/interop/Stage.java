@@ -241,6 +241,11 @@ final class Stage implements AutoCloseable {
         return true;
     }
 
+    /** Whether it comes true within the patience of this run, however much else moves. */
+    boolean within(BooleanSupplier done) throws InterruptedException {
+        return await(done, () -> 0);
+    }
+
     void require(BooleanSupplier done, LongSupplier progress, String what)
         throws InterruptedException, TimeoutException {
         if (!await(done, progress)) {
