@@ -1,6 +1,7 @@
 """The producer's promises: retries, deadlines, bounds, and what travels."""
 
 import asyncio
+import sys
 import zlib
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from gantry_client import (
     BrokerRefused,
     ClientClosed,
     ClientSettings,
+    Codec,
     InvalidMessage,
     Message,
     MessageQueue,
@@ -22,6 +24,7 @@ from gantry_client import (
 )
 from gantry_client.testing import FakeCluster, wait_until
 from gantry_wire.codes import RequestCode
+from gantry_wire.compress import inflate_body
 from gantry_wire.hashing import java_string_hash
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -275,6 +278,33 @@ async def test_a_large_body_travels_compressed_and_a_small_one_does_not() -> Non
         small, large = cluster.broker().messages("orders")
         assert small.sys_flag == 0 and small.body == b"a" * 4096
         assert large.sys_flag == 0x301 and zlib.decompress(large.body) == b"a" * 4097
+
+
+@pytest.mark.parametrize(("codec", "flags"), [(Codec.LZ4, 0x101), (Codec.ZSTD, 0x201)])
+async def test_the_codec_of_large_bodies_can_be_chosen(codec: Codec, flags: int) -> None:
+    """Whoever reads it finds in the flags what it is packed with."""
+    settings = ProducerSettings(compress_codec=codec)
+    async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
+        cluster.add_topic("orders", queues=1)
+
+        await producer.send(Message("orders", b"a" * 5000))
+
+        (large,) = cluster.broker().messages("orders")
+        assert large.sys_flag == flags and len(large.body) < 500
+        assert inflate_body(large.body, large.sys_flag) == b"a" * 5000
+
+
+async def test_a_codec_that_is_not_there_is_told_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sender hears which package it needs; nothing travels uncompressed instead."""
+    monkeypatch.setitem(sys.modules, "lz4.frame", None)
+    settings = ProducerSettings(compress_codec=Codec.LZ4)
+    async with FakeCluster() as cluster, Producer(cluster.name_server, settings=settings) as producer:
+        cluster.add_topic("orders", queues=1)
+
+        with pytest.raises(InvalidMessage, match=r"gantry-mq\[codecs\]"):
+            await producer.send(Message("orders", b"a" * 5000))
+
+        assert cluster.broker().messages("orders") == []
 
 
 async def test_delay_and_wait_travel_as_properties() -> None:

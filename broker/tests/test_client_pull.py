@@ -20,8 +20,9 @@ from gantry_client import (
 )
 from gantry_client.testing import FakeCluster
 from gantry_wire.codes import RequestCode
+from gantry_wire.compress import Codec, pack
 from gantry_wire.hashing import java_string_hash
-from gantry_wire.message import COMPRESSION_ZLIB, FLAG_COMPRESSED, StoredMessage
+from gantry_wire.message import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FLAG_COMPRESSED, StoredMessage
 
 PULL = RequestCode.PULL_MESSAGE
 QUEUE = MessageQueue(topic="orders", broker_name="broker-a", queue_id=0)
@@ -145,15 +146,18 @@ async def test_a_reply_without_its_fields_is_a_bad_reply(cluster: FakeCluster) -
         (zlib.compress(bytes(1_000_000)), "limit"),
         (zlib.compress(b"x" * 100)[:-3], "cut short"),
         (b"\x00garbage", "damaged"),
+        (pack(bytes(1_000_000), Codec.LZ4), "limit"),
+        (pack(bytes(1_000_000), Codec.ZSTD), "limit"),
     ],
-    ids=["bomb", "cut", "garbage"],
+    ids=["bomb", "cut", "garbage", "LZ4 bomb", "Zstandard bomb"],
 )
 async def test_a_body_that_cannot_be_unpacked_spares_its_neighbours(
     cluster: FakeCluster, body: bytes, reason: str
 ) -> None:
     """A decompression bomb or a damaged body fails alone, when it is read, and costs no memory."""
     put(cluster, b"before")
-    put(cluster, body, sys_flag=FLAG_COMPRESSED | COMPRESSION_ZLIB)
+    kind = {b"\x04\x22": COMPRESSION_LZ4, b"\x28\xb5": COMPRESSION_ZSTD}.get(body[:2], COMPRESSION_ZLIB)
+    put(cluster, body, sys_flag=FLAG_COMPRESSED | kind)
     put(cluster, b"after")
     settings = ConsumerSettings(body_bytes_max=100_000)
     async with PullConsumer(cluster.name_server, "group", settings=settings) as consumer:

@@ -1,6 +1,5 @@
-"""Properties, batches, compression, names, filters, hashes and ids: the small formats inside messages."""
+"""Properties, batches, names, filters, hashes and ids: the small formats inside messages."""
 
-import zlib
 from datetime import UTC, datetime
 
 import pytest
@@ -8,11 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gantry_wire.batch import ENTRY_BYTES_MIN, BatchEntry, decode_batch, encode_batch
-from gantry_wire.compress import deflate, inflate, inflate_body
 from gantry_wire.errors import LocalProtocolError, RemoteProtocolError
 from gantry_wire.filters import parse_tag_filter
 from gantry_wire.hashing import java_string_hash, tags_code
-from gantry_wire.message import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD, FLAG_COMPRESSED
 from gantry_wire.names import (
     NameFault,
     dead_letter_topic,
@@ -142,63 +139,6 @@ def test_any_bytes_are_a_batch_or_the_one_error(data: bytes) -> None:
     except RemoteProtocolError:
         return
     assert sum(ENTRY_BYTES_MIN + len(e.body) + len(e.properties) for e in entries) == len(data)
-
-
-# ------- compression
-
-
-@given(st.binary(max_size=500))
-def test_compressed_bodies_are_unpacked(body: bytes) -> None:
-    """deflate and inflate are inverse; the stream is plain zlib."""
-    assert inflate(deflate(body)) == body == zlib.decompress(deflate(body))
-
-
-def test_a_bomb_is_refused_at_the_limit() -> None:
-    """S5: a body that grows past the limit is refused; one exactly at it passes."""
-    bomb = zlib.compress(bytes(50_000_000))
-
-    with pytest.raises(RemoteProtocolError, match="limit of 1000000"):
-        inflate(bomb, 1_000_000)
-    assert inflate(zlib.compress(bytes(1000)), 1000) == bytes(1000)
-    with pytest.raises(RemoteProtocolError):
-        inflate(zlib.compress(bytes(1001)), 1000)
-
-
-def test_a_bomb_costs_no_more_memory_than_the_limit() -> None:
-    """S5: unpacking stops at the limit instead of after it."""
-    import tracemalloc
-
-    bomb = zlib.compress(bytes(64_000_000))
-    tracemalloc.start()
-    with pytest.raises(RemoteProtocolError):
-        inflate(bomb, 100_000)
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-
-    assert peak_bytes < 1_000_000
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"\x78", b"garbage", zlib.compress(b"x" * 99)[:-1]], ids=["empty", "head", "garbage", "cut"]
-)
-def test_damaged_streams_are_refused(data: bytes) -> None:
-    """Half a stream is not a body."""
-    with pytest.raises(RemoteProtocolError):
-        inflate(data)
-
-
-@pytest.mark.parametrize("kind", [0, COMPRESSION_ZLIB])
-def test_old_and_new_clients_mark_zlib(kind: int) -> None:
-    """Type 0 is an old client's zlib."""
-    assert inflate_body(deflate(b"x"), FLAG_COMPRESSED | kind) == b"x"
-    assert inflate_body(b"as is", kind) == b"as is", "without the flag nothing is unpacked"
-
-
-@pytest.mark.parametrize("kind", [COMPRESSION_LZ4, COMPRESSION_ZSTD, 0x700])
-def test_other_compressions_are_refused_by_name(kind: int) -> None:
-    """What we cannot unpack is an error, never raw bytes passed for a body."""
-    with pytest.raises(RemoteProtocolError, match="not supported"):
-        inflate_body(b"x", FLAG_COMPRESSED | kind)
 
 
 # ------- names

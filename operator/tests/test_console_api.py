@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,8 @@ from console_scene import Group, body_of, bury, console_group
 from gantry_admin.rate_documents import AckWaitDocument
 from gantry_admin.rates import Counters, counters_of, rates_between, upper_end_ms
 from gantry_admin.showing import as_text, body_document
-from gantry_wire.message import COMPRESSION_ZLIB, FLAG_COMPRESSED, StoredMessage
+from gantry_wire.compress import Codec, pack
+from gantry_wire.message import StoredMessage
 
 LETTERS = 5
 
@@ -148,18 +148,15 @@ def test_text_is_what_people_would_call_so(data: bytes, is_cut: bool, text: str 
     assert as_text(data, is_cut) == text
 
 
-def test_a_packed_body_is_unpacked_no_further_than_it_is_shown() -> None:
+@pytest.mark.parametrize("codec", Codec, ids=[one.value for one in Codec])
+def test_a_packed_body_is_unpacked_no_further_than_it_is_shown(codec: Codec) -> None:
     """A bomb costs what is shown of it; a damaged body is shown as it is, with the reason."""
-    bomb = StoredMessage(
-        topic="t", queue_id=0, body=zlib.compress(b"a" * 50_000_000, 9), sys_flag=FLAG_COMPRESSED | COMPRESSION_ZLIB
-    )
+    bomb = StoredMessage(topic="t", queue_id=0, body=pack(b"a" * 50_000_000, codec), sys_flag=codec.flags)
     shown = body_document(bomb, 100)
-    damaged = body_document(
-        StoredMessage(topic="t", queue_id=0, body=b"no zlib", sys_flag=FLAG_COMPRESSED | COMPRESSION_ZLIB), 100
-    )
+    damaged = body_document(StoredMessage(topic="t", queue_id=0, body=b"no frame", sys_flag=codec.flags), 100)
 
     assert (shown.shown, shown.is_cut, shown.is_compressed) == ("a" * 100, True, True)
-    assert (damaged.shown, damaged.is_compressed) == ("no zlib", False)
+    assert (damaged.shown, damaged.is_compressed) == ("no frame", False)
     assert damaged.fault is not None
 
 

@@ -31,6 +31,7 @@ from gantry_broker.settings import (
     parse_properties_file,
     unknown_keys,
 )
+from gantry_remoting.addresses import join_address
 from gantry_status import PageWriter
 from gantry_wire.structs import ready_structs
 
@@ -141,7 +142,7 @@ async def run(settings: BrokerSettings, signals: StopSignals, insisted: Collecti
         log.error("cannot start", extra={"reason": str(error)})
         return EXIT_FAILED
     settle()
-    print(f"broker listening on {settings.listen_host}:{broker.port}", flush=True)
+    print(f"broker listening on {join_address(settings.listen_host, broker.port)}", flush=True)
     failed = asyncio.ensure_future(broker.failed())
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait([failed, stopped], return_when=asyncio.FIRST_COMPLETED)

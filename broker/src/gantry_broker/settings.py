@@ -26,7 +26,16 @@ from gantry_broker.store.settings import (
     StoreSettings,
     parse_delay_levels,
 )
-from gantry_remoting import ClientTlsSettings, ListenerSettings, TlsMode, TlsSettings, listener_tls, split_address
+from gantry_remoting import (
+    ClientTlsSettings,
+    ListenerSettings,
+    TlsMode,
+    TlsSettings,
+    bare_host,
+    join_address,
+    listener_tls,
+    split_address,
+)
 from gantry_wire import WireLimits
 from gantry_wire.names import NOT_SENDABLE_TOPICS, topic_fault
 
@@ -51,7 +60,7 @@ class BrokerSettings:
     """brokerId; 0 is a master that stays one. Others are a member's own number, registered while it is a slave."""
 
     broker_ip: str = "127.0.0.1"
-    """brokerIP1, the address that clients are told and that message ids carry."""
+    """brokerIP1, the address that clients are told and that message ids carry; IPv6 with or without brackets."""
 
     master_ip: str = ""
     """brokerMasterIP: an address that follows the master's role, such as a Service's; empty: brokerIP1.
@@ -75,7 +84,7 @@ class BrokerSettings:
     """
 
     listen_host: str = "0.0.0.0"
-    """bindAddress: the address to listen on."""
+    """bindAddress: the address to listen on. `::` is all addresses of both families, `0.0.0.0` those of IPv4."""
 
     listen_port: int = 10911
     """listenPort: the main port, which serves everything."""
@@ -260,12 +269,12 @@ class BrokerSettings:
     @property
     def address(self) -> str:
         """What clients connect to."""
-        return f"{self.broker_ip}:{self.listen_port}"
+        return join_address(self.broker_ip, self.listen_port)
 
     @property
     def master_address(self) -> str:
         """What clients connect to while this broker is the master."""
-        return f"{self.master_ip or self.broker_ip}:{self.listen_port}"
+        return join_address(self.master_ip or self.broker_ip, self.listen_port)
 
     @property
     def status_page(self) -> str:
@@ -286,7 +295,7 @@ class BrokerSettings:
     @property
     def ha_address(self) -> str:
         """Where slaves are told to come."""
-        return f"{self.ha_ip or self.broker_ip}:{self.ha_listen_port or self.listen_port + 1}"
+        return join_address(self.ha_ip or self.broker_ip, self.ha_listen_port or self.listen_port + 1)
 
     @property
     def fast_listen_port(self) -> int | None:
@@ -428,7 +437,7 @@ def _addresses(text: str) -> tuple[str, ...]:
 
 def _ip_address(text: str) -> str:
     try:
-        return str(ipaddress.ip_address(text))
+        return str(ipaddress.ip_address(bare_host(text)))
     except ValueError as error:
         raise ValueError("write an IP address: it goes into message ids, and clients connect to it") from error
 
@@ -453,7 +462,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "brokerMasterIP": ("master_ip", _ip_address),
     "externalAddressPath": ("outside_path", str),
     "memoryScope": ("memory_scope", str),
-    "bindAddress": ("listen_host", str),
+    "bindAddress": ("listen_host", bare_host),
     "listenPort": ("listen_port", _PORT),
     "fastListenPort": ("fast_port", _whole(-1, 65535)),
     "haListenPort": ("ha_port", _whole(-1, 65535)),

@@ -12,8 +12,8 @@ from gantry_cli.errors import CliError
 from gantry_cli.ports import FAST_PORT_BELOW, free_broker_port, free_port, require_free
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_cli.supervisor import Server, ServerCommand, ServerFailed
-from gantry_cli.text import join_address
 from gantry_client import Admin, ClientError
+from gantry_remoting import join_address
 
 REGISTER_TIMEOUT_S: Final = 30.0
 REGISTER_POLL_S: Final = 0.05

@@ -19,6 +19,7 @@ from typing import Final, final
 import msgspec
 
 from gantry_cli.migrate_source import CannotMigrate
+from gantry_remoting.addresses import join_address, split_address
 
 COPIED: Final = (
     "brokerClusterName", "brokerName", "mappedFileSizeCommitLog", "maxMessageSize", "messageDelayLevel",
@@ -132,8 +133,8 @@ def conf_text(entries: Mapping[str, str], why: str) -> str:
 
 def stream_address(old: Mapping[str, str], old_address: str) -> str:
     """Where the old broker's replication stream is, by its settings."""
-    host, _, port = old_address.rpartition(":")
-    return f"{old.get('brokerIP2') or host}:{old.get('haListenPort') or int(port) + 1}"
+    host, port = split_address(old_address)
+    return join_address((old.get("brokerIP2") or host).strip("[]"), int(old.get("haListenPort") or port + 1))
 
 
 def slave_conf(

@@ -7,6 +7,7 @@ import socket
 from typing import Final
 
 from gantry_cli.errors import CliError
+from gantry_remoting.addresses import join_address
 
 FAST_PORT_BELOW: Final = 2
 """Clients and slaves expect a broker's fast port two below its port."""
@@ -29,7 +30,7 @@ def require_free(host: str, port: int, what: str, option: str) -> None:
         if error.errno == errno.EACCES:
             raise CliError(f"port {port} ({what}) needs root", f"choose one above 1023 with {option}") from error
         raise CliError(
-            f"cannot listen on {host}:{port} ({what}): {error.strerror}", "choose another with --host"
+            f"cannot listen on {join_address(host, port)} ({what}): {error.strerror}", "choose another with --host"
         ) from error
 
 

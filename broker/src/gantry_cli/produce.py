@@ -20,7 +20,7 @@ from gantry_cli.output import Form, output_option, record_text
 from gantry_cli.progress import Tell, count_progress
 from gantry_cli.stdin_lines import standard_input_lines
 from gantry_cli.text import count_text, rate_text
-from gantry_client import ClientError, Message, Producer, SendReceipt
+from gantry_client import ClientError, Codec, Message, Producer, ProducerSettings, SendReceipt
 
 OUTSTANDING_MAX: Final = 256
 SHOWN_MAX: Final = 20
@@ -69,11 +69,19 @@ class Shape:
 @click.option("--sharding-key", help="Messages with equal sharding keys keep their order.")
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0,
               help="Deliver later: 1 = 1 s, 2 = 5 s, 3 = 10 s, 4 = 30 s, 5 = 1 min ... 18 = 2 h.")  # fmt: skip
+@click.option(
+    "--compress",
+    "codec",
+    type=click.Choice([one.value for one in Codec]),
+    default=Codec.ZLIB.value,
+    show_default=True,
+    help="How bodies above 4 KiB travel; lz4 and zstd are read by clients from 4.9.4 on.",
+)
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Send everything so many times.")
 @output_option
 def produce(
     topic: str, bodies: tuple[str, ...], name_server: str, tag: str | None, keys: tuple[str, ...],
-    properties: tuple[str, ...], sharding_key: str | None, delay_level: int, count: int, form: Form,
+    properties: tuple[str, ...], sharding_key: str | None, delay_level: int, codec: str, count: int, form: Form,
 ) -> None:  # fmt: skip
     """Send messages.
 
@@ -98,7 +106,10 @@ def produce(
     try:
         with count_progress("sending") as tell:
             outcome.tell = tell if not form.is_document else None
-            run(_send_all(name_server, shape, source, outcome), name_server)
+            run(
+                _send_all(name_server, shape, source, outcome, ProducerSettings(compress_codec=Codec(codec))),
+                name_server,
+            )
     finally:
         outcome.finish(topic, time.perf_counter() - started)
     if outcome.unsafe:
@@ -145,7 +156,9 @@ class Outcome:
             click.echo(f"{count_text(self.acknowledged)} messages acknowledged by {topic} ({rate}/s)")
 
 
-async def _send_all(name_server: str, shape: Shape, bodies: AsyncIterator[bytes], outcome: Outcome) -> None:
+async def _send_all(
+    name_server: str, shape: Shape, bodies: AsyncIterator[bytes], outcome: Outcome, settings: ProducerSettings
+) -> None:
     """Send in order, at most OUTSTANDING_MAX under way. Stops at the first failure. Raises CliError."""
     under_way: asyncio.Queue[asyncio.Task[SendReceipt] | None] = asyncio.Queue(OUTSTANDING_MAX)
 
@@ -153,7 +166,7 @@ async def _send_all(name_server: str, shape: Shape, bodies: AsyncIterator[bytes]
         while (task := await under_way.get()) is not None:
             outcome.add(await task)
 
-    async with Producer(name_server, client_settings=client_settings()) as producer:
+    async with Producer(name_server, settings=settings, client_settings=client_settings()) as producer:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(collect(), name="collect receipts")

@@ -9,6 +9,7 @@ from gantry_broker.store.inspect.dump import Dumped, Hole, NoMessage
 from gantry_broker.store.inspect.summary import StoreSummary
 from gantry_broker.store.inspect.verify import VerifyReport
 from gantry_cli.store_documents import VerifyDocument
+from gantry_remoting import join_address
 from gantry_wire.compress import inflate_body
 from gantry_wire.errors import RemoteProtocolError
 from gantry_wire.message import StoredMessage, decode_host
@@ -77,8 +78,8 @@ def _record_document(message: StoredMessage) -> dict[str, Any]:
         "queue_offset": message.queue_offset,
         "store_timestamp_ms": message.store_timestamp_ms,
         "born_timestamp_ms": message.born_timestamp_ms,
-        "born_host": "{}:{}".format(*decode_host(message.born_host)),
-        "store_host": "{}:{}".format(*decode_host(message.store_host)),
+        "born_host": join_address(*decode_host(message.born_host)),
+        "store_host": join_address(*decode_host(message.store_host)),
         "message_id": message.offset_message_id,
         "flag": message.flag,
         "sys_flag": message.sys_flag,

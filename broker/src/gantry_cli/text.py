@@ -53,8 +53,3 @@ def certificate_text(ends_at_ms: int, now_ms: int) -> str:
     if left_s <= 0:
         return f"expired {time_text(ends_at_ms)}, {duration_text(-left_s)} ago"
     return f"ends {time_text(ends_at_ms)}, in {duration_text(left_s)}"
-
-
-def join_address(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -13,6 +13,7 @@ from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR
 from gantry_cli.local.up import GroupOptions, run_group
 from gantry_cli.options import data_option
 from gantry_cli.single import SingleOptions, run_single
+from gantry_remoting import bare_host
 
 PORT = click.IntRange(0, 65535)
 
@@ -39,7 +40,13 @@ PORT = click.IntRange(0, 65535)
 @click.option("--console-port", type=PORT,
               help="Port of the first sidecar, with the console; 0 takes a free one"
               " [default: as before, else 8080].")  # fmt: skip
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on and to tell clients.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    callback=lambda _context, _parameter, host: bare_host(host),
+    help="Address to listen on and to tell clients; ::1 for IPv6.",
+)
 @click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE",
               help="With --single, a setting for broker.conf; repeatable (`gantry broker --settings` lists them)."
               " A group has them in spec.broker.")  # fmt: skip

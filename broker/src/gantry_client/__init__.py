@@ -55,6 +55,7 @@ from gantry_client.transactions import Check, Decision, HalfMessage, Transaction
 from gantry_remoting.settings import ClientTlsSettings
 from gantry_wire.commands.admin import SubscriptionGroupConfig
 from gantry_wire.commands.clients import MessageQueue
+from gantry_wire.compress import Codec
 
 __all__ = [
     "AccessFileError",
@@ -69,6 +70,7 @@ __all__ = [
     "ClientError",
     "ClientSettings",
     "ClientTlsSettings",
+    "Codec",
     "ConsumerConnections",
     "ConsumerSettings",
     "Credentials",

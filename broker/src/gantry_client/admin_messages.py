@@ -6,6 +6,7 @@ from gantry_client.calls import succeeded
 from gantry_client.errors import BadReply, InvalidMessage
 from gantry_client.messages import ReceivedMessage, received
 from gantry_client.session import Session
+from gantry_remoting.addresses import is_same, join_address
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands.pull import QueryMessage, ViewMessage
@@ -35,7 +36,7 @@ class Messages:
             host, port, offset = parse_offset_message_id(offset_message_id)
         except RemoteProtocolError as error:
             raise InvalidMessage(str(error)) from error
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = join_address(host, port)
         reply = await self._session.calls.demand(
             address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset=offset, topic=topic)
         )
@@ -105,6 +106,6 @@ class Messages:
         if topic is not None:
             route = await self._session.routes.get(topic)
             for broker_name, addresses in route.brokers.items():
-                if address in addresses.values():
+                if any(is_same(address, one) for one in addresses.values()):
                     return broker_name
         return address

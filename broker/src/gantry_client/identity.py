@@ -6,7 +6,7 @@ import secrets
 import socket
 from typing import Final
 
-from gantry_remoting.client import split_address
+from gantry_remoting.addresses import split_address
 
 _ELSEWHERE: Final = ("192.0.2.1", 9)
 """An address reserved for documentation: looking up the way to it sends nothing."""

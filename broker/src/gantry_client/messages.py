@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from gantry_client.errors import UnreadableBody
+from gantry_remoting.addresses import join_address
 from gantry_wire import properties as names
 from gantry_wire.codes import ResponseCode
 from gantry_wire.commands.clients import MessageQueue
@@ -142,5 +143,4 @@ def received(
 
 
 def _host(raw: bytes) -> str:
-    address, port = decode_host(raw)
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    return join_address(*decode_host(raw))

@@ -12,10 +12,9 @@ from gantry_client.messages import SHARDING_KEY, Message
 from gantry_client.settings import ProducerSettings
 from gantry_wire import properties as names
 from gantry_wire.batch import BatchEntry, encode_batch
-from gantry_wire.compress import deflate
+from gantry_wire.compress import pack
 from gantry_wire.errors import LocalProtocolError
 from gantry_wire.limits import PROPERTIES_BYTES_MAX
-from gantry_wire.message import COMPRESSION_ZLIB, FLAG_COMPRESSED
 from gantry_wire.names import NOT_SENDABLE_TOPICS, RETRY_PREFIX, group_fault, topic_fault
 from gantry_wire.properties import format_properties
 
@@ -61,7 +60,11 @@ def prepare(message: Message, message_id: str, settings: ProducerSettings) -> Ou
     check_topic(message.topic)
     body, sys_flag = _checked_body(message, settings.message_bytes_max), 0
     if len(body) > settings.compress_above_bytes:
-        body, sys_flag = deflate(body, settings.compress_level), FLAG_COMPRESSED | COMPRESSION_ZLIB
+        try:
+            body = pack(body, settings.compress_codec, settings.compress_level)
+        except LocalProtocolError as error:
+            raise InvalidMessage(f"the body cannot be compressed: {error}") from error
+        sys_flag = settings.compress_codec.flags
     return Outgoing(
         topic=message.topic,
         body=body,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gantry_access import Credentials, SignatureKind
 from gantry_remoting.settings import ClientTlsSettings
+from gantry_wire.compress import Codec
 from gantry_wire.limits import BODY_INFLATED_BYTES_MAX, MESSAGE_BYTES_MAX
 
 NameServerAddresses = str | Sequence[str]
@@ -70,8 +71,12 @@ class ProducerSettings:
     compress_above_bytes: int = 4096
     """Bodies larger than this are sent compressed; RocketMQ's default."""
 
+    compress_codec: Codec = Codec.ZLIB
+    """How; RocketMQ's default, which every client can read. LZ4 and Zstandard are read by Java's clients from 4.9.4 on,
+    and need packages of their own here: `gantry-mq[codecs]`."""
+
     compress_level: int = 5
-    """zlib's level; RocketMQ's default."""
+    """The level of zlib and Zstandard; RocketMQ's default."""
 
     message_bytes_max: int = MESSAGE_BYTES_MAX
     """Larger bodies are refused here already; a broker's default limit is 4 MiB."""

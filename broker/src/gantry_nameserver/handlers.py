@@ -16,7 +16,7 @@ from gantry_nameserver.registration import body_checksum, read_registration
 from gantry_nameserver.routes import BrokerRegistration, RegistrationRefused, RouteTable
 from gantry_nameserver.settings import SettingsError, entries_of
 from gantry_nameserver.topics import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION
-from gantry_remoting.client import split_address
+from gantry_remoting.addresses import split_address
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.command import Command
 from gantry_wire.commands import nameserver as wire

@@ -19,6 +19,7 @@ from gantry_nameserver.kv import KeyValueCorrupt
 from gantry_nameserver.logs import log_to_stderr
 from gantry_nameserver.server import DirectoryInUse, NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, read_settings_file, with_entries
+from gantry_remoting.addresses import join_address, split_address
 from gantry_remoting.settings import TlsMode
 
 EXAMPLES: Final = """\b
@@ -77,17 +78,19 @@ async def _serve(settings: NameServerSettings, data: Path) -> None:
         loop.add_signal_handler(number, stopped.set)
     await server.start()
     try:
-        click.echo(f"name server listening on {settings.bind_address}:{server.port}")
+        click.echo(f"name server listening on {join_address(settings.bind_address, server.port)}")
         await stopped.wait()
     finally:
         await server.close()
 
 
 def _listen_address(text: str) -> tuple[str, int]:
-    host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit() or int(port) > 65535:
-        raise SettingsError(f"--listen takes host:port, for example 127.0.0.1:9876, not {text!r}")
-    return host.strip("[]"), int(port)
+    try:
+        return split_address(text, port_min=0)
+    except ValueError as error:
+        raise SettingsError(
+            f"--listen takes host:port, for example 127.0.0.1:9876 or [::]:9876, not {text!r}"
+        ) from error
 
 
 def _with_tls(

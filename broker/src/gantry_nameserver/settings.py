@@ -28,7 +28,7 @@ class NameServerSettings:
     """Everything that can be set."""
 
     bind_address: str = "0.0.0.0"
-    """Where to listen; all IPv4 addresses, as RocketMQ does."""
+    """Where to listen; all IPv4 addresses, as RocketMQ does. `::` is all addresses of both families."""
 
     listen_port: int = 9876
     """The port; 0 takes a free one."""

@@ -1,7 +1,8 @@
 """RocketMQ's remoting over sockets: listeners for broker and name server, channels for whoever calls them."""
 
+from gantry_remoting.addresses import bare_host, is_same, join_address, listen, peer_address, split_address
 from gantry_remoting.certificates import CertificateSource
-from gantry_remoting.client import Channel, split_address
+from gantry_remoting.client import Channel
 from gantry_remoting.connection import PASS_REPLY_BYTES_MAX, Connection, Service
 from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingError, RemotingTimeout
 from gantry_remoting.server import CommandService, Listener
@@ -26,7 +27,12 @@ __all__ = [
     "Service",
     "TlsMode",
     "TlsSettings",
+    "bare_host",
+    "is_same",
+    "join_address",
+    "listen",
     "listener_tls",
+    "peer_address",
     "peer_contexts",
     "read_small_file",
     "split_address",

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any, Final
 
+from gantry_remoting.addresses import join_address
 from gantry_remoting.connection import Connection
 from gantry_remoting.server import Answer, Dispatch
 from gantry_wire.codes import RequestCode, ResponseCode
@@ -73,7 +74,7 @@ def audited(
     def known(command: Command, connection: Connection, account: str | None, reply: Command | None) -> Command | None:
         write_line(
             server,
-            peer=f"{connection.peer[0]}:{connection.peer[1]}",
+            peer=join_address(*connection.peer),
             account=account,
             what=RequestCode(command.code).name,
             code=command.code,

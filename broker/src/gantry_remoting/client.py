@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable
 from typing import cast, final
 
+from gantry_remoting.addresses import split_address
 from gantry_remoting.errors import CannotConnect, ConnectionClosed, RemotingTimeout
 from gantry_wire.command import Command, decode_command
 from gantry_wire.errors import RemoteProtocolError
@@ -17,14 +18,6 @@ log = logging.getLogger(__name__)
 OnRequest = Callable[[Command, "Channel"], Command | None]
 Sign = Callable[[Command], None]
 """Changes a request as the last thing before it is written."""
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port`. Raises ValueError with a remedy."""
-    host, separator, port = address.strip().rpartition(":")
-    if not separator or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{address!r} is no address: write host:port, for example 127.0.0.1:9876")
-    return host.strip("[]"), int(port)
 
 
 @final

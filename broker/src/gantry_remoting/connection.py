@@ -11,6 +11,7 @@ import logging
 import ssl
 from typing import Final, Protocol, cast, final
 
+from gantry_remoting.addresses import join_address, peer_address
 from gantry_remoting.errors import ConnectionClosed, RemotingTimeout
 from gantry_remoting.handshakes import Handshakes
 from gantry_remoting.settings import ListenerSettings, TlsMode
@@ -100,14 +101,14 @@ class Connection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed"
-        return f"<Connection {self.peer[0]}:{self.peer[1]} {state} pending={len(self._pending)}>"
+        return f"<Connection {join_address(*self.peer)} {state} pending={len(self._pending)}>"
 
     # ------- asyncio calls these
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.peer = tuple((transport.get_extra_info("peername") or ("", 0))[:2])
-        self.local = tuple((transport.get_extra_info("sockname") or ("", 0))[:2])
+        self.peer = peer_address(transport.get_extra_info("peername"))
+        self.local = peer_address(transport.get_extra_info("sockname"))
         self.active_at = self._loop.time()
         self._transport.set_write_buffer_limits(high=self._settings.reply_bytes_high)
         self.is_open = True
@@ -167,7 +168,7 @@ class Connection(asyncio.Protocol):
             return
         self.is_open = False
         self._closed_at = self._loop.time()
-        log.info("connection closed", extra={"peer": f"{self.peer[0]}:{self.peer[1]}", "reason": reason})
+        log.info("connection closed", extra={"peer": join_address(*self.peer), "reason": reason})
         self._pending.clear()
         self._transport.abort() if self._write_paused_at else self._transport.close()
 
@@ -179,7 +180,7 @@ class Connection(asyncio.Protocol):
     async def request(self, command: Command, timeout_ms: int) -> Command:
         """Ask the peer something and wait for its answer. Raises ConnectionClosed or RemotingTimeout."""
         if not self.is_open:
-            raise ConnectionClosed(f"{self.peer[0]}:{self.peer[1]} is gone")
+            raise ConnectionClosed(f"{join_address(*self.peer)} is gone")
         waiter: asyncio.Future[Command] = self._loop.create_future()
         self._waiters[command.opaque] = waiter
         self.send(command.encode())
@@ -187,7 +188,7 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(timeout_ms / 1000):
                 return await waiter
         except TimeoutError as error:
-            raise RemotingTimeout(f"{self.peer[0]}:{self.peer[1]} gave no answer in {timeout_ms} ms") from error
+            raise RemotingTimeout(f"{join_address(*self.peer)} gave no answer in {timeout_ms} ms") from error
         finally:
             self._waiters.pop(command.opaque, None)
 
@@ -291,7 +292,7 @@ class Connection(asyncio.Protocol):
     def _fail_waiters(self) -> None:
         for waiter in self._waiters.values():
             if not waiter.done():
-                waiter.set_exception(ConnectionClosed(f"{self.peer[0]}:{self.peer[1]} is gone"))
+                waiter.set_exception(ConnectionClosed(f"{join_address(*self.peer)} is gone"))
 
 
 def _needed_bytes(data: bytes | bytearray, limits: WireLimits) -> int:

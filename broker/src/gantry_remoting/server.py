@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
+from gantry_remoting.addresses import join_address, listen
 from gantry_remoting.certificates import CertificateSource
 from gantry_remoting.connection import PASS_REPLY_BYTES_MAX, Connection, Service
 from gantry_remoting.handshakes import Handshakes
@@ -49,7 +50,7 @@ class Listener:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Listener {self.settings.host}:{self.settings.port} connections={len(self.connections)}>"
+        return f"<Listener {join_address(self.settings.host, self.settings.port)} connections={len(self.connections)}>"
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -75,9 +76,8 @@ class Listener:
             await own.start()
             self.certificates = self._own_certificates = own
         try:
-            self._server = await self._loop.create_server(
-                lambda: Connection(self), self.settings.host, self.settings.port, backlog=self.settings.backlog
-            )
+            host, port = self.settings.host, self.settings.port
+            self._server = await listen(lambda: Connection(self), host, port, backlog=self.settings.backlog)
         except BaseException:
             await self._close_certificates()
             raise

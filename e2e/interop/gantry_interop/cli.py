@@ -50,6 +50,8 @@ class Target:
     keep: bool
     settings: dict[str, str] = field(default_factory=dict)
     is_measured: bool = False
+    host: str = "127.0.0.1"
+    """The only address of a peer that is started."""
 
 
 @contextmanager
@@ -59,7 +61,9 @@ def _target(target: Target, directory: Path, nursery: Nursery, console: Console)
         yield target.name_server
         return
     console.print(f"starting {target.kind} …", highlight=False)
-    layout = peers.Layout(directory / "peer", settings=target.settings, is_measured=target.is_measured)
+    layout = peers.Layout(
+        directory / "peer", target.host, target.host, settings=target.settings, is_measured=target.is_measured
+    )
     peer = peers.start(target.kind, nursery, layout)
     try:
         yield peer.address
@@ -116,6 +120,7 @@ Examples:
   run.py migrate                               gantry migrate, with 3 GiB from before, under load
   run.py failover                              kill the master under Java clients, promote a slave
   run.py flows                                 delays, retries, ordered consumption while brokers die
+  run.py ipv6                                  servers that have an IPv6 address and no other
   run.py tls                                   over TLS, while certificates are replaced
   run.py config                                settings are changed while the servers run
   run.py acl                                   with accounts; who may not is denied
@@ -314,6 +319,21 @@ def flows_command(clients: str, stories: str) -> None:
     report.write_results(directory / "results.json", {"flows": [one.as_json() for one in reports]})
     console.print(f"results and logs: {directory}", highlight=False, soft_wrap=True)
     sys.exit(0 if all(one.kept for one in reports) else 1)
+
+
+@main.command("ipv6")
+@click.option("--clients", default=",".join(java.CLIENT_MODULES), show_default=True, help="Client versions.")
+@click.option(
+    "--scenarios", default=",".join(drivers.IPV6_SCENARIOS), show_default=True, help="Scenarios, separated by commas."
+)
+@click.option("--count", default=20_000, show_default=True, help="Messages in each scenario.")
+@_peer_options
+def ipv6_command(clients: str, scenarios: str, count: int, **target: object) -> None:
+    """Java clients and servers that have an IPv6 address only: routes, records, ids, and every copy of a message."""
+    chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
+    played = _choices(scenarios, drivers.IPV6_SCENARIOS, "scenario")
+    order = drivers.Order("", count, 500, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
+    sys.exit(_play(replace(_as_target(target), host="::1"), chosen, played, order))
 
 
 @main.command("tls")

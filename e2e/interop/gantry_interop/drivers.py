@@ -20,8 +20,10 @@ from gantry_interop.processes import Child, Nursery
 SCENARIOS = (
     "sync", "async", "oneway", "batch", "compressed", "tags", "sql", "ordered", "broadcast", "litepull", "restart",
     "rebalance", "threads64", "retry", "dlq", "transactions", "request", "trace", "queries", "refusals",
-    "depth",
+    "depth", "codecs", "namespaces", "headers", "settings", "offsets",
 )  # fmt: skip
+IPV6_SCENARIOS = ("ipv6", "sync", "batch", "ordered", "litepull", "transactions", "request")
+"""What is played where servers have an IPv6 address only."""
 POLL_SECONDS = 0.1
 
 

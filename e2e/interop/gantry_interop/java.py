@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,8 +64,7 @@ def build() -> bool:
         if stamp.exists() and stamp.read_text() == wanted and all(_class_path_is_there(m) for m in _modules()):
             return False
         stamp.unlink(missing_ok=True)
-        log = TARGET / "build.log"
-        with log.open("wb") as output:
+        with tempfile.TemporaryFile() as output:  # not in TARGET, which `clean` deletes
             done = subprocess.run(
                 [maven, "-B", "-q", "clean", "process-classes"],
                 cwd=INTEROP,
@@ -74,8 +74,10 @@ def build() -> bool:
                 timeout=BUILD_SECONDS_MAX,
                 check=False,
             )
+            output.seek(0)
+            said = output.read().decode("utf-8", "replace").splitlines()
         if done.returncode != 0:
-            raise InteropError(f"Maven failed; the end of {log}:\n" + "\n".join(log.read_text().splitlines()[-20:]))
+            raise InteropError("Maven failed; the end of what it said:\n" + "\n".join(said[-20:]))
         stamp.write_text(wanted)
     return True
 

@@ -64,13 +64,13 @@ class Layout:
 
     @property
     def name_server(self) -> str:
-        return self.name_server_override or f"{self.listen_host}:{self.name_server_port}"
+        return self.name_server_override or _address(self.listen_host, self.name_server_port)
 
     @property
     def name_server_seen_by_broker(self) -> str:
         if self.name_server_seen_by_broker_host is None:
             return self.name_server
-        return f"{self.name_server_seen_by_broker_host}:{self.name_server_port}"
+        return _address(self.name_server_seen_by_broker_host, self.name_server_port)
 
     @property
     def store(self) -> Path:
@@ -92,7 +92,7 @@ class Peer:
 
     @property
     def broker_address(self) -> str:
-        return f"{self.layout.advertised_host}:{self.layout.broker_port}"
+        return _address(self.layout.advertised_host, self.layout.broker_port)
 
     def stop(self) -> None:
         """End it in order: the broker flushes, removes its `abort` marker, and leaves the name server."""
@@ -178,6 +178,10 @@ def broker_settings(kind: str, layout: Layout) -> dict[str, str]:
             "timerWheelEnable": "false",
         }
     return {**settings, **layout.settings}
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _answers(address: str) -> bool:

@@ -34,7 +34,7 @@ def ask(address: str, code: int, fields: dict[str, str] | None = None, seconds_m
         }
     ).encode()
     host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), seconds_max) as connection:
+    with socket.create_connection((host.strip("[]"), int(port)), seconds_max) as connection:
         connection.settimeout(seconds_max)
         connection.sendall(struct.pack(">II", 4 + len(header), len(header)) + header)
         head = _read(connection, 4)

@@ -69,7 +69,7 @@ class Proxy:
 
     def serve(self, service: str, listen: tuple[str, int], server: tuple[str, int]) -> None:
         """Listen at `listen` and pass connections on to `server`."""
-        listener = socket.create_server(listen)
+        listener = socket.create_server(listen, family=socket.AF_INET6 if ":" in listen[0] else socket.AF_INET)
         self._keep(listener)
         self._spawn(self._accept, service, listener, server)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fastapi import Request
 
 from gantry_admin.guard import Caller
+from gantry_admin.settings import Address
 from gantry_remoting.audit import bounded, write_line
 
 SERVER = "sidecar"
@@ -23,7 +24,7 @@ def write_audit(
     client = request.client
     write_line(
         SERVER,
-        peer="unknown" if client is None else f"{client.host}:{client.port}",
+        peer="unknown" if client is None else str(Address(host=client.host, port=client.port)),
         account=None if caller is None else caller.name,
         what=bounded(what),
         code=None,

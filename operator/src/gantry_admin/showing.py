@@ -7,12 +7,14 @@ control characters, an unpacked body is bounded before it is unpacked, and whoev
 from __future__ import annotations
 
 import codecs
-import zlib
 from typing import Final, NamedTuple
 
 from gantry_admin.message_documents import BodyDocument, MessageDocument
+from gantry_remoting import join_address
 from gantry_wire import properties as names
-from gantry_wire.message import COMPRESSION_MASK, COMPRESSION_ZLIB, FLAG_COMPRESSED, StoredMessage, decode_host
+from gantry_wire.compress import beginning
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import FLAG_COMPRESSED, StoredMessage, decode_host
 
 SHOWN_BYTES: Final = 2_048
 SHOWN_BYTES_MAX: Final = 65_536
@@ -44,9 +46,9 @@ def message_document(message: StoredMessage, body_bytes: int = SHOWN_BYTES) -> M
         flag=message.flag,
         reconsume_times=message.reconsume_times,
         born_wall_ms=message.born_timestamp_ms,
-        born_host=_host(message.born_host),
+        born_host=join_address(*decode_host(message.born_host)),
         stored_wall_ms=message.store_timestamp_ms,
-        store_host=_host(message.store_host),
+        store_host=join_address(*decode_host(message.store_host)),
         body=body_document(message, body_bytes),
     )
 
@@ -54,14 +56,14 @@ def message_document(message: StoredMessage, body_bytes: int = SHOWN_BYTES) -> M
 def body_document(message: StoredMessage, bytes_max: int) -> BodyDocument:
     """So many bytes of a body."""
     is_compressed = bool(message.sys_flag & FLAG_COMPRESSED)
-    beginning = _unpacked(message, bytes_max) if is_compressed else _cut(message.body, bytes_max)
-    text = as_text(beginning.data, beginning.is_cut)
+    shown = _unpacked(message, bytes_max) if is_compressed else _cut(message.body, bytes_max)
+    text = as_text(shown.data, shown.is_cut)
     return BodyDocument(
         form="hex" if text is None else "text",
-        shown=beginning.data.hex() if text is None else text,
-        is_cut=beginning.is_cut,
-        is_compressed=is_compressed and beginning.fault is None,
-        fault=beginning.fault,
+        shown=shown.data.hex() if text is None else text,
+        is_cut=shown.is_cut,
+        is_compressed=is_compressed and shown.fault is None,
+        fault=shown.fault,
     )
 
 
@@ -83,16 +85,7 @@ def _cut(body: bytes, bytes_max: int, fault: str | None = None) -> _Beginning:
 
 def _unpacked(message: StoredMessage, bytes_max: int) -> _Beginning:
     """The beginning of what is packed; no more is unpacked than is shown."""
-    kind = message.sys_flag & COMPRESSION_MASK
-    if kind not in (0, COMPRESSION_ZLIB):
-        return _cut(message.body, bytes_max, f"compression type 0x{kind:x} is not known here")
     try:
-        data = zlib.decompressobj().decompress(message.body, bytes_max + 1)
-    except zlib.error:
-        return _cut(message.body, bytes_max, "the compressed body is damaged")
-    return _cut(data, bytes_max)
-
-
-def _host(raw: bytes) -> str:
-    address, port = decode_host(raw)
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        return _cut(beginning(message.body, message.sys_flag, bytes_max + 1), bytes_max)
+    except RemoteProtocolError as error:
+        return _cut(message.body, bytes_max, str(error))

@@ -21,6 +21,7 @@ from gantry_broker.ha.classic.master_session import ClassicMasterSession
 from gantry_broker.ha.frames import PREAMBLE, StreamBroken, Table
 from gantry_broker.ha.master_session import MasterFacts, MasterLog, MasterSession
 from gantry_broker.ha.tls_port import TlsPort
+from gantry_remoting.addresses import join_address, listen, peer_address
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class ReplicationServer:
     async def start(self, host: str, port: int, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
         """Listen; with ``tls``, asked for every connection, to nothing else. Raises OSError for a taken port."""
         if tls is None:
-            self._server = await self._loop.create_server(lambda: MasterStream(self), host, port)
+            self._server = await listen(lambda: MasterStream(self), host, port)
         else:
             self._tls_port = TlsPort(lambda: MasterStream(self), tls)
             await self._tls_port.start(host, port)
@@ -183,7 +184,7 @@ class MasterStream(asyncio.Protocol):
         # A transport of uvloop is no subclass of asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.peer = join_address(*peer_address(peer)) if peer else "?"
         facts = self._server.facts()
         if facts is None or len(self._server.streams) >= STREAMS_MAX:
             transport.abort()

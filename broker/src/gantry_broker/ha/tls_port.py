@@ -14,6 +14,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final, final
 
+from gantry_remoting.addresses import join_address, peer_address
+
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 128
@@ -84,7 +86,7 @@ class TlsPort:
                 oldest = next(iter(self._handshakes))
                 del self._handshakes[oldest]
                 oldest.cancel()
-            task = asyncio.create_task(self._shake_hands(connection, f"{peer[0]}:{peer[1]}"))
+            task = asyncio.create_task(self._shake_hands(connection, join_address(*peer_address(peer))))
             self._handshakes[task] = None
             task.add_done_callback(self._forget)
             await asyncio.sleep(0)  # it begins, so that from here on it is the transport that closes the connection

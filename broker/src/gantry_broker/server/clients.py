@@ -11,6 +11,7 @@ from typing import final
 
 from gantry_broker.ports import Clock
 from gantry_remoting import Connection
+from gantry_remoting.addresses import join_address
 from gantry_wire import Command, RequestCode, oneway
 from gantry_wire.commands.clients import ConsumerData, HeartbeatData, SubscriptionData
 from gantry_wire.filters import MessageFilter, TagFilter, is_tag_type, parse_filter
@@ -30,7 +31,7 @@ class Member:
 
     @property
     def address(self) -> str:
-        return f"{self.connection.peer[0]}:{self.connection.peer[1]}"
+        return join_address(*self.connection.peer)
 
 
 @dataclass(slots=True)

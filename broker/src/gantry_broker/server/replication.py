@@ -32,7 +32,7 @@ from gantry_broker.server.parked import ParkedReplies, Stage
 from gantry_broker.server.table_sync import TableSync
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.message_store import MessageStore
-from gantry_remoting import CertificateSource, PeerContexts, split_address
+from gantry_remoting import CertificateSource, PeerContexts, join_address, split_address
 from gantry_wire import ResponseCode
 
 log = logging.getLogger(__name__)
@@ -373,7 +373,7 @@ class Replication:
         credentials = None if self._account is None else self._account.credentials
         return ClassicFollower(
             self.store,
-            ClassicMaster((host, port), self._ha.classic_broker_address or f"{host}:{port - 1}", credentials),
+            ClassicMaster((host, port), self._ha.classic_broker_address or join_address(host, port - 1), credentials),
             file_bytes=store.mapped_file_size_commit_log,
             is_flushed_wanted=store.flush.is_sync,
             on_table=self._tables.take,

@@ -21,7 +21,7 @@ from gantry_cli.local.names import member_name
 from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR, Kind, PortPlan
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord, NameServerRecord
 from gantry_cli.ports import ANY
-from gantry_cli.text import join_address
+from gantry_remoting import join_address
 from gantry_spec.manifest import BrokerGroup, Spec, read_group
 from gantry_spec.manifest.parts import Medium
 

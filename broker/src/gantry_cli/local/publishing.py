@@ -20,6 +20,7 @@ from gantry_cli.local.names import member_name
 from gantry_cli.local.supervisor import Supervisor
 from gantry_cli.local.whole_file import write_whole
 from gantry_cli.text import duration_text
+from gantry_remoting.addresses import join_address
 from gantry_spec.explain import explain
 from gantry_spec.ledger import Fault, Ledger
 from gantry_spec.manifest.quantities import bytes_text
@@ -108,7 +109,7 @@ class Publisher:
             process="running" if child.is_running else "stopped",
             pid=child.pid,
             starts=child.starts,
-            address=f"{self._supervisor.record.host}:{record.port}",
+            address=join_address(self._supervisor.record.host, record.port),
             sidecar_url="" if member.sidecar is None else record.sidecar_url,
         )
         if report is None:

@@ -30,6 +30,7 @@ from gantry_cli.local.member import LocalMember, Settings
 from gantry_cli.local.renewing import renew
 from gantry_cli.local.state import GroupRecord, GroupState, MemberRecord
 from gantry_cli.local.wishes import Wishes
+from gantry_remoting.addresses import join_address
 from gantry_spec import actions as act
 from gantry_spec.decide import Decision, decide
 from gantry_spec.ledger import Ledger
@@ -261,7 +262,7 @@ class Supervisor:
         for (shard, _), member in self.members.items():
             report = member.report
             if member.is_answering and report is not None and report.role is Role.MASTER and report.wrote is not None:
-                found[shard] = (f"{self.record.host}:{member.record.port}", report.wrote)
+                found[shard] = (join_address(self.record.host, member.record.port), report.wrote)
         return found
 
     def holds_nothing(self, shard: int) -> bool:

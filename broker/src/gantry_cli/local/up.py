@@ -39,6 +39,7 @@ from gantry_cli.round_trip import RoundTrip, round_trip
 from gantry_cli.running import claim, stop_signal, until
 from gantry_cli.stack import StackDirectory, StackRecord
 from gantry_client import ClientError
+from gantry_remoting.addresses import join_address
 from gantry_spec.broker_conf import broker_name
 from gantry_spec.manifest import BrokerGroup, changes
 
@@ -213,7 +214,7 @@ class GroupRun:
         return StackRecord(
             pid=os.getpid(),
             name_server=";".join(self.record.addresses),
-            broker=f"{self.record.host}:{first.port}",
+            broker=join_address(self.record.host, first.port),
             broker_name=broker_name(self.record.name, 0),
             started_at_ms=self.record.started_at_ms,
             is_detached=self._face.is_detached,
@@ -261,7 +262,7 @@ class GroupRun:
         lines = ["Gantry is up.", f"  name server   {name_server}"]
         for member in record.members:
             sidecar = f"   sidecar {member.sidecar_url}" if self._has_sidecars else ""
-            lines.append(f"  {member.name:<13} {record.host}:{member.port}{sidecar}")
+            lines.append(f"  {member.name:<13} {join_address(record.host, member.port)}{sidecar}")
         if self._has_sidecars:
             lines.append(f"  console       {record.console_url}#token={self._token}")
         lines += [

@@ -30,6 +30,7 @@ from gantry_broker.server.handlers.send import (
     refuse_unsupported,
 )
 from gantry_remoting import Connection, ConnectionClosed, RemotingTimeout
+from gantry_remoting.addresses import join_address
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire import properties as keys
 from gantry_wire.commands.admin import TopicConfig
@@ -158,7 +159,6 @@ class ReplyHandlers:
     def _header(self, reply: Incoming) -> PushReply:
         send, core = reply.send, self._core
         now_ms = core.clock.wall_ms()
-        host, port = reply.connection.peer
         return PushReply(
             producer_group=send.producer_group,
             topic=send.topic,
@@ -168,7 +168,7 @@ class ReplyHandlers:
             sys_flag=send.sys_flag,
             born_timestamp=send.born_timestamp,
             flag=send.flag,
-            born_host=f"{host}:{port}",
+            born_host=join_address(*reply.connection.peer),
             store_host=core.settings.address,
             store_timestamp=now_ms,
             properties=format_properties({**reply.properties, keys.PUSH_REPLY_TIME: str(now_ms)}),

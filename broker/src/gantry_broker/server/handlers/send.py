@@ -18,6 +18,7 @@ from gantry_broker.server.topics import PERM_NORMAL
 from gantry_broker.server.transactions.preparing import half_properties, is_half
 from gantry_broker.store.draft import Draft
 from gantry_remoting import Connection
+from gantry_remoting.addresses import join_address
 from gantry_wire import Command, RequestCode, ResponseCode, names
 from gantry_wire import properties as keys
 from gantry_wire.batch import BatchEntry, decode_batch
@@ -111,7 +112,7 @@ class SendHandlers:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{send.queue_id}] is illegal, topic[{send.topic}] has {queues} queues, "
-                f"producer: {connection.peer[0]}:{connection.peer[1]}",
+                f"producer: {join_address(*connection.peer)}",
             )
         self._check_sizes(send, command.body)
         return config

@@ -1,17 +1,22 @@
 package dev.gantry.interop;
 
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.common.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** The few places where the 4.9.8 client wants to be spoken to differently. */
 final class Dialect {
@@ -19,6 +24,8 @@ final class Dialect {
 
     /** Whether a request that waits waits for its answer; the 5.3.3 client stops waiting when the question is sent. */
     static final boolean WAITS_FOR_ANSWERS = true;
+    /** What only clients from 5.0 on ask for in place of something older. */
+    static final List<Integer> NEW_CODES = List.of();
     static final String REFUSED = "refused:";
 
     /** Something to ask a broker for, and what it says. */
@@ -34,8 +41,28 @@ final class Dialect {
         return new AclClientRPCHook(new SessionCredentials(accessKey, secretKey));
     }
 
+    /** This client knows no namespaces that travel as fields. */
+    static boolean setNamespaceV2(ClientConfig client, String namespace) {
+        return false;
+    }
+
     static void createTopic(DefaultMQProducer producer, String topic, int queues) throws MQClientException {
         producer.createTopic("TBW102", topic, queues);
+    }
+
+    /** By an administrator, at one broker. */
+    static void createTopic(DefaultMQAdminExt admin, String broker, String topic, int queues) throws Exception {
+        admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, queues, queues, 6));
+    }
+
+    static void createGroup(DefaultMQAdminExt admin, String broker, String group) throws Exception {
+        SubscriptionGroupConfig config = new SubscriptionGroupConfig();
+        config.setGroupName(group);
+        admin.createAndUpdateSubscriptionGroupConfig(broker, config);
+    }
+
+    /** This client knows no types of messages. */
+    static void messageTypes(Stage stage, DefaultMQAdminExt admin, String broker, TopicConfig config) {
     }
 
     static void broadcast(DefaultMQPushConsumer consumer) {

@@ -1,17 +1,22 @@
 package dev.gantry.interop;
 
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PopCallback;
 import org.apache.rocketmq.client.consumer.PopResult;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.producer.RecallMessageHandle.HandleV1;
@@ -19,6 +24,7 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
 import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** The few places where the 5.3.3 client wants to be spoken to differently. */
 final class Dialect {
@@ -26,6 +32,8 @@ final class Dialect {
 
     /** Whether a request that waits waits for its answer; the 5.3.3 client stops waiting when the question is sent. */
     static final boolean WAITS_FOR_ANSWERS = false;
+    /** What only clients from 5.0 on ask for in place of something older: the pulls of those that poll. */
+    static final List<Integer> NEW_CODES = List.of(361);
     static final String REFUSED = "refused:";
 
     /** Something to ask a broker for, and what it says. */
@@ -41,8 +49,48 @@ final class Dialect {
         return new AclClientRPCHook(new SessionCredentials(accessKey, secretKey));
     }
 
+    /** A namespace that travels as fields of every request; whether there is such a thing. */
+    static boolean setNamespaceV2(ClientConfig client, String namespace) {
+        client.setNamespaceV2(namespace);
+        return true;
+    }
+
     static void createTopic(DefaultMQProducer producer, String topic, int queues) throws MQClientException {
         producer.createTopic("TBW102", topic, queues, Map.of());
+    }
+
+    /** By an administrator, at one broker. */
+    static void createTopic(DefaultMQAdminExt admin, String broker, String topic, int queues) throws Exception {
+        admin.createAndUpdateTopicConfig(broker, new TopicConfig(topic, queues, queues, 6));
+    }
+
+    static void createGroup(DefaultMQAdminExt admin, String broker, String group) throws Exception {
+        SubscriptionGroupConfig config = new SubscriptionGroupConfig();
+        config.setGroupName(group);
+        admin.createAndUpdateSubscriptionGroupConfig(broker, config);
+    }
+
+    /** A topic says what its messages are; a type that is none is refused, and the topic stays as it was. */
+    static void messageTypes(Stage stage, DefaultMQAdminExt admin, String broker, TopicConfig config) throws Exception {
+        config.setAttributes(Map.of("+message.type", "FIFO"));
+        admin.createAndUpdateTopicConfig(broker, config);
+        stage.outcome.promise("FIFO".equals(messageType(admin, broker, config)), "a topic shows the type of its messages");
+        config.setAttributes(Map.of("+message.type", "NONSENSE"));
+        boolean isRefused = false;
+        try {
+            admin.createAndUpdateTopicConfig(broker, config);
+        } catch (MQClientException | MQBrokerException refused) {
+            isRefused = true;
+        }
+        stage.outcome.promise(isRefused, "a type that is none is refused");
+        stage.outcome.promise("FIFO".equals(messageType(admin, broker, config)), "and changes nothing");
+        config.setAttributes(Map.of("-message.type", ""));
+        admin.createAndUpdateTopicConfig(broker, config);
+        stage.outcome.promise(messageType(admin, broker, config) == null, "the type can be taken away");
+    }
+
+    private static String messageType(DefaultMQAdminExt admin, String broker, TopicConfig config) throws Exception {
+        return admin.examineTopicConfig(broker, config.getTopicName()).getAttributes().get("message.type");
     }
 
     static void broadcast(DefaultMQPushConsumer consumer) {

@@ -35,6 +35,12 @@ public final class Driver {
         SCENARIOS.put("queries", Queries::play);
         SCENARIOS.put("refusals", Refusals::play);
         SCENARIOS.put("depth", Depth::play);
+        SCENARIOS.put("codecs", Codecs::play);
+        SCENARIOS.put("namespaces", Namespaces::play);
+        SCENARIOS.put("headers", Headers::play);
+        SCENARIOS.put("settings", Settings::play);
+        SCENARIOS.put("offsets", Offsets::play);
+        SCENARIOS.put("ipv6", Ipv6::play);
         SCENARIOS.put("failover", Failover::play);
         SCENARIOS.put("change", Configuring::change);
         SCENARIOS.put("changed", Configuring::changed);

@@ -2,6 +2,7 @@ package dev.gantry.interop;
 
 import java.util.ArrayDeque;
 import java.util.Deque;
+import java.util.concurrent.Callable;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.BooleanSupplier;
@@ -14,6 +15,7 @@ import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
@@ -39,6 +41,7 @@ final class Stage implements AutoCloseable {
     private final String scenario;
     private final Deque<Runnable> closings = new ArrayDeque<>();
     private int instances;
+    private RPCHook watcher;
 
     Stage(Options options, String scenario) {
         this.options = options;
@@ -57,18 +60,32 @@ final class Stage implements AutoCloseable {
         return content(options.bodyBytes(), false, number -> "plain");
     }
 
+    /** Content of the stage's topic that cannot be taken for what is sent elsewhere under the same name. */
+    Content content(String world) {
+        long run = options.seed() * 1_000_003 + (scenario + world).hashCode();
+        return new Content(topic, new Body(run, options.bodyBytes(), false), number -> "plain");
+    }
+
     String instance() {
         return scenario + "-" + options.run() + "-" + ProcessHandle.current().pid() + "-" + instances++;
     }
 
     /** What signs for the account of this run; null without one. */
     RPCHook hook() {
+        if (watcher != null) {
+            return watcher;
+        }
         return options.accessKey().isEmpty() ? null : Dialect.hook(options.accessKey(), options.secretKey());
     }
 
     /** What signs for whoever may make topics. */
     RPCHook adminHook() {
         return options.adminKey().isEmpty() ? hook() : Dialect.hook(options.adminKey(), options.adminSecret());
+    }
+
+    /** From now on clients have this hook, whatever account there is. */
+    void watch(RPCHook watcher) {
+        this.watcher = watcher;
     }
 
     void atEnd(Runnable closing) {
@@ -88,7 +105,34 @@ final class Stage implements AutoCloseable {
         return started(new DefaultMQProducer("producers_of_" + group, hook(), true, null));
     }
 
-    private DefaultMQProducer started(DefaultMQProducer producer) throws MQClientException {
+    /** A producer that packs large bodies in one of the ways that both clients know by a system property. */
+    DefaultMQProducer packing(String codec) throws Exception {
+        return packing(codec, this::producer);
+    }
+
+    <T> T packing(String codec, Callable<T> making) throws Exception {
+        System.setProperty(MixAll.MESSAGE_COMPRESS_TYPE, codec);
+        try {
+            return making.call();
+        } finally {
+            System.clearProperty(MixAll.MESSAGE_COMPRESS_TYPE);
+        }
+    }
+
+    /** A producer in a namespace; an empty one is none. */
+    DefaultMQProducer producerIn(String namespace) throws MQClientException {
+        DefaultMQProducer producer = unstarted();
+        if (!namespace.isEmpty()) {
+            producer.setNamespace(namespace);
+        }
+        return started(producer);
+    }
+
+    DefaultMQProducer unstarted() {
+        return new DefaultMQProducer("producers_of_" + group, hook());
+    }
+
+    DefaultMQProducer started(DefaultMQProducer producer) throws MQClientException {
         producer.setNamesrvAddr(options.nameServer());
         producer.setInstanceName(instance());
         producer.setClientIP("127.0.0.1");
@@ -102,7 +146,15 @@ final class Stage implements AutoCloseable {
     }
 
     TransactionMQProducer transactional(TransactionListener listener) throws MQClientException {
+        return transactionalIn("", listener);
+    }
+
+    /** The same in a namespace; an empty one is none. */
+    TransactionMQProducer transactionalIn(String namespace, TransactionListener listener) throws MQClientException {
         TransactionMQProducer producer = new TransactionMQProducer("transactions_of_" + group, hook());
+        if (!namespace.isEmpty()) {
+            producer.setNamespace(namespace);
+        }
         producer.setNamesrvAddr(options.nameServer());
         producer.setInstanceName(instance());
         producer.setClientIP("127.0.0.1");
@@ -115,7 +167,7 @@ final class Stage implements AutoCloseable {
 
     /** What mqadmin is made of. */
     DefaultMQAdminExt admin() throws MQClientException {
-        DefaultMQAdminExt admin = new DefaultMQAdminExt(10_000);
+        DefaultMQAdminExt admin = new DefaultMQAdminExt(hook(), 10_000);
         admin.setNamesrvAddr(options.nameServer());
         admin.setInstanceName(instance());
         admin.setClientIP("127.0.0.1");
@@ -187,6 +239,11 @@ final class Stage implements AutoCloseable {
             Thread.sleep(POLL_MILLIS);
         }
         return true;
+    }
+
+    /** Whether it comes true within the patience of this run, however much else moves. */
+    boolean within(BooleanSupplier done) throws InterruptedException {
+        return await(done, () -> 0);
     }
 
     void require(BooleanSupplier done, LongSupplier progress, String what)

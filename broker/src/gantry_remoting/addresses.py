@@ -1,0 +1,101 @@
+"""Addresses as people and peers write them, of either family, and sockets that listen on them.
+
+An IPv6 host stands in brackets where a port follows: `[fd00::7]:10911`. RocketMQ's brokers may also write it without
+(`fd00::7:10911`), and both are read. We write brackets only, because not every client can do without.
+
+`::` is everywhere, for both families, as Java and Go understand it; asyncio alone would take it for IPv6 only. A peer
+that comes over IPv4 to such a socket is seen by the kernel as `::ffff:10.0.0.7`, and by everybody here as `10.0.0.7`:
+limits per address, permissions and the hosts in records must not depend on which socket it chose.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+ANYWHERE: Final = "::"
+_MAPPED: Final = "::ffff:"
+
+
+def split_address(address: str, *, port_min: int = 1) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`. Raises ValueError with a remedy."""
+    host, separator, port = address.strip().rpartition(":")
+    is_port = separator and port.isascii() and port.isdigit() and port_min <= int(port) < 65536
+    bare = bare_host(host)
+    if not is_port or not _is_host(bare):
+        raise ValueError(
+            f"{address!r} is no address: write host:port, for example 127.0.0.1:9876, or [::1]:9876 with IPv6"
+        )
+    return bare, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def bare_host(text: str) -> str:
+    """A host alone, with or without the brackets that some write around IPv6."""
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
+def peer_address(name: Sequence[object] | None) -> tuple[str, int]:
+    """(host, port) of a socket's end as the kernel names it; an IPv4 one in IPv6 clothes is what it is."""
+    if not name:
+        return "", 0
+    host, port = str(name[0]), int(str(name[1]))
+    if host.startswith(_MAPPED):
+        with contextlib.suppress(ValueError):
+            mapped = ipaddress.IPv6Address(host).ipv4_mapped
+            host = host if mapped is None else str(mapped)
+    return host, port
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two addresses lead to one place, however they are written."""
+    try:
+        return _known(one) == _known(other)
+    except ValueError:
+        return one == other
+
+
+async def listen(
+    factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, backlog: int = 100
+) -> asyncio.Server:
+    """asyncio's server on `host`, which is really everywhere if it is `::`. Raises OSError for a port that is taken."""
+    loop = asyncio.get_running_loop()
+    if host == ANYWHERE:
+        return await loop.create_server(factory, sock=_open_socket(port, backlog), backlog=backlog)
+    return await loop.create_server(factory, host, port, backlog=backlog)
+
+
+def _open_socket(port: int, backlog: int) -> socket.socket:
+    """A socket for both families."""
+    found = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        found.setblocking(False)
+        found.bind((ANYWHERE, port))
+        found.listen(backlog)
+    except OSError:
+        found.close()
+        raise
+    return found
+
+
+def _known(address: str) -> tuple[str, int]:
+    host, port = split_address(address)
+    return (str(ipaddress.ip_address(host)) if ":" in host else host), port
+
+
+def _is_host(text: str) -> bool:
+    if ":" not in text:
+        return "[" not in text and "]" not in text
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True

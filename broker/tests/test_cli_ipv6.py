@@ -1,0 +1,93 @@
+"""The command line with servers that have IPv6 addresses only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from local_group_kit import FREE_PORTS, Group, Load, gantry, manifest
+
+from gantry_cli import up as up_module
+from gantry_cli.local.plan import Planner, Wanted
+from gantry_cli.local.port_plan import BROKER, NAME_SERVER, SIDECAR
+from gantry_cli.local.state import GroupState
+from gantry_cli.single import SingleOptions
+from gantry_cli.stack import StackDirectory
+from gantry_spec.manifest import read_group
+
+SMALL = {
+    "mappedFileSizeCommitLog": "16777216", "maxHashSlotNum": "1000", "maxIndexNum": "4000",
+    "diskMaxUsedSpaceRatio": "95", "diskSpaceCleanForciblyRatio": "99", "diskSpaceWarningLevelRatio": "99",
+    "waitTimeMillsInSendQueue": "60000",
+}  # fmt: skip
+
+
+def test_a_plan_writes_brackets_where_a_port_follows(tmp_path: Path) -> None:
+    """Name servers are named as clients must write them; hosts alone have no brackets."""
+    ports = tuple((kind, 0) for kind in (NAME_SERVER, BROKER, SIDECAR))
+    planner = Planner(GroupState(tmp_path), read_group(manifest().encode()), Wanted(host="::1", ports=ports), None)
+
+    (server,) = planner.record.name_servers
+    assert planner.record.addresses == [server.address] == [f"[::1]:{server.port}"]
+    assert planner.record.host == "::1"
+
+
+@pytest.mark.parametrize("typed", ["::1", "[::1]"])
+def test_a_host_may_be_typed_with_brackets(tmp_path: Path, typed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who copies it from an address has them."""
+    hosts: list[str] = []
+
+    async def start(options: SingleOptions, face: object) -> None:
+        hosts.append(options.host)
+
+    monkeypatch.setattr(up_module, "run_single", start)
+    result = CliRunner().invoke(up_module.up, ["--single", "--data", str(tmp_path), "--host", typed])
+
+    assert (result.exit_code, hosts) == (0, ["::1"]), result.output
+
+
+def test_every_command_takes_what_up_has_printed(tmp_path: Path) -> None:
+    """A broker alone on ::1: sent to, read from, looked at, and its store dumped."""
+    options = [word for pair in SMALL.items() for word in ("-o", "=".join(pair))]
+    up = ("up", "--single", "--data", str(tmp_path), "--host", "::1", "--detach")
+    said = gantry(*up, "--namesrv-port", "0", "--broker-port", "0", *options)
+    directory = StackDirectory(tmp_path)
+    try:
+        record = directory.running()
+        assert record is not None and record.name_server.startswith("[::1]:") and record.broker.startswith("[::1]:")
+        assert f'setNamesrvAddr("{record.name_server}")' in said
+        at = ("-n", record.name_server)
+        receipt = json.loads(gantry("produce", *at, "orders", "one", "--key", "k", "--output", "json"))
+        (message,) = map(json.loads, gantry("consume", *at, "orders", "--output", "json").splitlines())
+        status = gantry("status", *at)
+    finally:
+        gantry("down", "--data", str(tmp_path))
+    dumped = [json.loads(line) for line in gantry("store", "dump", str(directory.broker_data), "--json").splitlines()]
+
+    assert len(receipt["offset_message_id"]) == len(receipt["message_id"]) == 56
+    assert message["body"] == "one" and message["born_host"].startswith("[::1]:")
+    assert message["offset_message_id"] == receipt["offset_message_id"]
+    assert record.broker in status and record.name_server in status
+    assert "[::1]" in json.dumps(next(one for one in dumped if one.get("body") == "one"))
+
+
+@pytest.mark.slow
+def test_a_slave_takes_over_on_ipv6(tmp_path: Path) -> None:
+    """A group on ::1 goes through a kill as any other, and nothing acknowledged is lost."""
+    group = Group(tmp_path / "crew")
+    group.up("--host", "::1", *FREE_PORTS)
+    try:
+        group.until(group.is_well)
+        assert group.name_server.startswith("[::1]:")
+        with Load(group, "orders") as load:
+            group.until(load.more(50))
+            name, epoch = group.masters()[0]
+            group.do("kill", name)
+            group.until(lambda: group.masters().get(0, (name, epoch))[1] > epoch)
+            group.until(load.more(50))
+        group.until(group.is_well)
+        assert set(load.acknowledged) <= set(group.read("orders"))
+    finally:
+        group.down()

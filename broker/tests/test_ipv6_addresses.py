@@ -1,0 +1,151 @@
+"""Addresses of both families: how they are read and written, and sockets that listen everywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from gantry_broker.settings import SettingsError, broker_settings
+from gantry_broker.testing.local import on_both_loops, wait_until
+from gantry_broker.testing.ports import free_port
+from gantry_remoting import (
+    Channel,
+    CommandService,
+    Connection,
+    Listener,
+    ListenerSettings,
+    is_same,
+    join_address,
+    peer_address,
+    split_address,
+)
+from gantry_wire import Command
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("127.0.0.1:9876", ("127.0.0.1", 9876)),
+        (" [::1]:9876 ", ("::1", 9876)),
+        ("[fd00::7]:1", ("fd00::7", 1)),
+        ("::1:10911", ("::1", 10911)),
+        ("fd00:0:0:0:0:0:0:7:10911", ("fd00:0:0:0:0:0:0:7", 10911)),
+        ("[fe80::1%eth0]:10911", ("fe80::1%eth0", 10911)),
+        ("broker-0.example:10911", ("broker-0.example", 10911)),
+    ],
+)
+def test_an_address_is_read_with_and_without_brackets(text: str, found: tuple[str, int]) -> None:
+    """RocketMQ's brokers register IPv6 addresses in either form."""
+    assert split_address(text) == found
+    assert split_address(join_address(*found)) == found
+
+
+@pytest.mark.parametrize("text", ["::1", "fd00::2", "[::1]", "[::1]:", "[::1:9876", "::1]:9876", "[a]b]:1", "[]b:1"])
+def test_an_address_without_its_port_is_refused(text: str) -> None:
+    """The last group of an IPv6 address is not taken for a port; the remedy shows both forms."""
+    with pytest.raises(ValueError, match=r"write host:port.*\[::1\]:9876"):
+        split_address(text)
+
+
+def test_a_port_may_be_nobodys_choice_where_one_listens() -> None:
+    """Port 0 is an address to listen on, and none to call."""
+    assert split_address("[::]:0", port_min=0) == ("::", 0)
+    with pytest.raises(ValueError, match="write host:port"):
+        split_address("[::]:0")
+
+
+def test_an_ipv4_peer_in_ipv6_clothes_is_seen_as_what_it_is() -> None:
+    """Limits, permissions and born hosts do not depend on the socket that a peer came to."""
+    assert peer_address(("::ffff:10.0.0.7", 5, 0, 0)) == ("10.0.0.7", 5)
+    assert peer_address(("::1", 5, 0, 0)) == ("::1", 5)
+    assert peer_address(("10.0.0.7", 5)) == ("10.0.0.7", 5)
+    assert peer_address(("::ffff:not", 5)) == ("::ffff:not", 5)
+    assert peer_address(None) == ("", 0)
+
+
+def test_one_place_has_many_spellings() -> None:
+    """What stands in a route is compared as a place, not as a text."""
+    assert is_same("[::1]:10911", "0:0:0:0:0:0:0:1:10911")
+    assert is_same("junk", "junk") and not is_same("junk", "[::1]:10911")
+    assert not is_same("[::1]:10911", "[::1]:10912")
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "host"),
+    [
+        ({"brokerIP1": "::1"}, "[::1]:10911", "::1"),
+        ({"brokerIP1": "[FD00:0::7]"}, "[fd00::7]:10911", "fd00::7"),
+        ({"brokerIP1": "10.0.0.7"}, "10.0.0.7:10911", "10.0.0.7"),
+    ],
+)
+def test_a_broker_may_be_given_either_form_and_tells_one(given: dict[str, str], address: str, host: str) -> None:
+    """What is registered has brackets; what is in records has none; the replication's address follows."""
+    settings = broker_settings({"listenPort": "10911", "storePathRootDir": "/x", "bindAddress": "[::]", **given})
+
+    assert (settings.address, settings.broker_ip, settings.listen_host) == (address, host, "::")
+    assert settings.ha_address == join_address(host, 10912)
+
+
+def test_a_host_that_is_no_address_is_refused() -> None:
+    """It goes into message ids."""
+    for text in ("[::1", "::1:10911", "broker.example", "[]"):
+        with pytest.raises(SettingsError, match=r"brokerIP1.*write an IP address"):
+            broker_settings({"brokerIP1": text, "storePathRootDir": "/x"})
+
+
+async def seen_from(address: str, peers: list[Connection]) -> tuple[str, int]:
+    before = len(peers)
+    channel = await Channel.connect(address)
+    assert (await channel.request(Command(code=99, body=b"x"), 60_000)).body == b"x"
+    await wait_until(lambda: len(peers) > before)
+    await channel.close()
+    return peers[-1].peer
+
+
+@on_both_loops
+async def test_everywhere_is_both_families() -> None:
+    """A listener on `::` answers at 127.0.0.1 and ::1, as Java's does, and sees each peer under its own address."""
+    peers: list[Connection] = []
+    service = CommandService(lambda command, _: command.reply(body=command.body), connected=peers.append)
+    listener = Listener(service, ListenerSettings(host="::", port=free_port()))
+    await listener.start()
+    port = listener.port
+    try:
+        assert (await seen_from(f"127.0.0.1:{port}", peers))[0] == "127.0.0.1"
+        assert (await seen_from(f"[::1]:{port}", peers))[0] == "::1"
+        assert repr(listener).startswith(f"<Listener [::]:{port} ")
+    finally:
+        await listener.close()
+    with socket.socket(socket.AF_INET6) as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("::", port))
+
+
+@on_both_loops
+async def test_one_family_is_one_family() -> None:
+    """A listener on `::1` is not there for 127.0.0.1, and the other way round."""
+    service = CommandService(lambda command, _: command.reply())
+    for host, other in (("::1", "127.0.0.1"), ("127.0.0.1", "::1")):
+        listener = Listener(service, ListenerSettings(host=host, port=free_port()))
+        await listener.start()
+        try:
+            with pytest.raises(OSError, match="onnect"):
+                await asyncio.open_connection(other, listener.port)
+        finally:
+            await listener.close()
+
+
+@on_both_loops
+async def test_everywhere_is_taken_by_whoever_has_either() -> None:
+    """A port that somebody has is an error at the start, not half a server."""
+    service = CommandService(lambda command, _: command.reply())
+    first = Listener(service, ListenerSettings(host="::", port=free_port()))
+    await first.start()
+    try:
+        for host in ("::", "127.0.0.1", "::1"):
+            with pytest.raises(OSError, match="in use"):
+                await Listener(service, ListenerSettings(host=host, port=first.port)).start()
+    finally:
+        await first.close()

@@ -1,0 +1,185 @@
+package dev.gantry.interop;
+
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/**
+ * What an administrator does to a group that is consuming: its members are asked how they are and given one message
+ * directly; its offsets are set back to a moment, cloned to another group, and, when nobody is there, set back again.
+ */
+final class Offsets {
+    private static final long BETWEEN_MILLIS = 2_000;
+    private static final int MESSAGES_MAX = 2_000;
+
+    private final Stage stage;
+    private final int each;
+    private final Content content;
+    private final DefaultMQProducer producer;
+    private final DefaultMQAdminExt admin;
+    private SendResult last;
+
+    private Offsets(Stage stage) throws Exception {
+        this.stage = stage;
+        this.each = Math.min(stage.options.retryCount(), MESSAGES_MAX);
+        this.content = stage.content();
+        this.producer = stage.producer();
+        this.admin = stage.admin();
+    }
+
+    static void play(Stage stage) throws Exception {
+        new Offsets(stage).run();
+    }
+
+    private void run() throws Exception {
+        stage.createTopic(producer, stage.options.queues());
+        Seen seen = new Seen();
+        List<DefaultMQPushConsumer> members = List.of(member(stage.group, seen), member(stage.group, seen));
+        send(0, each);
+        Thread.sleep(BETWEEN_MILLIS);
+        long moment = System.currentTimeMillis();
+        Thread.sleep(BETWEEN_MILLIS);
+        send(each, 2 * each);
+        promise(stage.within(() -> seen.count(0, 2 * each, 1) == 2 * each), "everything is consumed");
+        asked(members, seen);
+        Map<MessageQueue, Long> told = admin.resetOffsetByTimestamp(stage.topic, stage.group, moment, true);
+        promise(told.size() == stage.options.queues(), "the answer names every queue (" + told.size() + ")");
+        boolean isAgain = stage.within(() -> seen.count(each, 2 * each, 2) == each);
+        promise(isAgain, "what came after the moment comes again ("
+            + seen.count(each, 2 * each, 2) + " of " + each + " did)");
+        int older = seen.count(0, each, 2);
+        promise(older == 0, "what came before it does not (" + older + " did)");
+        cloned();
+        alone(members);
+        stage.outcome.sent = 3 * each;
+        stage.outcome.received = seen.count(0, 3 * each, 1);
+        stage.outcome.altered = seen.altered.get();
+        promise(seen.strangers() == 0, "nothing comes that nobody sent");
+    }
+
+    /** How members are, what they hold, and one message in the hands of one of them. */
+    private void asked(List<DefaultMQPushConsumer> members, Seen seen) throws Exception {
+        Set<String> queues = ConcurrentHashMap.newKeySet();
+        String someone = null;
+        for (DefaultMQPushConsumer member : members) {
+            someone = member.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId();
+            var running = admin.getConsumerRunningInfo(stage.group, someone, true);
+            running.getMqTable().keySet().stream().filter(queue -> queue.getTopic().equals(stage.topic))
+                .forEach(queue -> queues.add(queue.getQueueId() + ""));
+            boolean isThere = running.getJstack() != null && running.getSubscriptionSet().stream()
+                .anyMatch(subscription -> subscription.getTopic().equals(stage.topic));
+            promise(isThere, "a member says how it is, and what its threads do");
+        }
+        promise(queues.size() == stage.options.queues(), "members have every queue between them " + queues);
+        int number = 2 * each - 1;
+        int before = seen.times.getOrDefault(number, 0);
+        var direct = admin.consumeMessageDirectly(stage.group, someone, stage.topic, last.getOffsetMsgId());
+        promise("CR_SUCCESS".equals(String.valueOf(direct.getConsumeResult())),
+            "a message is consumed directly (" + direct.getConsumeResult() + " " + direct.getRemark() + ")");
+        promise(stage.within(() -> seen.times.getOrDefault(number, 0) == before + 1), "the member has it once more");
+        seen.times.put(number, before);
+        Map<String, Map<MessageQueue, Long>> status = admin.getConsumeStatus(stage.topic, stage.group, "");
+        long known = status.values().stream().mapToLong(Map::size).sum();
+        promise(status.size() == members.size() && known >= stage.options.queues(),
+            "members say where they are (" + status.size() + " members, " + known + " queues)");
+        promise(!admin.queryConsumeTimeSpan(stage.topic, stage.group).isEmpty(), "a group's spans of time are known");
+        promise(stage.within(() -> behind(stage.group) == 0), "nothing is left to consume (" + behind(stage.group) + ")");
+    }
+
+    /** A group that begins where another one is gets what comes from then on, and nothing else. */
+    private void cloned() throws Exception {
+        promise(stage.within(() -> behind(stage.group) == 0), "the group has caught up (" + behind(stage.group) + ")");
+        String clone = "clone_" + stage.group;
+        admin.cloneGroupOffset(stage.group, clone, stage.topic, false);
+        Seen seen = new Seen();
+        member(clone, seen);
+        send(2 * each, 3 * each);
+        promise(stage.within(() -> seen.count(2 * each, 3 * each, 1) == each), "a cloned group gets what is new ("
+            + seen.count(2 * each, 3 * each, 1) + " of " + each + ")");
+        int old = seen.count(0, 2 * each, 1);
+        promise(old == 0, "and nothing that the other had consumed (" + old + ")");
+    }
+
+    /** With nobody there, offsets are set all the same, and whoever comes begins there. */
+    private void alone(List<DefaultMQPushConsumer> members) throws Exception {
+        members.forEach(DefaultMQPushConsumer::shutdown);
+        promise(stage.within(() -> !isConnected(stage.group)), "the members leave");
+        admin.resetOffsetNew(stage.group, stage.topic, 0);
+        Seen seen = new Seen();
+        member(stage.group, seen);
+        promise(stage.within(() -> seen.count(0, 3 * each, 1) == 3 * each), "a group that was set back to the beginning "
+            + "while nobody was there begins there (" + seen.count(0, 3 * each, 1) + " of " + 3 * each + ")");
+    }
+
+    private DefaultMQPushConsumer member(String group, Seen seen) throws Exception {
+        DefaultMQPushConsumer consumer = stage.pushConsumer(group);
+        consumer.setConsumeMessageBatchMaxSize(1);
+        consumer.subscribe(stage.topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(seen::take);
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        return consumer;
+    }
+
+    private void send(int first, int end) throws Exception {
+        for (int number = first; number < end; number++) {
+            last = producer.send(content.make(number));
+        }
+    }
+
+    private long behind(String group) {
+        try {
+            return admin.examineConsumeStats(group, stage.topic).computeTotalDiff();
+        } catch (Exception notYet) {
+            return -1;
+        }
+    }
+
+    private boolean isConnected(String group) {
+        try {
+            return !admin.examineConsumerConnectionInfo(group).getConnectionSet().isEmpty();
+        } catch (Exception nobody) {
+            return false;
+        }
+    }
+
+    private void promise(boolean kept, String promise) {
+        stage.outcome.promise(kept, promise);
+    }
+
+    /** How often each message came. */
+    private final class Seen {
+        final Map<Integer, Integer> times = new ConcurrentHashMap<>();
+        final AtomicInteger altered = new AtomicInteger();
+
+        void take(MessageExt message) {
+            int number = content.verify(message, 3 * each);
+            altered.addAndGet(number < 0 ? 1 : 0);
+            times.merge(number, 1, Integer::sum);
+        }
+
+        int count(int first, int end, int least) {
+            int found = 0;
+            for (int number = first; number < end; number++) {
+                found += times.getOrDefault(number, 0) >= least ? 1 : 0;
+            }
+            return found;
+        }
+
+        long strangers() {
+            return times.keySet().stream().filter(number -> number < 0).count();
+        }
+    }
+}

@@ -1,0 +1,199 @@
+"""The judges of codecs, namespaces, optional fields, settings, offsets and IPv6 can say no, too.
+
+Between a client and a sound broker stands a proxy that does one thing wrong: mislabels what is packed, cuts namespaces
+off, refuses a field it does not know, hides a change, loses a reset, or forgets that a host is an IPv6 one.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gantry_interop import drivers, java, peers
+from gantry_interop.frames import WireFrame
+from gantry_interop.processes import Nursery
+from gantry_interop.proxy import Link, Proxy
+
+pytestmark = [pytest.mark.needs_java, pytest.mark.slow]
+
+LIAR = "127.0.0.2"
+QUERY, TOPIC, VIEW, RESET = 12, 17, 33, 222
+PULLS = (11, 361)
+SYS_FLAG = 36
+"""Where a record has its flags."""
+ZSTD, ZLIB, KINDS = 0x200, 0x300, 0x700
+V6_HOSTS = 0x30
+INVALID_PARAMETER = 29
+
+
+@dataclass
+class Liar:
+    """Tells the truth until it is given lies about requests and about answers."""
+
+    asked: Callable[[WireFrame], bytes] | None = None
+    answered: Callable[[WireFrame, WireFrame], bytes] | None = None
+    pending: dict[tuple[int, int], WireFrame] = field(default_factory=dict)
+
+    def rewrite(self, link: Link, to_server: bool, frame: WireFrame) -> bytes:
+        if to_server:
+            if not frame.is_oneway and not frame.is_response:
+                self.pending[(link.number, frame.opaque)] = frame
+            return frame.raw if self.asked is None or frame.is_response else self.asked(frame)
+        request = self.pending.pop((link.number, frame.opaque), None) if frame.is_response else None
+        if self.answered is None or request is None:
+            return frame.raw
+        return self.answered(request, frame)
+
+
+def rebuilt(frame: WireFrame, body: bytes | None = None, **changed: Any) -> bytes:
+    """The frame with another body, or other parts of its header."""
+    header_end = 8 + int.from_bytes(frame.raw[5:8], "big")
+    header = json.dumps({**json.loads(frame.raw[8:header_end]), **changed}).encode()
+    data = frame.body if body is None else body
+    return struct.pack(">II", 4 + len(header) + len(data), len(header)) + header + data
+
+
+def with_flags(frame: WireFrame, change: Callable[[int], int]) -> bytes:
+    """Every record of an answer with other flags."""
+    body, position = bytearray(frame.body), 0
+    while position < len(body):
+        (flags,) = struct.unpack_from(">i", body, position + SYS_FLAG)
+        struct.pack_into(">i", body, position + SYS_FLAG, change(flags))
+        position += int.from_bytes(body[position : position + 4], "big")
+    return rebuilt(frame, bytes(body))
+
+
+def mislabel(request: WireFrame, answer: WireFrame) -> bytes:
+    """What ZSTD has packed is said to be ZLIB's."""
+    if request.code not in PULLS or answer.code != 0:
+        return answer.raw
+    return with_flags(answer, lambda flags: flags & ~KINDS | ZLIB if flags & KINDS == ZSTD else flags)
+
+
+def forget_v6(request: WireFrame, answer: WireFrame) -> bytes:
+    """Ids are right, and records in answers do not say any more that their hosts are long."""
+    if request.code not in (QUERY, VIEW) or answer.code != 0:
+        return answer.raw
+    return with_flags(answer, lambda flags: flags & ~V6_HOSTS)
+
+
+def unname(frame: WireFrame) -> bytes:
+    """Whatever is sent to the broker has lost its namespace."""
+    text = frame.raw[8:].replace(b"MQ_INST_one%", b"")
+    shorter = len(frame.raw) - 8 - len(text)
+    if not shorter:
+        return frame.raw
+    total, head = struct.unpack_from(">II", frame.raw)
+    in_header = frame.raw[8 : 8 + (head & 0xFFFFFF)].count(b"MQ_INST_one%") * len(b"MQ_INST_one%")
+    return struct.pack(">II", total - shorter, head - in_header) + text
+
+
+def refuse_unknown(request: WireFrame, answer: WireFrame) -> bytes:
+    """One kind of request is refused for a field that nobody knows."""
+    if request.code != QUERY or "aFieldOfTomorrow" not in request.fields:
+        return answer.raw
+    return rebuilt(answer, b"", code=INVALID_PARAMETER, remark="what is aFieldOfTomorrow?")
+
+
+def deaf(frame: WireFrame) -> bytes:
+    """A change of permissions arrives as no change."""
+    if frame.code != TOPIC:
+        return frame.raw
+    return rebuilt(frame, extFields={**frame.fields, "perm": "6"})
+
+
+def reset_to_the_end(frame: WireFrame) -> bytes:
+    """Whatever moment an administrator names, the group is set to the end."""
+    if frame.code != RESET:
+        return frame.raw
+    return rebuilt(frame, extFields={**frame.fields, "timestamp": "-1"})
+
+
+def order(name_server: str, run: str) -> drivers.Order:
+    return drivers.Order(
+        name_server=name_server,
+        count=120,
+        retry_count=60,
+        seed=5,
+        levels=peers.SHORT_DELAY_LEVELS,
+        run=run,
+        scenario_seconds_max=400,
+        extra=("--patience-ms", "8000"),
+    )
+
+
+@pytest.fixture(scope="module")
+def liar() -> Liar:
+    return Liar()
+
+
+@pytest.fixture(scope="module")
+def stage(liar: Liar, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[peers.Peer, Nursery, Path]]:
+    directory = tmp_path_factory.mktemp("sabotage")
+    java.build()
+    layout = peers.Layout(directory / "peer", advertised_host=LIAR)
+    with Nursery(directory / "logs") as nursery, Proxy(lambda *seen: None, liar.rewrite) as proxy:
+        peer = peers.start("gantry", nursery, layout)
+        proxy.serve("broker", (LIAR, layout.broker_port), (layout.listen_host, layout.broker_port))
+        yield peer, nursery, directory
+
+
+@pytest.mark.parametrize(
+    ("scenario", "asked", "answered", "broken"),
+    [
+        pytest.param("codecs", None, mislabel, "nothing is lost", id="mislabelled"),
+        pytest.param("namespaces", unname, None, "nothing is altered", id="namespaces cut off"),
+        pytest.param("headers", None, refuse_unknown, "no request is refused for its fields", id="fields refused"),
+        pytest.param("settings", deaf, None, "nobody sends to a topic that is only read", id="settings unheard"),
+        pytest.param("offsets", reset_to_the_end, None, "what came after the moment comes again", id="resets lost"),
+    ],
+)
+def test_a_lie_about_clients_is_seen(
+    scenario: str,
+    asked: Callable[[WireFrame], bytes] | None,
+    answered: Callable[[WireFrame, WireFrame], bytes] | None,
+    broken: str,
+    liar: Liar,
+    stage: tuple[peers.Peer, Nursery, Path],
+) -> None:
+    """Through an honest proxy every promise is kept; through a lying one that of the lie is broken."""
+    peer, nursery, directory = stage
+    for lies, run in (((None, None), f"truth{scenario}"), ((asked, answered), f"lie{scenario}")):
+        liar.asked, liar.answered = lies
+        (verdict,) = drivers.play(nursery, "5.3.3", (scenario,), order(peer.address, run), directory / f"home-{run}")
+        if lies == (None, None):
+            assert verdict.broken == []
+        else:
+            assert broken in " ".join(verdict.broken), verdict.broken
+
+
+def test_a_lie_about_hosts_is_seen(liar: Liar, tmp_path: Path) -> None:
+    """The name server's answers lead through the proxy, since there is one loopback address only."""
+    java.build()
+    layout = peers.Layout(tmp_path / "peer", "::1", "::1")
+    names, broker = layout.first_port + 1, layout.first_port + 2
+
+    def led_astray(request: WireFrame, answer: WireFrame) -> bytes:
+        place, other = f"[::1]:{layout.broker_port}".encode(), f"[::1]:{broker}".encode()
+        return rebuilt(answer, answer.body.replace(place, other)) if place in answer.body else answer.raw
+
+    liar.asked = None
+    router = Liar(answered=led_astray)
+    with Nursery(tmp_path / "logs") as nursery, Proxy(lambda *_: None, router.rewrite) as one:
+        peers.start("gantry", nursery, layout)
+        with Proxy(lambda *_: None, liar.rewrite) as other:
+            one.serve("names", ("::1", names), ("::1", layout.name_server_port))
+            other.serve("broker", ("::1", broker), ("::1", layout.broker_port))
+            for lie, run in ((None, "truth"), (forget_v6, "lie")):
+                liar.answered = lie
+                asked = order(f"[::1]:{names}", run)
+                (verdict,) = drivers.play(nursery, "5.3.3", ("ipv6",), asked, tmp_path / f"home-{run}")
+                if lie is None:
+                    assert verdict.broken == []
+                else:
+                    assert "each is found by its ids and its key" in " ".join(verdict.broken), verdict.broken
