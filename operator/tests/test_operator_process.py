@@ -20,13 +20,14 @@ from operator_world.cluster import ModelClock
 from operator_world.fake_kubernetes import FakeKubernetes
 from operator_world.waiting import until
 
-from gantry_operator.api import GROUPS, SECRETS, STATEFUL_SETS, Object
+from gantry_operator.api import CRON_JOBS, GROUPS, POD_MONITORS, SECRETS, STATEFUL_SETS, Object
 from gantry_operator.cache import Cache
-from gantry_operator.errors import SettingsError, SidecarDenied, SidecarRefused, SidecarSilent
+from gantry_operator.errors import Gone, SettingsError, SidecarDenied, SidecarRefused, SidecarSilent
 from gantry_operator.group_loop import Parts
 from gantry_operator.groups import LISTED, Groups
 from gantry_operator.handlers import registry_of, settings_of
 from gantry_operator.keys import operator_key
+from gantry_operator.known_kinds import KnownKinds
 from gantry_operator.logs import JsonFormatter
 from gantry_operator.main import main
 from gantry_operator.main import settings_of as options_of
@@ -102,6 +103,27 @@ async def test_the_process_needs_no_name_of_its_user(monkeypatch: pytest.MonkeyP
     operator.stop()
     async with asyncio.timeout(120):
         await operator.watch(groups)
+
+
+# -- what the cluster knows --------------------------------------------------------------------------------------------
+
+
+async def test_a_definition_that_comes_later_is_seen() -> None:
+    """One that the API server does not serve yet is asked for again; where all are there, nobody asks anything."""
+    api = FakeKubernetes()
+    unknown = {CRON_JOBS, POD_MONITORS}
+    api.refuse = lambda verb, place: Gone("list", "no such resource", 404) if place.kind in unknown else None
+    known = KnownKinds(api, first_s=0.001, last_s=0.002)
+    assert [await known.has(kind, ("a", "b")) for kind in (GROUPS, CRON_JOBS, POD_MONITORS)] == [True, False, False]
+    asked = len(api.calls)
+
+    waiting = asyncio.create_task(known.until_more())
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    unknown.remove(POD_MONITORS)
+    async with asyncio.timeout(60):
+        assert await waiting is POD_MONITORS
+    assert {place.kind for _, place in api.calls[asked:]} == {POD_MONITORS}
 
 
 # -- the key -----------------------------------------------------------------------------------------------------------

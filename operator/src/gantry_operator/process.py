@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, final
@@ -33,7 +33,6 @@ from gantry_operator.api import (
     PIPELINES,
     POD_MONITORS,
     PROMETHEUS_RULES,
-    Kind,
     Kubernetes,
     Place,
 )
@@ -45,6 +44,7 @@ from gantry_operator.group_loop import Parts
 from gantry_operator.groups import Groups
 from gantry_operator.handlers import registry_of, settings_of
 from gantry_operator.keys import operator_key
+from gantry_operator.known_kinds import KnownKinds
 from gantry_operator.kubernetes_api import KubernetesApi, client_of, configuration
 from gantry_operator.leader import Candidate
 from gantry_operator.leader_task import Leadership, end_process
@@ -144,21 +144,24 @@ class Operator:
             stack.callback(api.close)
             sidecars = await stack.enter_async_context(self.around.sidecars())
             self.cache.knows_machines = settings.looks_at_machines
+            known = KnownKinds(api)
             parts = Parts(
                 cache=self.cache, api=api, sidecars=sidecars, clock=self.clock, metrics=self.metrics,
-                base=await self._base(api), render=render,
+                base=await self._base(known), render=render,
                 key=await operator_key(api, settings.namespace, settings.name),
                 lease_duration_ms=settings.lease_duration_ms,
             )  # fmt: skip
-            pipelines = await self._pipelines(api, stack)
+            pipelines = await self._pipelines(api, known, stack)
             groups = self.groups = Groups(parts, settings.namespaces, pipelines)
             await self._listed(groups)
             keeping = asyncio.create_task(groups.run(), name="gantry-groups")
             watching = asyncio.create_task(self._watches(groups), name="gantry-watches")
+            asking = asyncio.create_task(self._more(known), name="gantry-known-kinds")
             try:
                 await _first(asyncio.shield(watching), asyncio.shield(leading), self._stop.wait())
             finally:
                 self._stop.set()
+                await _ended(asking)
                 await _ended(keeping)
                 await groups.close()
                 self._is_settled = await api.settled(SETTLE_S)
@@ -169,11 +172,17 @@ class Operator:
                 if not task.cancelled():
                     task.result()
 
-    async def _pipelines(self, api: Kubernetes, stack: AsyncExitStack) -> Pipelines | None:
+    async def _more(self, known: KnownKinds) -> None:
+        """End when the cluster has come to know more than it did: the next process looks after that, too."""
+        kind = await known.until_more()
+        log.warning("the cluster knows more now: this operator begins again", extra={"kind": kind.plural})
+        self.stop()
+
+    async def _pipelines(self, api: Kubernetes, known: KnownKinds, stack: AsyncExitStack) -> Pipelines | None:
         """Those that look after pipelines, where the cluster knows such things and we may look at them."""
         settings = self.settings
         for kind in (*PIPELINES, JOBS, CRON_JOBS):
-            if not await _is_known(api, kind, settings.namespaces):
+            if not await known.has(kind, settings.namespaces):
                 log.warning("pipelines are not looked after", extra={"reason": f"{kind.plural} cannot be listed"})
                 return None
         engine = EngineFacts(
@@ -209,7 +218,7 @@ class Operator:
                 log.warning("what is there cannot be listed yet", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_S)
 
-    async def _base(self, api: Kubernetes) -> Facts:
+    async def _base(self, known: KnownKinds) -> Facts:
         settings = self.settings
         return Facts(
             image=settings.image,
@@ -218,8 +227,8 @@ class Operator:
             operator_namespace=settings.namespace,
             operator_labels=dict(settings.operator_labels),
             prometheus_labels=dict(settings.prometheus_labels),
-            has_pod_monitor=await _is_known(api, POD_MONITORS),
-            has_prometheus_rule=await _is_known(api, PROMETHEUS_RULES),
+            has_pod_monitor=await known.has(POD_MONITORS),
+            has_prometheus_rule=await known.has(PROMETHEUS_RULES),
         )
 
     async def _watches(self, groups: Groups) -> None:
@@ -247,16 +256,6 @@ class Operator:
 
     def _complaint(self) -> str:
         return "" if self.groups is None else self.groups.stale(self.settings.stale_s)
-
-
-async def _is_known(api: Kubernetes, kind: Kind, namespaces: Sequence[str] = ()) -> bool:
-    """Whether the cluster has such things. One that we may not look at is left alone."""
-    try:
-        for namespace in namespaces or ("",):
-            await api.list(kind, namespace, "gantry.dev/none")
-    except ApiError:
-        return False
-    return True
 
 
 async def _first(*waits: Awaitable[object]) -> None:
