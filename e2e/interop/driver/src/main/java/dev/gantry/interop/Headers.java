@@ -56,7 +56,12 @@ final class Headers {
     }
 
     static void play(Stage stage) throws Exception {
-        new Headers(stage).run();
+        Headers headers = new Headers(stage);
+        try {
+            headers.run();
+        } finally {
+            headers.judge();
+        }
     }
 
     private void run() throws Exception {
@@ -76,7 +81,6 @@ final class Headers {
         MessageExt byId = producer.viewMessage(stage.topic, last.getOffsetMsgId());
         stage.outcome.promise(new String(byId.getBody()).startsWith("n"), "an id finds its message");
         questions(producer, admin, last.getMessageQueue());
-        judge();
     }
 
     private void consumers() throws Exception {

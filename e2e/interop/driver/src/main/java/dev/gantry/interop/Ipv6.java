@@ -77,7 +77,9 @@ final class Ipv6 {
                 return;
             }
             sent.handOver(number);
-            lookAtId(result.getOffsetMsgId());
+            if (special != HALF) {  // of a half the client keeps no such id
+                lookAtId(result.getOffsetMsgId());
+            }
             if (special != DELAYED && special != HALF && results.size() < ASKED_MAX) {
                 results.put(number, result);
             }

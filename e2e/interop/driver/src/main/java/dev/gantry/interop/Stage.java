@@ -243,6 +243,16 @@ final class Stage implements AutoCloseable {
 
     /** Whether it comes true within the patience of this run, however much else moves. */
     boolean within(BooleanSupplier done) throws InterruptedException {
+        return within(done, 1);
+    }
+
+    /** The same, for what takes a client several of its own intervals. */
+    boolean within(BooleanSupplier done, int patiences) throws InterruptedException {
+        for (int waited = 1; waited < patiences; waited++) {
+            if (await(done, () -> 0)) {
+                return true;
+            }
+        }
         return await(done, () -> 0);
     }
 
