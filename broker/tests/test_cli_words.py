@@ -17,7 +17,7 @@ from gantry_cli.main import SECTIONS, cli, version_text
 from gantry_cli.rates import rates_between, read_facts
 from gantry_cli.restart import RESTARTS_MAX, WINDOW_S, RestartPolicy
 from gantry_cli.stdin_lines import CHUNK_BYTES, standard_input_lines
-from gantry_cli.text import bytes_text, duration_text, join_address, rate_text
+from gantry_cli.text import bytes_text, duration_text, rate_text
 from gantry_cli.times import Start, parse_start
 from gantry_client import (
     Attempt,
@@ -29,6 +29,7 @@ from gantry_client import (
     SendFailed,
     Unavailable,
 )
+from gantry_remoting.addresses import join_address
 
 NOW_MS = 1_700_000_000_000
 

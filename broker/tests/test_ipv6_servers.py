@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from gantry_client.testing import wait_until as wait_for
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_wire import RequestCode
-from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, StoredMessage, decode_host
+from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, decode_host
 
 V6 = {"bindAddress": "::1", "brokerIP1": "::1"}
 SIZE = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": str(1 << 16)}
@@ -63,10 +64,6 @@ async def read_all(address: str, topic: str = TOPIC) -> list[ReceivedMessage]:
 
 async def talk(broker: Broker) -> Dialogue:
     return await Dialogue.open(f"[::1]:{broker.port}")
-
-
-def record_at(broker: Broker, offset: int) -> StoredMessage:
-    return broker.core.store.message_at(offset)
 
 
 async def test_clients_find_send_and_read_over_ipv6(tmp_path: Path) -> None:
@@ -137,7 +134,8 @@ async def test_records_of_both_kinds_come_back_from_every_restart(tmp_path: Path
     """A broker that gets another address keeps its log; a lost index and lost queues are rebuilt over all records."""
     main = free_port()
     expected: list[tuple[bytes, int]] = []
-    for round_number, conf in enumerate((V6, {}, V6)):
+    lives: list[dict[str, Any]] = [dict(V6), {}, dict(V6)]
+    for round_number, conf in enumerate(lives):
         host = "[::1]" if conf else "127.0.0.1"
         async with running_broker(tmp_path, listenPort=str(main), **conf) as broker:
             one = await Dialogue.open(f"{host}:{main}")

@@ -14,7 +14,6 @@ from gantry_wire.commands.admin import DataVersion, SubscriptionGroupConfig
 from gantry_wire.commands.clients import Document
 from gantry_wire.names import SYSTEM_GROUPS
 
-
 FORBIDDEN_READ: Final = 1 << 2
 """In the table of what is forbidden: a bit for each permission, RocketMQ's number of the permission to read."""
 

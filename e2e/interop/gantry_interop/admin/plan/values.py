@@ -52,8 +52,8 @@ TOTALS: Final = (
     Mask("count", r"^InteropCluster +broker-a +\d+ +\d+ +<count> +(?P<value>\d+)$"),
 )
 METRICS: Final = (
-    Mask("share", r'DiskRatio":"(?P<value>0\.\d{1,4})"'),
-    Mask("bytes", r'"messageAverageSize":"(?P<value>\d+\.\d+)"'),
+    Mask("share", r'DiskRatio": "(?P<value>0\.\d{1,4})"'),
+    Mask("bytes", r'"messageAverageSize": "(?P<value>\d+\.\d+)"'),
 )
 LOG_END: Final = (Mask("offset", r"^#MasterCommitLogMaxOffset\t(?P<value>\d+)$"),)
 TOPICS_OF_BROKER: Final = (Mask("count", r"name server\[<names>\] OK, (?P<value>[1-9]\d*)$"),)

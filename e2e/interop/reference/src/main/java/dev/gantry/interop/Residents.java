@@ -18,6 +18,8 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.store.OffsetStore;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.MixAll;
@@ -41,6 +43,7 @@ public final class Residents {
     private static final int BACKLOG_LEFT = 6;
     private static final String[] TAGS = {"red", "green", "blue"};
     private static final long SECONDS_MAX = 120;
+    private static final long POLL_MS = 20;
     private static final int PATIENCE_MS = 60_000;
     private static final String TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC";
 
@@ -88,9 +91,11 @@ public final class Residents {
         backlog(makers, 0, BACKLOG_TAKEN);
         readers.start();
         await(read, "the backlog's beginning");
+        awaitOffsets(readers, "backlog", 2, BACKLOG_TAKEN / 2);
         readers.shutdown();
         backlog(makers, BACKLOG_TAKEN, BACKLOG_TAKEN + BACKLOG_LEFT);
         traced();
+        awaitOffsets(watchers, "orders", 4, ORDERS / 4);
         watchers.getDefaultMQPushConsumerImpl().persistConsumerOffset();
         for (String group : List.of("watchers", "readers", "tracers")) {
             retriesBegin(watchers, group);
@@ -146,6 +151,7 @@ public final class Residents {
         SendResult sent = tracing.send(new Message("traced", "violet", "traced-0", body),
             new MessageQueue("traced", brokerName, 0));
         await(seen, "the traced message");
+        awaitOffsets(tracers, "traced", 1, 1);
         tracing.shutdown();
         tracers.shutdown();
         facts.put("traced_unique", List.of(sent.getMsgId()));
@@ -179,6 +185,21 @@ public final class Residents {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         return consumer;
+    }
+
+    /** A message is consumed when its listener has returned, and that is a moment later. */
+    private void awaitOffsets(DefaultMQPushConsumer consumer, String topic, int queues, long offset) throws Exception {
+        OffsetStore store = consumer.getDefaultMQPushConsumerImpl().getOffsetStore();
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(SECONDS_MAX);
+        for (int queue = 0; queue < queues; queue++) {
+            MessageQueue place = new MessageQueue(topic, brokerName, queue);
+            while (store.readOffset(place, ReadOffsetType.READ_FROM_MEMORY) != offset) {
+                if (System.nanoTime() > deadline) {
+                    throw new IllegalStateException(place + " is not consumed up to " + offset + " at " + peer);
+                }
+                Thread.sleep(POLL_MS);
+            }
+        }
     }
 
     private void await(CountDownLatch latch, String what) throws InterruptedException {
