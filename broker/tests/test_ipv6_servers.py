@@ -27,7 +27,7 @@ from gantry_client.testing import wait_until as wait_for
 from gantry_nameserver.server import NameServer
 from gantry_nameserver.settings import NameServerSettings
 from gantry_wire import RequestCode
-from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, decode_host
+from gantry_wire.message import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, StoredMessage, decode_host
 
 V6 = {"bindAddress": "::1", "brokerIP1": "::1"}
 SIZE = {"mappedFileSizeCommitLog": str(1 << 20), "maxMessageSize": str(1 << 16)}
