@@ -35,6 +35,13 @@ USUAL: Final = {"ns": "tenant", "nsd": "true", "bname": "test-broker", "oway": "
 OTHER: Final = {"ns": "", "nsd": "false", "bname": "", "lo": "true", "srcNs": "x", "aFieldOfTomorrow": "[1]"}
 CODE_BINARY_MAX: Final = 32_767
 """The binary header has two bytes for a code."""
+COMMON: Final = {
+    "topic": TOPICS[0], "group": GROUPS[0], "consumerGroup": GROUPS[0], "producerGroup": GROUPS[0], "queueId": "0",
+    "srcGroup": GROUPS[0], "destGroup": GROUPS[1], "offline": "true", "clientId": "nobody", "offset": "0", "index": "0",
+    "count": "1", "timestamp": "0", "isForce": "true", "isOrder": "false", "jstackEnable": "false", "user": "x",
+    "statsName": "TOPIC_PUT_NUMS", "statsKey": TOPICS[0], "msgId": Places().message_ids[0], "clientAddr": "nobody",
+}  # fmt: skip
+"""Fields without which some requests of administrators are not understood; whoever has no use for them ignores them."""
 WAYS: Final[dict[str, tuple[Mapping[str, str], bool, Serialization]]] = {
     "usual, in front": (USUAL, True, Serialization.JSON),
     "usual, binary": (USUAL, False, Serialization.ROCKETMQ),
@@ -55,9 +62,8 @@ class Said:
 def request_of(code: RequestCode, number: int) -> Command:
     """A good request with a code; the same every time. Nothing in it is held for later."""
     seed = MAKERS[code](random.Random(f"{int(code)}-{number}"), Places())
-    ext = {
-        name: str(value) or "empty" for name, value in seed.ext.items()
-    }  # binary headers cannot tell "" from nothing
+    # A binary header cannot tell "" from nothing.
+    ext = COMMON | {name: str(value) or "empty" for name, value in seed.ext.items()}
     if code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE):
         ext["sysFlag"] = str(int(ext["sysFlag"]) & ~PULL_SUSPEND)
     return Command(code=code, ext=ext, body=seed.body)
