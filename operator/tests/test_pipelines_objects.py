@@ -202,6 +202,7 @@ def test_executors_reach_their_driver_by_a_name_and_ports_that_never_change() ->
     ports = {one["port"] for one in service["spec"]["ports"]}
 
     assert conf["spark.driver.host"] == f"{service['metadata']['name']}.shop.svc"
+    assert conf["spark.kubernetes.executor.useDriverPodIP"] == "false", "or they get the address it listens on"
     assert {int(conf["spark.driver.port"]), int(conf["spark.driver.blockManager.port"])} <= ports
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
     selector = {"matchLabels": service["spec"]["selector"]}

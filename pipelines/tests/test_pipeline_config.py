@@ -162,6 +162,8 @@ def test_memory_and_executors_are_what_the_fields_say() -> None:
     assert (found["spark.executor.memory"], found["spark.executor.cores"]) == ("2048m", "3")
     assert (found["spark.executor.instances"], found["spark.driver.memory"]) == ("2", "1024m")
     assert found["spark.sql.shuffle.partitions"] == "9"
+    prefix, _, life = found["spark.kubernetes.executor.podNamePrefix"].rpartition("-")
+    assert prefix == "orders-archive-0" and life, "another driver in this pod finds its own names free"
     assert "spark.executor.memory" not in spark_conf(read("engine: {cores: 2}"), {})
     with pytest.raises(ConfigError, match=r"engine\.mode: kubernetes runs in a pod"):
         spark_conf(read(own), {})

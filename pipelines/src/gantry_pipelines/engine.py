@@ -11,6 +11,7 @@ What a person puts into `sparkConf` goes before what is decided here by default,
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Final
 
@@ -18,6 +19,7 @@ from gantry_pipelines.config import EngineMode, PipelineConfig
 from gantry_pipelines.config_reading import ConfigError
 
 MEBIBYTE: Final = 1 << 20
+POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
 
 
 def spark_cores(config: PipelineConfig) -> int | None:
@@ -46,7 +48,11 @@ def spark_conf(config: PipelineConfig, environment: Mapping[str, str] | None = N
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
         }
-    return {**found, **engine.spark_conf, **config.here.spark_conf}
+    found |= {**engine.spark_conf, **config.here.spark_conf}
+    if engine.mode is EngineMode.KUBERNETES:
+        # A driver that was killed in its pod leaves its executors' pods behind, and Spark counts from 1 again.
+        found[POD_NAMES] = f"{found.get(POD_NAMES) or found['spark.kubernetes.driver.pod.name']}-{int(time.time()):x}"
+    return found
 
 
 def _megabytes(size: int) -> str:

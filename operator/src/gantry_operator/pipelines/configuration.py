@@ -70,6 +70,8 @@ def spark_conf(pipeline: Pipeline, facts: PipelineFacts) -> dict[str, str]:
         "spark.master": API_SERVER,
         "spark.driver.host": f"{name}.{namespace}.svc",
         "spark.driver.bindAddress": "0.0.0.0",
+        # By that name; Spark would give executors the address that the driver listens on.
+        "spark.kubernetes.executor.useDriverPodIP": "false",
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
         "spark.blockManager.port": str(BLOCKS_PORT),
