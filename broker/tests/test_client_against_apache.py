@@ -179,6 +179,40 @@ async def test_an_administrator_moves_a_running_consumer(apache: str) -> None:
         await wait_until(lambda: all(seen[b"%d" % number] == 2 for number in range(20)), timeout_s=PATIENT_S)
 
 
+async def test_members_answer_what_apaches_broker_asks(apache: str) -> None:
+    """Running info, offsets, one message now, one queue to one place, a clone: ours at both ends of its broker."""
+    await create(apache, "asked", queues=1)
+    seen: Counter[bytes] = Counter()
+
+    async def handle(message: ReceivedMessage) -> None:
+        seen[message.body] += 1
+
+    async with (
+        Producer(apache, settings=SENDING, client_settings=PATIENT) as producer,
+        Admin(apache, client_settings=PATIENT) as admin,
+        PushConsumer(apache, "asked-g", topics="asked", handler=handle, settings=FIRST) as consumer,
+    ):
+        queue = (await producer.queues("asked"))[0]
+        receipts = [await producer.send(Message("asked", b"%d" % number)) for number in range(5)]
+        await wait_until(lambda: len(seen) == 5, timeout_s=PATIENT_S)
+        await consumer.commit()
+
+        info = await admin.members.running_info("asked-g", consumer.client_id, has_stacks=True)
+        assert info.mq_table[queue].commit_offset == 5
+        assert info.jstack is not None
+        assert await admin.members.offsets("asked-g", "asked") == {consumer.client_id: {queue: 5}}
+        direct = await admin.members.consume("asked-g", consumer.client_id, receipts[2].offset_message_id)
+        assert (direct.consume_result, seen[b"2"]) == ("CR_SUCCESS", 2)
+        assert set(await admin.groups.time_spans("asked-g", "asked")) == {queue}
+
+        assert await admin.groups.reset_queue("asked-g", queue, 3) == 3
+        await producer.send(Message("asked", b"ends the pull that is held"))
+        await wait_until(lambda: seen[b"3"] == 2 and seen[b"4"] == 2, timeout_s=PATIENT_S)
+        await consumer.commit()
+        await admin.groups.clone("asked-g", "asked-copy", "asked")
+        assert (await admin.groups.committed("asked-copy", "asked"))[queue] == 6
+
+
 async def test_ordered_polled_and_delayed_messages(apache: str) -> None:
     """Apache's locks, its long polling and its delay levels do what the client expects of them."""
     await create(apache, "ordered", queues=2)

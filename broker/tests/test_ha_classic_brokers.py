@@ -69,6 +69,7 @@ async def test_a_slave_has_log_and_tables_of_a_classic_master_and_goes_on_as_one
         assert set(await fill(master, 320)) == {0}
         async with dialogue(master) as one:
             fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "7"}
+            await one.make_group(GROUP)
             await one.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
             await wait_until(lambda: slave.store.dispatched == master.store.wrote > 3 << 20)

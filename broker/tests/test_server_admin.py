@@ -49,6 +49,7 @@ def topic_fields(topic: str, **fields: str) -> dict[str, str]:
 
 async def commit(client: Dialogue, offset: int, queue: int = 0) -> None:
     ext = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue), "commitOffset": str(offset)}
+    await client.make_group()
     assert (await client.ask(15, ext)).code == 0
 
 
@@ -69,6 +70,7 @@ async def test_a_topic_is_made_changed_and_deleted(broker: Broker, client: Dialo
     assert (shown["writeQueueNums"], shown["order"], shown["attributes"]) == (5, True, {"reserve.time": "7"})
 
     await client.send_ok(topic="Made", queueId="4")
+    await client.make_group()
     await client.ask(15, {"consumerGroup": GROUP, "topic": "Made", "queueId": "4", "commitOffset": "1"})
     assert (await client.ask(215, {"topic": "Made"})).code == 0
     assert (await client.ask(351, {"topic": "Made"})).code == 17

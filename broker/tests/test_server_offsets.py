@@ -21,6 +21,7 @@ from gantry_broker.testing.local import (
     running_broker,
     wait_until,
 )
+from gantry_wire import ResponseCode
 from gantry_wire.commands.admin import SubscriptionGroupConfig, TopicConfig
 from gantry_wire.fastjson import dumps, loads
 
@@ -43,6 +44,12 @@ async def client(broker: Broker) -> AsyncIterator[Dialogue]:
 
 
 async def commit(client: Dialogue, offset: int, *, group: str = GROUP, topic: str = TOPIC, queue: int = 0) -> int:
+    """The answer's code, for a group that the broker knows."""
+    await client.make_group(group)
+    return await commit_only(client, offset, group=group, topic=topic, queue=queue)
+
+
+async def commit_only(client: Dialogue, offset: int, *, group: str, topic: str = TOPIC, queue: int = 0) -> int:
     ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
     return (await client.ask(15, ext)).code
 
@@ -80,9 +87,20 @@ async def test_a_commit_is_found_again(client: Dialogue) -> None:
     assert await committed(client, group="Other") == 1
 
 
+async def test_a_commit_makes_no_group(broker: Broker, client: Dialogue) -> None:
+    """As in RocketMQ 5: a pull or a heartbeat does, where groups may be made at all; a tool's slip does not."""
+    await client.send_ok()
+
+    reply = await client.ask(15, {"consumerGroup": "Slip", "topic": TOPIC, "queueId": "0", "commitOffset": "1"})
+
+    assert (reply.code, reply.remark) == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group Slip not exist!")
+    assert "Slip" not in broker.core.groups.all
+
+
 async def test_a_oneway_commit_counts(client: Dialogue) -> None:
     """Consumers commit without waiting."""
     await client.send_ok()
+    await client.make_group()
 
     client.tell(15, {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": "1"})
 
@@ -105,7 +123,7 @@ async def test_a_commit_needs_a_topic_and_a_group(tmp_path: Path) -> None:
         await client.send_ok()
 
         assert await commit(client, 1, topic="Unknown") == 17
-        assert await commit(client, 1, group="Unknown") == 26
+        assert await commit_only(client, 1, group="Unknown") == 26
         assert broker.core.offsets.document().offset_table == {}
 
 

@@ -121,6 +121,7 @@ async def test_commits_count_for_nothing_until_the_reader_has_obeyed(client: Dia
 async def test_an_answer_that_was_never_read_does_not_undo_a_reset(broker: Broker, client: Dialogue) -> None:
     """The reader's connection breaks; it comes again with its old place, and is told again."""
     await send(client, 5)
+    await client.read(0)
     await commit(client, 5)
     await reset(client, queueId="0", offset="1")
     async with dialogue(broker) as lost:

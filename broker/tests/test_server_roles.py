@@ -266,6 +266,7 @@ async def test_tables_follow_the_master(tmp_path: Path) -> None:
             slave = await members.slave(master)
             await wait_until(lambda: slave.core.topics.find("Before") is not None)
             await make_topic(peer, "After")
+            await peer.make_group("GroupA")
             await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset_ext("Before", 7))
             await wait_until(lambda: slave.core.topics.find("After") is not None)
             await wait_until(lambda: slave.core.offsets.find("GroupA", "Before", 0) == 7)
@@ -296,6 +297,7 @@ async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
         await follows(first, 2)
         assert await send(first, "a", "b") == [0, 0]
         async with dialogue(first) as peer:
+            await peer.make_group("GroupA")
             await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset_ext(TOPIC, 1))
             await wait_until(lambda: second.core.offsets.find("GroupA", TOPIC, 0) == 1)
 
@@ -314,6 +316,38 @@ async def test_a_promoted_slave_goes_on_with_everything(tmp_path: Path) -> None:
         assert first.store.identity.epochs == second.store.identity.epochs
         with pytest.raises(OrderRefused, match="epoch"):
             await first.roles.promote(300, [2], False)
+
+
+async def test_a_promoted_slave_sends_readers_where_their_group_was_moved(tmp_path: Path) -> None:
+    """A reset that no reader has heard of yet goes along, and so does one that all have: nobody is moved twice."""
+    async with group(tmp_path) as members:
+        first = await members.start("one", **SYNC, **MOVED, brokerId="1")
+        second = await members.start("two", **SYNC, **MOVED, brokerId="2")
+        await first.roles.promote(1 << 8, [2], False)
+        await second.roles.follow(1 << 8, first.settings.ha_address)
+        await follows(first, 2)
+        assert await send(first, "a", "b", "c") == [0, 0, 0]
+        async with dialogue(first) as peer:
+            for name in ("Heard", "Unheard"):
+                await peer.pull(0, consumerGroup=name)
+                await peer.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset_ext(name, 1))
+            assert (await peer.pull(3, consumerGroup="Heard")).remark == "OFFSET_RESET"
+            assert (await peer.pull(1, consumerGroup="Heard")).code == ResponseCode.SUCCESS
+            await wait_until(lambda: second.core.offsets.is_resetting("Unheard", TOPIC, 0))
+            await wait_until(lambda: not second.core.offsets.is_resetting("Heard", TOPIC, 0))
+        await copied(first, second)
+
+        await second.roles.promote(300, [1], False)
+        async with dialogue(second) as peer:
+            assert second.core.offsets.find("Unheard", TOPIC, 0) == 1
+            moved = await peer.pull(3, consumerGroup="Unheard")
+            assert (moved.remark, moved.ext["nextBeginOffset"]) == ("OFFSET_RESET", "1")
+            assert [one.body for one in await peer.read(1, consumerGroup="Heard")] == [b"b", b"c"]
+
+
+def reset_ext(group: str, offset: int) -> dict[str, str]:
+    place = {"queueId": "0", "offset": str(offset)}
+    return {"topic": TOPIC, "group": group, "timestamp": "-1", "isForce": "true", **place}
 
 
 async def test_a_promoted_slave_goes_on_with_transactions(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ PRODUCER_GROUP = "GANTRY_RESEND"
     )
 )
 def group() -> None:
-    """Look at consumer groups, move them, and send their dead letters again."""
+    """Look at consumer groups, move them, resend dead letters."""
 
 
 for _command in (list_groups, describe, members, running, reset, clone, consume):

@@ -13,7 +13,9 @@ from contextlib import suppress
 from typing import Final
 
 from gantry_cli.migrate_source import CannotMigrate, Offsets, OldBroker, RemotingPeer, offsets_of
-from gantry_wire import RequestCode
+from gantry_wire import RequestCode, ResponseCode
+from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.documents import write_document
 
 ROUND_S: Final = 5.0
 
@@ -39,7 +41,12 @@ async def bring(theirs: Offsets, ours: RemotingPeer) -> int:
     late = behind(theirs, await offsets_of(ours))
     for (group, topic, queue), offset in late.items():
         fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
-        await ours.demand(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        said = await ours.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        if said.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:  # it has begun over there since the switch
+            config = write_document(SubscriptionGroupConfig(group_name=group))
+            await ours.demand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
+        if said.code != ResponseCode.SUCCESS:
+            await ours.demand(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
     return len(late)
 
 

@@ -16,6 +16,7 @@ from gantry_wire.commands.offsets import (
     TimestampResult,
     UpdateConsumerOffset,
 )
+from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PullMessage
 
 
 @final
@@ -57,12 +58,20 @@ class QueueCalls:
         return header_of(succeeded(reply, address), OffsetResult, address).offset
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """`group` has consumed everything of `queue` below `offset`."""
+        """`group` has consumed everything of `queue` below `offset`.
+
+        A broker takes no offset of a group that it does not know, and makes one known when it pulls, if its settings
+        allow that: so a stranger pulls once.
+        """
         address = await self._address(queue)
         statement = UpdateConsumerOffset(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
-        await self._session.calls.demand(address, RequestCode.UPDATE_CONSUMER_OFFSET, statement)
+        reply = await self._session.calls.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, statement)
+        if reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            await self._session.calls.ask(address, RequestCode.PULL_MESSAGE, _first_pull(group, queue, offset))
+            reply = await self._session.calls.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, statement)
+        succeeded(reply, address)
 
     async def _offset(self, code: RequestCode, queue: MessageQueue, question: Fields) -> int:
         address = await self._address(queue)
@@ -82,3 +91,19 @@ class QueueCalls:
 
 def _address_of(queue: MessageQueue) -> QueueAddress:
     return QueueAddress(topic=queue.topic, queue_id=queue.queue_id)
+
+
+def _first_pull(group: str, queue: MessageQueue, offset: int) -> PullMessage:
+    return PullMessage(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=1,
+        sys_flag=PULL_SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        sub_version=0,
+        subscription="*",
+        expression_type="TAG",
+    )

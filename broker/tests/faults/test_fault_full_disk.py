@@ -122,5 +122,7 @@ async def test_consumed_files_make_the_room_themselves(disk: LoopDisk, tmp_path:
 
 async def commit_offset(channel: Channel, topic: str, queue_id: int, offset: int) -> None:
     ext = {"consumerGroup": "done", "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
+    known = Command(code=RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"done"}')
+    assert (await channel.request(known, 10_000)).code == 0
     reply = await channel.request(Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=ext), 10_000)
     assert reply.code == 0, reply.remark

@@ -16,6 +16,8 @@ from faults.scene import Scene
 from gantry_broker.store.identity import decode_identity
 from gantry_remoting import Channel
 from gantry_wire import Command, RequestCode
+from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.offsets import QueryConsumerOffset, UpdateConsumerOffset
 
 GROUP = "FaultReaders"
@@ -36,6 +38,9 @@ async def commit_offset(scene: Scene, offset: int) -> None:
     """A group has consumed queue 0 of the first topic up to here."""
     channel = await Channel.connect(scene.address)
     fields = UpdateConsumerOffset(consumer_group=GROUP, topic=TOPICS[0], queue_id=0, commit_offset=offset)
+    group = write_document(SubscriptionGroupConfig(group_name=GROUP))
+    known = Command(code=RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)
+    assert (await channel.request(known, REQUEST_TIMEOUT_MS)).code == 0
     command = Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=fields.write())
     assert (await channel.request(command, REQUEST_TIMEOUT_MS)).code == 0
     await channel.close()

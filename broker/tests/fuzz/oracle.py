@@ -17,6 +17,13 @@ from gantry_wire.frame import Frame, FrameReader
 from gantry_wire.header import FLAG_ONEWAY, FLAG_RESPONSE, Header, decode_header
 
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+TO_MEMBERS: Final = frozenset(
+    {
+        RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+    }
+)  # fmt: skip
+"""Passed on to members of a group, of which none here answers: the broker waits for them."""
 LATER: Final = frozenset(
     {
         RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
@@ -26,9 +33,13 @@ LATER: Final = frozenset(
         RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, *PULLS,
         RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.END_TRANSACTION,
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.CLONE_GROUP_OFFSET,
+        RequestCode.GET_BROKER_CONSUME_STATS, *TO_MEMBERS,
     }
 )  # fmt: skip
 """Answered when the disk or a requester has it, or when there is something: perhaps after the connection has ended."""
+DECIDED: Final = ("8", "12")
+"""Ends of a transaction: committed, rolled back."""
 SHORT_SUSPENSIONS: Final = ("0", "30")
 SEND_PREFIX: Final = b'{"code":310,'
 
@@ -52,7 +63,7 @@ class Debt:
         self.answers: Counter[int] = Counter()
         """How many answers are owed to each opaque."""
         self.held: Counter[int] = Counter()
-        """Of these, pulls that may wait longer than the connection lives."""
+        """Of these, those that may wait longer than the connection lives."""
         self.late: Counter[int] = Counter()
         """Of the answers, those that need not come before the connection ends."""
         self.asked: dict[int, int] = {}
@@ -112,5 +123,12 @@ class Debt:
         self.asked[header.opaque] = header.code
         if header.code in LATER:
             self.late[header.opaque] += 1
-        if header.code in PULLS and header.ext.get("suspendTimeoutMillis", "0") not in SHORT_SUSPENSIONS:
+        is_long = header.ext.get("suspendTimeoutMillis", "0") not in SHORT_SUSPENSIONS
+        is_undecided = header.ext.get("commitOrRollback") not in DECIDED  # which is answered by nothing, as in RocketMQ
+        may_wait = (
+            header.code in TO_MEMBERS
+            or (header.code in PULLS and is_long)
+            or (header.code == RequestCode.END_TRANSACTION and is_undecided)
+        )
+        if may_wait:
             self.held[header.opaque] += 1

@@ -8,6 +8,7 @@ from typing import Final
 
 from fuzz import seeds_admin as admin
 from fuzz import seeds_clients as clients
+from fuzz import seeds_groups as groups
 from fuzz.pools import DOOMED_TOPICS
 from fuzz.seed import Maker
 
@@ -38,6 +39,15 @@ MAKERS: Final[dict[RequestCode, Maker]] = {
     RequestCode.GET_CONSUMER_CONNECTION_LIST: clients.consumer_group(RequestCode.GET_CONSUMER_CONNECTION_LIST),
     RequestCode.GET_CONSUME_STATS: clients.consumer_group(RequestCode.GET_CONSUME_STATS),
     RequestCode.GET_PRODUCER_CONNECTION_LIST: admin.producer_group,
+    RequestCode.GET_BROKER_CONSUME_STATS: groups.broker_stats,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: groups.topic_of_group(RequestCode.QUERY_CONSUME_TIME_SPAN),
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: groups.topic_of_group(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER),
+    RequestCode.QUERY_CONSUME_QUEUE: groups.consume_queue,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: groups.reset,
+    RequestCode.CLONE_GROUP_OFFSET: groups.clone,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: groups.member_status,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: groups.running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: groups.consume_directly,
     RequestCode.LOCK_BATCH_MQ: clients.lock_batch(RequestCode.LOCK_BATCH_MQ),
     RequestCode.UNLOCK_BATCH_MQ: clients.lock_batch(RequestCode.UNLOCK_BATCH_MQ),
     RequestCode.CHECK_CLIENT_CONFIG: clients.check_client,

@@ -17,7 +17,8 @@ from replication.supervisor import PATIENCE_S
 
 from gantry_remoting import Channel
 from gantry_wire import Command, RequestCode, ResponseCode
-from gantry_wire.commands.admin import CreateTopic
+from gantry_wire.commands.admin import CreateTopic, SubscriptionGroupConfig
+from gantry_wire.commands.documents import write_document
 from gantry_wire.commands.offsets import UpdateConsumerOffset
 from gantry_wire.commands.send import SendMessageV2
 
@@ -51,6 +52,8 @@ async def prepare(address: str) -> None:
         )  # fmt: skip
         body = make_body(f"later-{number}", b"")
         await ask(channel, Command(code=RequestCode.SEND_MESSAGE_V2, ext=fields.write(), body=body))
+    group = write_document(SubscriptionGroupConfig(group_name="Standing"))
+    await ask(channel, Command(code=RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group))
     offset = UpdateConsumerOffset(consumer_group="Standing", topic=TOPIC, queue_id=0, commit_offset=3)
     await ask(channel, Command(code=RequestCode.UPDATE_CONSUMER_OFFSET, ext=offset.write()))
     await channel.close()

@@ -211,6 +211,10 @@ class Dialogue:
         body = {"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": [{"groupName": "producers"}]}
         return await self.ask(RequestCode.HEART_BEAT, body=dumps(body))
 
+    async def make_group(self, group: str = GROUP) -> None:
+        """Have the broker know a group of consumers, which a commit alone does not."""
+        await self.ask_json(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body={"groupName": group})
+
     def was_told(self, code: int) -> int:
         """How often the broker sent us this request."""
         return sum(1 for command in self.told if command.code == code)

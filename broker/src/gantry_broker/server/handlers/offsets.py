@@ -50,9 +50,10 @@ class OffsetHandlers:
         return command.reply(ext=OffsetResult(offset=offset).write())
 
     def update(self, command: Command, connection: Connection) -> Command:
+        """As in RocketMQ, no group is made by it: a pull or a heartbeat comes first."""
         update = UpdateConsumerOffset.read(command.ext)
         core = self._core
-        if core.groups.find(update.consumer_group) is None:
+        if update.consumer_group not in core.groups.all:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {update.consumer_group[:300]} not exist!")
         if update.topic not in core.topics:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {update.topic[:300]} not exist!")
