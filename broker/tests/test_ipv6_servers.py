@@ -65,10 +65,6 @@ async def talk(broker: Broker) -> Dialogue:
     return await Dialogue.open(f"[::1]:{broker.port}")
 
 
-def record_at(broker: Broker, offset: int) -> StoredMessage:
-    return broker.core.store.message_at(offset)
-
-
 async def test_clients_find_send_and_read_over_ipv6(tmp_path: Path) -> None:
     """The route has brackets, ids have 56 digits, hosts are what they are, and every way to find a message finds it."""
     async with named_broker(tmp_path) as (broker, address):
@@ -139,7 +135,7 @@ async def test_records_of_both_kinds_come_back_from_every_restart(tmp_path: Path
     expected: list[tuple[bytes, int]] = []
     for round_number, conf in enumerate((V6, {}, V6)):
         host = "[::1]" if conf else "127.0.0.1"
-        async with running_broker(tmp_path, listenPort=str(main), **conf) as broker:
+        async with running_broker(tmp_path, disk=None, clock=None, listenPort=str(main), **conf) as broker:
             one = await Dialogue.open(f"{host}:{main}")
             for number in range(5):
                 body = b"%d-%d" % (round_number, number)
