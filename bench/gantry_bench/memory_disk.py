@@ -62,6 +62,9 @@ class MemoryFile:
     def advise(self, start: int, end: int) -> None:
         """It is all here."""
 
+    def read_in_order(self, is_expected: bool) -> None:
+        """Nothing is read ahead here."""
+
     def pread(self, length: int, position: int) -> bytes:
         return bytes(self._view[position : position + length])
 

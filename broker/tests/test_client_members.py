@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from named_cluster import QUEUE, TOPIC, named_cluster
 
-from gantry_broker.app import Broker
 from gantry_broker.server.handlers import members as broker_members
-from gantry_broker.testing.local import running_broker
 from gantry_client import (
     Admin,
     BrokerRefused,
@@ -30,42 +28,15 @@ from gantry_client import (
 )
 from gantry_client.consume_rates import ConsumeRates, Slices
 from gantry_client.testing import wait_until
-from gantry_nameserver.server import NameServer
-from gantry_nameserver.settings import NameServerSettings
 from gantry_wire.codes import ResponseCode
-from gantry_wire.commands.clients import MessageQueue
 
 GROUP = "billing"
-TOPIC = "orders"
 FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
-QUEUE = MessageQueue(topic=TOPIC, broker_name="test-broker", queue_id=0)
-
-
-@asynccontextmanager
-async def cluster(folder: Path, **conf: str) -> AsyncIterator[tuple[str, Broker]]:
-    """A name server and a broker in this process, and one topic with one queue."""
-    server = NameServer(NameServerSettings(bind_address="127.0.0.1", listen_port=0), folder / "ns")
-    await server.start()
-    address = f"127.0.0.1:{server.port}"
-    try:
-        async with (
-            running_broker(folder, disk=None, clock=None, namesrvAddr=address, **conf) as broker,
-            Admin(address) as admin,
-        ):
-
-            async def is_known() -> bool:
-                return bool(await admin.brokers.all())
-
-            await wait_until(is_known, timeout_s=120, what="the broker's registration")
-            await admin.topics.create(TOPIC, queues=1)
-            yield address, broker
-    finally:
-        await server.close()
 
 
 @pytest.fixture
 async def address(tmp_path: Path) -> AsyncIterator[str]:
-    async with cluster(tmp_path) as (at, _):
+    async with named_cluster(tmp_path) as (at, _):
         yield at
 
 
@@ -151,7 +122,7 @@ async def test_a_reset_to_the_end_drops_what_is_in_hand(address: str) -> None:
 async def test_members_are_told_by_a_broker_of_the_older_way(tmp_path: Path) -> None:
     """220 moves them, and their commit is what the broker then has; without members the client commits itself."""
     handler = Recorder()
-    async with cluster(tmp_path, useServerSideResetOffset="false") as (address, broker):
+    async with named_cluster(tmp_path, useServerSideResetOffset="false") as (address, broker):
         await send(address, *numbers(4))
         async with Admin(address) as admin:
             async with PushConsumer(address, GROUP, topics=TOPIC, handler=handler, settings=FIRST) as consumer:

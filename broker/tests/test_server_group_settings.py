@@ -35,7 +35,7 @@ async def test_an_attribute_of_a_group_is_refused(tmp_path: Path) -> None:
     odd = {"groupName": "Odd", "attributes": {"+lite.bind.topic": "orders"}}
     async with running_broker(tmp_path) as broker, dialogue(broker) as client:
         reply = await client.ask(CREATE, body=dumps(odd))
-        assert (reply.code, reply.remark) == (1, "unsupported key: +lite.bind.topic")
+        assert (reply.code, reply.remark) == (1, "unsupported key: lite.bind.topic")
 
         both = dumps({"groupConfigList": [{"groupName": "Good"}, odd]})
         assert (await client.ask(CREATE_LIST, body=both)).code == 1

@@ -382,6 +382,19 @@ async def test_a_group_nobody_is_in_cannot_be_told(older: Broker) -> None:
         assert (await ask_reset(client, topic="Nothing")).code == ResponseCode.TOPIC_NOT_EXIST
 
 
+async def test_one_queue_is_not_moved_by_telling_members(older: Broker) -> None:
+    """They would be told of all queues, at a time that nobody meant for those."""
+    async with dialogue(older) as client:
+        await send(client, 2)
+        await client.heartbeat("c1")
+        await commit_everywhere(client, 2, 0, 0, 0)
+
+        reply = await ask_reset(client, 0, queueId="0", offset="1")
+
+        assert reply.code == ResponseCode.INVALID_PARAMETER
+        assert client.was_told(TOLD) == 0
+
+
 async def test_members_in_c_get_a_list(older: Broker) -> None:
     """Their JSON knows no objects for keys; the administrator says by its own language that they are meant."""
     async with dialogue(older) as client:
@@ -462,6 +475,8 @@ async def test_a_clone_of_all_topics(broker: Broker, client: Dialogue) -> None:
     broker.core.offsets.commit(GROUP, TOPIC, 0, 1)
     broker.core.offsets.commit(GROUP, "Left", 0, 1)
     broker.core.offsets.commit(GROUP, "Gone", 0, 1)
+    broker.core.topics.ensure(f"%RETRY%{GROUP}", 1)
+    broker.core.offsets.commit(GROUP, f"%RETRY%{GROUP}", 0, 1)
     await client.heartbeat("c1")
 
     assert (await clone(client, offline="false")).code == 0

@@ -182,3 +182,21 @@ async def test_a_permission_is_in_the_route_when_it_is_answered(tmp_path: Path, 
         _, route = await ask(server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
         [queues] = route["queueDatas"]
         assert (queues["perm"], queues["writeQueueNums"], queues["readQueueNums"]) == (shown, 2, 4)
+
+
+async def test_groups_keep_how_their_retries_are_spaced_and_have_no_attributes(
+    broker: Broker, client: Dialogue
+) -> None:
+    """As in RocketMQ 5.3.3, which has a place for attributes of groups and none to put there."""
+    exponential = {"initial": 5000, "max": 7_200_000, "multiplier": 2}
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": exponential}
+    config = {"groupName": GROUP, "retryMaxTimes": 3, "groupRetryPolicy": policy}
+    assert (await client.ask(200, body=dumps(config))).code == 0
+    assert (await client.ask_json(352, {"group": GROUP}))["groupRetryPolicy"] == policy
+
+    wrong = {**config, "retryMaxTimes": 5, "attributes": {"+lite.bind.topic": "orders"}}
+    for code, body in ((200, wrong), (225, {"groupConfigList": [{"groupName": "Fine"}, wrong]})):
+        refused = await client.ask(code, body=dumps(body))
+        assert (refused.code, refused.remark) == (1, "unsupported key: lite.bind.topic")
+    assert (await client.ask_json(352, {"group": GROUP}))["retryMaxTimes"] == 3
+    assert "Fine" not in broker.core.groups.all

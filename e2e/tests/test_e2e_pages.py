@@ -14,6 +14,7 @@ NOT_RUN = {
     "java": 0,
     "python": 0,
     "spark": 1,
+    "move-consumers": 0,
     "watch": 1,
     "failover": 0,
     "recover": 0,

@@ -567,7 +567,6 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 
 _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
     "flushDiskType": _FLUSH_TYPES.__getitem__,
-    "deleteWhen": lambda hours: ";".join(f"{hour:02}" for hour in hours),
     "messageDelayLevel": lambda levels: " ".join(f"{ms // 1000}s" for ms in levels),
 }
 """How the value of a key is written where it is not obvious from its type."""

@@ -7,6 +7,14 @@ from typing import Any, Final
 from gantry_broker.store.inspect.repair_plan import RepairPlan
 from gantry_broker.store.inspect.summary import StoreSummary
 from gantry_broker.store.message_store import RecoveryReport
+from gantry_cli.consumer_documents import (
+    CloneDocument,
+    DirectDocument,
+    GroupDocument,
+    MembersOfGroupDocument,
+    ResetDocument,
+    RunningDocument,
+)
 from gantry_cli.documents import (
     MessageDocument,
     ReceiptDocument,
@@ -34,6 +42,15 @@ DOCUMENTS: Final[dict[str, Any]] = {
     "gantry topic stats": TopicDocument,
     "gantry produce": ReceiptDocument,
     "gantry consume": MessageDocument,
+    "gantry group list": list[str],
+    "gantry group describe": GroupDocument,
+    "gantry group stats": GroupDocument,
+    "gantry group members": MembersOfGroupDocument,
+    "gantry group connections": MembersOfGroupDocument,
+    "gantry group running": list[RunningDocument],
+    "gantry group reset": ResetDocument,
+    "gantry group clone": CloneDocument,
+    "gantry group consume": DirectDocument,
     "gantry group resend": ResendDocument,
     "gantry store inspect": StoreSummary,
     "gantry store verify": VerifyDocument,

@@ -1,4 +1,4 @@
-"""`gantry group`: what is done for a consumer group. So far: its dead letters are sent again."""
+"""`gantry group`: its commands, and the one that sends a consumer group's dead letters again."""
 
 import itertools
 import time
@@ -11,6 +11,9 @@ from gantry_cli.completing import complete_group
 from gantry_cli.documents import ResendDocument
 from gantry_cli.errors import Absent, Mistyped
 from gantry_cli.examples import examples
+from gantry_cli.group_consume import consume
+from gantry_cli.group_look import describe, list_groups, members, running
+from gantry_cli.group_move import clone, reset
 from gantry_cli.options import name_server_option, run
 from gantry_cli.output import Form, output_option, show
 from gantry_cli.progress import Tell, count_progress
@@ -24,12 +27,23 @@ PRODUCER_GROUP = "GANTRY_RESEND"
 
 @click.group(
     epilog=examples(
-        ("gantry group resend billing --from-dead-letters --dry-run", "what would be sent, and where to"),
-        ("gantry group resend billing --from-dead-letters", "send it"),
+        ("gantry group list", "all groups"),
+        ("gantry group describe billing", "how far it is"),
+        ("gantry group members billing", "who is in it"),
+        ("gantry group running billing", "what its members do"),
+        ("gantry group reset billing orders --to 2h", "consume the last two hours again"),
+        ("gantry group clone billing billing-v2", "a second group that goes on where the first one is"),
+        ("gantry group resend billing --from-dead-letters", "send what it has given up again"),
     )
 )
 def group() -> None:
-    """Send a consumer group's dead letters again."""
+    """Look at consumer groups, move them, and send their dead letters again."""
+
+
+for _command in (list_groups, describe, members, running, reset, clone, consume):
+    group.add_command(_command)
+group.add_command(describe, "stats")
+group.add_command(members, "connections")
 
 
 @group.command(

@@ -55,7 +55,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Messages": {
         "produce": Entry("gantry_cli.produce", "produce", "Send messages."),
         "consume": Entry("gantry_cli.consume", "consume", "Read messages."),
-        "group": Entry("gantry_cli.group", "group", "Send a consumer group's dead letters again."),
+        "group": Entry(
+            "gantry_cli.group", "group", "Look at consumer groups, move them, and send their dead letters again."
+        ),
     },
     "Messages in bulk": {
         "pipeline": Entry("gantry_cli.pipeline", "pipeline", "Archive, audit and measure topics with Spark."),

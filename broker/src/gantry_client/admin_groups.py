@@ -1,5 +1,6 @@
 """Consumer groups: their configuration, who is in them, how far they are, and moving them."""
 
+import asyncio
 from typing import final
 
 from gantry_client.admin_brokers import Brokers
@@ -12,14 +13,20 @@ from gantry_client.documents import (
     QueueProgress,
     QueueTimeSpan,
 )
-from gantry_client.errors import BadReply, BrokerRefused
+from gantry_client.errors import BadReply, BrokerRefused, InvalidMessage
 from gantry_client.outgoing import check_group
 from gantry_client.queue_calls import QueueCalls
 from gantry_client.session import Session
 from gantry_wire.codes import RequestCode, ResponseCode
 from gantry_wire.commands.admin import GroupField, GroupName, SubscriptionGroupConfig, TopicListing
 from gantry_wire.commands.clients import ConsumerGroup, MessageQueue
-from gantry_wire.commands.consumers import CloneOffsets, ResetOffsets, ResetOffsetsResult, TopicOfGroup
+from gantry_wire.commands.consumers import (
+    CloneOffsets,
+    ConsumeStatsRequest,
+    ResetOffsets,
+    ResetOffsetsResult,
+    TopicOfGroup,
+)
 from gantry_wire.names import retry_topic
 
 _CANNOT_TELL = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.CONSUMER_NOT_ONLINE)
@@ -73,13 +80,21 @@ class Groups:
 
     async def progress(self, group: str, topic: str | None = None) -> dict[MessageQueue, QueueProgress]:
         """How far `group` is in every queue that it has consumed; `lag` is what is left."""
+        return (await self.stats(group, topic)).offset_table
+
+    async def stats(self, group: str, topic: str | None = None) -> ConsumeStats:
+        """`progress`, and how many messages a second the group is given."""
         self._session.require_open()
-        question = ConsumerGroup(consumer_group=group, topic=topic)
+        question = ConsumeStatsRequest(consumer_group=group, topic=topic)
         table: dict[MessageQueue, QueueProgress] = {}
+        per_s = 0.0
         for broker in await self._brokers.masters():
             reply = await self._session.calls.demand(broker.address, RequestCode.GET_CONSUME_STATS, question)
-            table |= document_of(reply, ConsumeStats, broker.address).offset_table
-        return dict(sorted(table.items(), key=lambda item: (item[0].topic, item[0].broker_name, item[0].queue_id)))
+            found = document_of(reply, ConsumeStats, broker.address)
+            table |= found.offset_table
+            per_s += found.consume_tps
+        ordered = sorted(table.items(), key=lambda item: (item[0].topic, item[0].broker_name, item[0].queue_id))
+        return ConsumeStats(offset_table=dict(ordered), consume_tps=per_s)
 
     async def lag(self, group: str, topic: str | None = None) -> int:
         """Messages that `group` has not consumed, those waiting to be retried included."""
@@ -110,18 +125,44 @@ class Groups:
         return offsets
 
     async def reset_queue(self, group: str, queue: MessageQueue, offset: int) -> int:
-        """Have `group` go on at `offset` of this queue; where it goes on. Raises BrokerRefused outside of the queue."""
+        """Have `group` go on at `offset` of this queue; where it goes on. Raises BrokerRefused outside of the queue.
+
+        A broker that leaves the moving to members would move all queues: it gets a plain commit, and is refused here
+        while the group has members.
+        """
         self._session.require_open()
         order = ResetOffsets(
             topic=queue.topic, group=group, timestamp=-1, is_force=True, queue_id=queue.queue_id, offset=offset
         )
         route = await self._session.routes.get(queue.topic)
         address = route.demand_master(queue.broker_name)
+        if (await self._brokers.config(address)).get("useServerSideResetOffset") != "true":
+            if await self.members(group) is not None:
+                raise InvalidMessage(f"{address} cannot move one queue of a group that is running: stop {group} first")
+            await self._queue_calls.commit(group, queue, offset)
+            return offset
         reply = await self._session.calls.demand(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, order)
         table = document_of(reply, ResetOffsetsResult, address).offset_table
         if set(table) != {queue}:
-            raise BadReply(f"{address} has reset other queues than {queue}: it is older than RocketMQ 5")
+            raise BadReply(f"{address} has reset other queues than {queue}")
         return table[queue]
+
+    async def places(self, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Where a reset to that time would lead in every queue: -1 is the end, 0 the beginning."""
+        self._session.require_open()
+        route = await self._session.routes.get(topic)
+        queues = list(route.read_queues)
+        return dict(
+            zip(queues, await asyncio.gather(*(self._place(queue, timestamp_ms) for queue in queues)), strict=True)
+        )
+
+    async def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
+        """How far `group` is in every queue of `topic`; None where it has not begun."""
+        self._session.require_open()
+        route = await self._session.routes.get(topic)
+        queues = list(route.read_queues)
+        found = await asyncio.gather(*(self._queue_calls.committed(group, queue) for queue in queues))
+        return dict(zip(queues, found, strict=True))
 
     async def clone(self, source: str, target: str, topic: str | None = None) -> None:
         """Have `target` go on where `source` is, in one topic or in all; its running members know nothing of it."""
@@ -164,9 +205,11 @@ class Groups:
     async def _commit_at(self, group: str, queues: list[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         offsets: dict[MessageQueue, int] = {}
         for queue in queues:
-            if timestamp_ms < 0:
-                offsets[queue] = await self._queue_calls.max_offset(queue)
-            else:
-                offsets[queue] = await self._queue_calls.offset_at(queue, timestamp_ms)
+            offsets[queue] = await self._place(queue, timestamp_ms)
             await self._queue_calls.commit(group, queue, offsets[queue])
         return offsets
+
+    async def _place(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        if timestamp_ms < 0:
+            return await self._queue_calls.max_offset(queue)
+        return await self._queue_calls.offset_at(queue, timestamp_ms)

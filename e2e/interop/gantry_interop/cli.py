@@ -6,14 +6,12 @@ Exit codes: 0 every promise was kept, 1 one was broken, 2 the harness itself cou
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 
 import click
 from rich.console import Console
@@ -35,7 +33,7 @@ from gantry_interop import (
     tls,
 )
 from gantry_interop.admin.command import admin_command
-from gantry_interop.errors import InteropError
+from gantry_interop.errors import InteropError, harness_errors
 from gantry_interop.failover_plans import PLANS
 from gantry_interop.places import new_run_directory
 from gantry_interop.processes import Nursery
@@ -206,7 +204,7 @@ def _play(target: Target, clients: list[str], scenarios: list[str], order: drive
     console = report.console()
     directory = new_run_directory("scenarios")
     verdicts: list[drivers.Verdict] = []
-    with _harness_errors(console):
+    with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery, _target(target, directory, nursery, console) as name_server:
             for client in clients:
@@ -250,7 +248,7 @@ def benchmark_command(seconds: int, **target: object) -> None:
     console = report.console()
     directory = new_run_directory("benchmark")
     chosen = replace(_as_target(target), settings=benchmark.BROKER_SETTINGS, is_measured=True)
-    with _harness_errors(console):
+    with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery, _target(chosen, directory, nursery, console) as name_server:
             found = benchmark.run(nursery, name_server, seconds, directory / "home")
@@ -269,7 +267,7 @@ def migrate_command(mib: int, poll_ms: int, keep: bool) -> None:
     console = report.console()
     directory = new_run_directory("migrate")
     plan = migration_report.large(mib, poll_ms)
-    with _harness_errors(console):
+    with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
             found = migration.MigrationPlay(plan, nursery, directory / "play").run()
@@ -296,7 +294,7 @@ def failover_command(clients: str, mixed: bool, keep: bool) -> None:
     console = report.console()
     directory = new_run_directory("failover")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
-    with _harness_errors(console):
+    with harness_errors(console):
         java.build()
         plans = [plan for plan in PLANS if plan.client in chosen and (plan.is_mixed or not mixed)]
         reports = failover.play_all(plans, directory, lambda one: report.show_failover(console, one), keep=keep)
@@ -315,7 +313,7 @@ def flows_command(clients: str, stories: str) -> None:
     directory = new_run_directory("flows")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
     told = _choices(stories, ("delays", "locks"), "story")
-    with _harness_errors(console):
+    with harness_errors(console):
         java.build()
         reports = flows.play_all(chosen, told, directory, lambda one: report.show_flow(console, one))
     report.write_results(directory / "results.json", {"flows": [one.as_json() for one in reports]})
@@ -347,7 +345,7 @@ def tls_command(clients: str, count: int) -> None:
     directory = new_run_directory("tls")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
     order = drivers.Order("", count, 0, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
-    with _harness_errors(console):
+    with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
             found = tls.play(nursery, chosen, order, directory, lambda one: report.show_progress(console, one))
@@ -365,7 +363,7 @@ def config_command(clients: str) -> None:
     directory = new_run_directory("config")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
     order = drivers.Order("", 0, 0, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
-    with _harness_errors(console):
+    with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
             found = live_config.play(nursery, chosen, order, directory, lambda one: report.show_progress(console, one))
@@ -386,7 +384,7 @@ def acl_command(clients: str, count: int, retry_count: int, scenarios: str) -> N
     directory = new_run_directory("acl")
     chosen = _choices(clients, tuple(java.CLIENT_MODULES), "client")
     order = drivers.Order("", count, retry_count, 1, peers.SHORT_DELAY_LEVELS, format(int(time.time()), "x"))
-    with _harness_errors(console):
+    with harness_errors(console):
         java.build()
         with Nursery(directory / "logs") as nursery:
             found = acl.play(
@@ -407,7 +405,7 @@ def filters_command(pairs: int, seed: int, is_recording: bool) -> None:
     """Drawn SQL92 filters and messages: RocketMQ 5.3.3's evaluator and ours must say the same of every pair."""
     console = report.console()
     directory = new_run_directory("filters")
-    with _harness_errors(console):
+    with harness_errors(console):
         java.build()
         if is_recording:
             console.print(f"{filter_judge.record_golden(directory / 'home'):,} verdicts in {filter_judge.GOLDEN}")
@@ -422,25 +420,8 @@ def filters_command(pairs: int, seed: int, is_recording: bool) -> None:
 def record_command() -> None:
     """Capture the golden frames anew, from Java clients talking to Apache's servers through a proxy."""
     console = report.console()
-    with _harness_errors(console):
+    with harness_errors(console):
         java.build()
         recorder = record.record(lambda text: console.print(text, highlight=False, soft_wrap=True))
         count = record.write(recorder)
     console.print(f"{count} frames in {record.GOLDEN}", highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _harness_errors(console: Console) -> Iterator[None]:
-    """Errors of the harness as one text and exit code 2; a termination signal still ends every child."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except InteropError as error:
-        console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(2)
-    finally:
-        signal.signal(signal.SIGTERM, previous)

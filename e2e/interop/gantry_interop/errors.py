@@ -1,6 +1,14 @@
-"""What can go wrong before any promise is tested; each error names the remedy."""
+"""What can go wrong before any promise is tested; each error names the remedy, and ends the run in one way."""
 
 from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
 
 
 class InteropError(Exception):
@@ -13,3 +21,20 @@ class MissingTool(InteropError):
 
 class DeadlineExceeded(InteropError):
     """Something did not happen in its time; the message names the log to read."""
+
+
+@contextmanager
+def harness_errors(console: Console) -> Iterator[None]:
+    """Errors of the harness as one text and exit code 2; a termination signal still ends every child."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except InteropError as error:
+        console.print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -12,9 +12,11 @@ from gantry_pages.blocks import Block, blocks_of
 from gantry_pages.sandbox import ROOT, Java, Sandbox
 
 DOCS: Final = ROOT / "docs"
-TASKS: Final = ("start", "java", "python", "spark", "watch", "failover", "recover", "upgrade", "tune")
+TASKS: Final = (
+    "start", "java", "python", "spark", "move-consumers", "watch", "failover", "recover", "upgrade", "tune",
+)  # fmt: skip
 TYPED: Final = (*TASKS, "output")
-FIRST: Final = ("start", "java", "python", "spark", "tune", "output")
+FIRST: Final = ("start", "java", "python", "spark", "move-consumers", "tune", "output")
 SECOND: Final = ("watch", "failover", "recover", "upgrade")
 """Two halves, each typed by a module of tests of its own, so that two processes can share them."""
 

@@ -12,18 +12,7 @@ from gantry_broker.ports import Clock
 from gantry_wire import names
 from gantry_wire.commands.admin import DataVersion, SubscriptionGroupConfig
 from gantry_wire.commands.clients import Document
-
-SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
-)
-
+from gantry_wire.names import SYSTEM_GROUPS
 
 FORBIDDEN_READ: Final = 1 << 2
 """In the table of what is forbidden: a bit for each permission, RocketMQ's number of the permission to read."""

@@ -63,6 +63,9 @@ ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "reserve.time": Attribute(True, _reserve_time),
 }
 
+OF_GROUPS: Final[Mapping[str, Attribute]] = {}
+"""RocketMQ 5.3.3 has the place, and nothing in it."""
+
 NOT_HERE: Final[Mapping[tuple[str, str], str]] = {
     (MESSAGE_TYPE, "MIXED"): "MIXED message type is not supported.",
     (
@@ -93,10 +96,15 @@ def parse_changes(text: str | None) -> dict[str, str]:
     return changes
 
 
-def changed_attributes(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+def changed_attributes(
+    current: Mapping[str, str] | None,
+    changes: Mapping[str, str],
+    known: Mapping[str, Attribute] = ATTRIBUTES,
+) -> dict[str, str]:
     """A topic's attributes after these changes; ``current`` is None for a topic that is being made.
 
-    Raises WrongAttributes or UnsupportedAttributes.
+    ``known`` is what may be set: for groups of consumers RocketMQ knows none (``OF_GROUPS``). Raises WrongAttributes or
+    UnsupportedAttributes.
     """
     for (name, value), why in NOT_HERE.items():
         if changes.get(ADD + name) == value:
@@ -112,7 +120,7 @@ def changed_attributes(current: Mapping[str, str] | None, changes: Mapping[str, 
             raise WrongAttributes(f"alter duplication key. key: {name}")
         seen.add(name)
         _check_sign(sign, name, attributes, is_new=is_new)
-        _check_value(name, value, is_new=is_new, is_deleted=sign == DELETE)
+        _check_value(known.get(name), name, value, is_new=is_new, is_deleted=sign == DELETE)
         if sign == ADD:
             attributes[name] = value
         else:
@@ -129,8 +137,7 @@ def _check_sign(sign: str, name: str, attributes: Mapping[str, str], *, is_new: 
         raise WrongAttributes(f"attempt to delete a nonexistent key: {name[:64]}")
 
 
-def _check_value(name: str, value: str, *, is_new: bool, is_deleted: bool) -> None:
-    attribute = ATTRIBUTES.get(name)
+def _check_value(attribute: Attribute | None, name: str, value: str, *, is_new: bool, is_deleted: bool) -> None:
     if attribute is None:
         raise WrongAttributes(f"unsupported key: {name[:64]}")
     if not is_new and not attribute.is_changeable:

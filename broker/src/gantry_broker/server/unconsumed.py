@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from gantry_broker.server.core import BrokerCore
-from gantry_broker.server.groups import SYSTEM_GROUPS
 from gantry_broker.store.consume_queue import FILLER_SIZE, ConsumeQueue
 from gantry_wire import names
 
@@ -70,7 +69,7 @@ def consumers_of(core: BrokerCore, topic: str, committed: Iterable[str]) -> list
 
 
 def _counts(core: BrokerCore, group: str) -> bool:
-    if group in SYSTEM_GROUPS or group.startswith(names.SYSTEM_GROUP_PREFIX):
+    if group in names.SYSTEM_GROUPS or group.startswith(names.SYSTEM_GROUP_PREFIX):
         return False
     state = core.clients.consumers.get(group)
     return state is None or state.message_model != "BROADCASTING"

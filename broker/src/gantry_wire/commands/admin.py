@@ -35,7 +35,7 @@ class TopicConfigTable(Document):
 
 
 class ExponentialRetryPolicy(Document):
-    """Each wait longer than the one before by a factor. In milliseconds."""
+    """Milliseconds: from the first retry on each one waits so many times longer, at most so long."""
 
     initial: Int64 = 5_000
     max: Int64 = 7_200_000
@@ -43,16 +43,13 @@ class ExponentialRetryPolicy(Document):
 
 
 class CustomizedRetryPolicy(Document):
-    """Each wait by name. In milliseconds."""
+    """Milliseconds before each retry."""
 
     next: list[Int64] = msgspec.field(default_factory=list)
 
 
 class GroupRetryPolicy(Document):
-    """How a group's retries are spaced: kept and shown, and read by whoever schedules retries itself.
-
-    The broker's retries go by its delay levels whatever is said here, as RocketMQ's do: there the proxy reads this.
-    """
+    """How a group's retries are spaced. Kept as it was said; only the delay levels (`CUSTOMIZED`) are acted upon."""
 
     type: str = "CUSTOMIZED"
     exponential_retry_policy: ExponentialRetryPolicy | None = None

@@ -15,7 +15,7 @@ from gantry_interop import report
 from gantry_interop.admin import page, plan, play, samples, scene, verdicts
 from gantry_interop.admin.play import Compared
 from gantry_interop.admin.verdicts import Verdict
-from gantry_interop.errors import InteropError
+from gantry_interop.errors import harness_errors
 from gantry_interop.places import new_run_directory
 from gantry_interop.processes import Nursery
 
@@ -31,12 +31,8 @@ def admin_command(record: bool) -> None:
     console = report.console()
     directory = new_run_directory("admin")
     start = time.time()
-    try:
-        with Nursery(directory / "logs") as nursery:
-            known, compared = play.play(nursery, directory, lambda one: _show(console, one))
-    except InteropError as error:
-        console.print(str(error), style="red", highlight=False, markup=False)
-        sys.exit(2)
+    with harness_errors(console), Nursery(directory / "logs") as nursery:
+        known, compared = play.play(nursery, directory, lambda one: _show(console, one))
     found = verdicts.judge(known, compared, plan.ABSENT)
     faults = [*verdicts.forgotten(known, plan.commands()), *_broken(found, record)]
     faults += [f"the same, though the plan says otherwise: {typed}" for typed in verdicts.stale(compared)]

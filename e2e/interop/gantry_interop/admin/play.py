@@ -88,8 +88,8 @@ class Player:
         )
         if step.common is not None:
             theirs, ours = step.common.of(theirs, ours), step.common.of(ours, theirs)
-        is_failed = (failed(outcome) for outcome in outcomes)
-        return Compared(step, theirs, ours, *is_failed, raw=outcomes[0], facts=self._sides[0].facts)
+        are_failed = [failed(outcome) for outcome in outcomes]
+        return Compared(step, theirs, ours, are_failed[0], are_failed[1], raw=outcomes[0], facts=self._sides[0].facts)
 
 
 def play(

@@ -6,6 +6,7 @@ to read, and the same residents (`Residents.java`): clients that are on line, cl
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,11 +40,11 @@ RESIDENTS: Final = java.Program(
 
 SETTINGS: Final = {
     "apache": {"enabledAppendPropCRC": "true", "timerWheelEnable": "true"},
-    "gantry": {"slaveReadEnable": "false", "brokerIP2": "127.0.0.1", "inSyncReplicas": "1"},
+    "gantry": {"slaveReadEnable": "false"},
 }
 """Ours seals every record with RocketMQ's own checksum property; Apache's does with this setting, and records are as
-long. Without its timers Apache's broker cannot delete a topic (it looks for their metrics). What Apache's has by
-default is said to ours where it would take something else, or nothing."""
+long. Without its timers Apache's broker cannot delete a topic (it looks for their metrics). Reading from
+slaves is off by default there, and on here."""
 
 
 @dataclass
@@ -88,7 +89,10 @@ class Side:
 
     def move_in(self, residents: Talker) -> None:
         """Let the residents in, and learn their names."""
-        question = {"peer": self.kind, "name_server": self.peer.address, "broker_name": BROKER_NAME}
+        question = {
+            "peer": self.kind, "name_server": self.peer.address, "broker_name": BROKER_NAME,
+            "broker": self.peer.broker_address,
+        }  # fmt: skip
         for name, found in residents.ask(question, MOVING_IN_SECONDS_MAX).items():
             self.words |= _named(name, found)
 
@@ -97,8 +101,16 @@ class Side:
         question = {"arguments": step.arguments(self.words), "seconds_max": step.seconds_max, **self.credentials}
         answer = tool.ask(question, step.seconds_max + ANSWER_SECONDS_MAX)
         written = None if step.reads is None else self.files / step.reads
-        text = written.read_text() if written is not None and written.exists() else None
+        text = ordered(written.read_text()) if written is not None and written.exists() else None
         return Outcome(answer["out"], answer["error"], answer["exit"], answer["is_cut"], text)
+
+
+def ordered(text: str) -> str:
+    """A JSON file with its names in order: in which one Java writes them hangs on its hash tables."""
+    try:
+        return json.dumps(json.loads(text), indent=1, sort_keys=True)
+    except ValueError:
+        return text
 
 
 def _named(name: str, found: Any) -> dict[str, str]:

@@ -31,9 +31,11 @@ class Talker:
 
     def __enter__(self) -> Talker:
         self._log.parent.mkdir(parents=True, exist_ok=True)
+        command = self._program.command(self._home)
         with self._log.open("xb") as log:
+            # In its home: consumerStatus leaves what consumers say of themselves where it was started.
             self._process = subprocess.Popen(
-                self._program.command(self._home), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=self._home,
                 env=java.environment(self._home), start_new_session=True,
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read, name="answers", daemon=True)

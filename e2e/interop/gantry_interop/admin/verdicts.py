@@ -70,8 +70,8 @@ def _judge(command: str, compared: Sequence[Compared]) -> Verdict:
     assert own, f"no step runs {command}"
     steps = [one for one in compared if one.step.shows == command or one in own]
     different = [one for one in steps if not one.is_same]
-    works_there = [one for one in own if not one.is_theirs_failed]
-    works_here = [one for one in own if not one.is_ours_failed]
+    works_there = [one for one in own if not one.is_theirs_failed and not _is_usage(one)]
+    works_here = [one for one in works_there if not one.is_ours_failed]
     whys = dict.fromkeys(why for one in steps for why in one.step.whys)
     meant = [one for one in different if one.step.deviation is not None]
     word: Word = "same"
@@ -79,13 +79,20 @@ def _judge(command: str, compared: Sequence[Compared]) -> Verdict:
         word = "differs" if len(different) > len(meant) else "same, but"
     if not works_there:
         word = "theirs fails, too"
-    reasons = (REASONS[command],) if word in ("differs", "theirs fails, too") and command in REASONS else ()
-    reasons += tuple(one.step.deviation for one in meant if one.step.deviation is not None)
+    is_explained = word in ("differs", "theirs fails, too") and command in REASONS
+    reasons = [REASONS[command]] if is_explained else []
+    reasons += [one.step.deviation for one in meant if one.step.deviation is not None]
+    ours = "works" if len(works_here) == len(works_there) else "in part" if works_here else "fails"
     return Verdict(
         command, word, len(steps), len(steps) - len(different),
-        "works" if works_there else "fails", "works" if works_here else "fails", (*reasons, *whys),
+        "works" if works_there else "fails", ours if works_there else "fails", (*reasons, *whys),
         tuple(_difference(one) for one in different),
     )  # fmt: skip
+
+
+def _is_usage(one: Compared) -> bool:
+    """Whether the tool only said how it is called."""
+    return bool(one.theirs) and one.theirs[0].startswith("usage: ")
 
 
 def _difference(one: Compared) -> Difference:

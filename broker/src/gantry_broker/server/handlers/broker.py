@@ -62,11 +62,7 @@ class BrokerHandlers:
     def config(self, command: Command, connection: Connection) -> Command:
         """The settings that hold now in broker.conf's form, and which of them were changed at run time."""
         live = self._core.live
-        listed = {
-            **live.now.effective(),
-            **_resolved(live.now),
-            **as_settings(is_tls_enabled=live.now.is_tls_enabled),
-        }
+        listed = {**live.now.effective(), **_resolved(live.now)}
         lines = [f"{name}={value}" for name, value in sorted(listed.items())]
         ext = {"version": write_document(live.version).decode(), "changedAtRunTime": ";".join(live.changed)}
         return command.reply(ext=ext, body="\n".join(lines).encode())
@@ -182,21 +178,17 @@ class BrokerHandlers:
 
 
 def _resolved(settings: BrokerSettings) -> dict[str, str]:
-    """What an empty value means."""
-    return {
-        "brokerIP2": settings.ha_ip or settings.broker_ip,
-        "inSyncReplicas": str(settings.ha.replicas),
-    }
-
-
-def as_settings(*, is_tls_enabled: bool) -> dict[str, str]:
-    """What RocketMQ lists among its settings, its tools look for there, and nobody can set here.
+    """What an empty value means, hours in RocketMQ's two digits, and what its tools look for among settings.
 
     Every stored message says that it may be traced; `exportMetrics` takes the number of processors from a pool's size.
     """
+    hours = settings.store.retention.delete_hours
     return {
+        "brokerIP2": settings.ha_ip or settings.broker_ip,
+        "inSyncReplicas": str(settings.ha.replicas),
+        "deleteWhen": ";".join(f"{hour:02}" for hour in hours),
         "traceOn": "true",
-        "useTLS": str(is_tls_enabled).lower(),
+        "useTLS": str(settings.is_tls_enabled).lower(),
         "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
     }
 

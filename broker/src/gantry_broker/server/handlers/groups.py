@@ -8,6 +8,7 @@ from gantry_broker.server.clients import Member
 from gantry_broker.server.core import BrokerCore, HandlerTable
 from gantry_broker.server.handlers.offsets import group_fault_refusal
 from gantry_broker.server.handlers.send import Refused
+from gantry_broker.server.topic_attributes import OF_GROUPS, changed_attributes
 from gantry_broker.server.topics import QUEUES_MAX
 from gantry_remoting import Connection
 from gantry_wire import Command, RequestCode, ResponseCode
@@ -121,20 +122,27 @@ class GroupHandlers:
         return command.reply(body=dumps(document))
 
     def _put(self, configs: list[SubscriptionGroupConfig]) -> None:
-        """All of them or none. No attribute of a group is known, as in RocketMQ 5.3."""
+        """All of them or none."""
         for config in configs:
             refusal = group_fault_refusal(config.group_name)
             if refusal is not None:
                 raise refusal
-            if config.attributes:
-                raise Refused(ResponseCode.SYSTEM_ERROR, f"unsupported key: {next(iter(config.attributes))[:64]}")
             if config.retry_queue_nums > QUEUES_MAX:
                 raise Refused(
                     ResponseCode.INVALID_PARAMETER,
                     f"{config.retry_queue_nums} retry queues: at most {QUEUES_MAX} are allowed",
                 )
-        for config in configs:
+        for config in [self._with_changes(config) for config in configs]:
             self._core.groups.put(config)
+
+    def _with_changes(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """`config` with the attributes that the group has after its changes. Raises Refused."""
+        known = self._core.groups.all.get(config.group_name)
+        try:
+            attributes = changed_attributes(None if known is None else known.attributes, config.attributes, OF_GROUPS)
+        except ValueError as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return msgspec.structs.replace(config, attributes=attributes)
 
 
 def connection_document(member: Member) -> dict[str, Any]:

@@ -6,7 +6,8 @@
     314                                   the offsets are copied; readers of the group that run now know nothing of it
 
 As in RocketMQ the first way does what it is told, and the second goes forward only if it is forced to. A target that
-the queue does not hold is refused: RocketMQ lets one pass that lies one beyond its end.
+the queue does not hold is refused: RocketMQ lets one pass that lies one beyond its end. So is one queue in the second
+way: RocketMQ then moves all of them.
 """
 
 import logging
@@ -19,7 +20,7 @@ from gantry_broker.server.handlers.members import refuse_old
 from gantry_broker.server.handlers.send import Refused
 from gantry_broker.server.handlers.topics import queue_key
 from gantry_remoting import Connection
-from gantry_wire import Command, RequestCode, ResponseCode, oneway
+from gantry_wire import Command, RequestCode, ResponseCode, names, oneway
 from gantry_wire.commands.admin import TopicConfig
 from gantry_wire.commands.consumers import CloneOffsets, ResetOffsets
 from gantry_wire.fastjson import dumps
@@ -69,10 +70,14 @@ class ResetHandlers:
         return self._when_settled(command, self._table(request.topic, offsets))
 
     def clone(self, command: Command, connection: Connection) -> Awaitable[Command]:
-        """All topics, if none is named: RocketMQ then copies none. What is online is copied as far as it subscribes."""
+        """All topics but its retries, if none is named: RocketMQ then copies none.
+
+        Of a group that is online, what it subscribes to.
+        """
         request = CloneOffsets.read(command.ext)
         core, source = self._core, request.src_group
-        topics = [request.topic] if request.topic else core.offsets.topics_of(source)
+        every = (topic for topic in core.offsets.topics_of(source) if not names.is_retry_or_dead_letter(topic))
+        topics = [request.topic] if request.topic else list(every)
         state = None if request.offline else core.clients.consumers.get(source)
         for topic in topics:
             is_read = state is None or not state.subscriptions or topic in state.subscriptions
@@ -129,6 +134,11 @@ class ResetHandlers:
             raise Refused(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"[reset-offset] reset offset failed, no topic in this broker. topic={topic[:SHOWN]}",
+            )
+        if request.queue_id is not None and request.queue_id >= 0:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queue {request.queue_id} alone is not moved: useServerSideResetOffset=false",
             )
         offsets: dict[int, int] = {}
         for queue_id in range(config.write_queue_nums):

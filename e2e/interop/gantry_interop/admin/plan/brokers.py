@@ -20,6 +20,7 @@ STATUS: Final = (
     Mask("milliseconds", r"^(?:<broker> +)?putLatency999? *: (?P<value>\d+\.\d\d) *$"),
     Mask("size", r"commitLogDirCapacity +: Total : (?P<value>\d+\.\d GiB), Free : "),
     Mask("size", r"commitLogDirCapacity +: Total : <size>, Free : (?P<value>\d+\.\d [GM]iB)\."),
+    Mask("count", r"^(?:<broker> +)?timer(?:Read|Offset)Behind *: (?P<value>\d+) *$"),
     *(
         Mask("count", r"putMessageDistributeTime *: (?:\[\S+\]:<count> )*\[\S+\]:(?P<value>\d+)(?= |$)")
         for _ in range(13)

@@ -6,7 +6,7 @@ from typing import Final
 
 from gantry_interop.admin.steps import Absent
 
-_CONTROLLER: Final = "asks a controller (DLedger), which this broker has no use for: see failover.md"
+_CONTROLLER: Final = "asks a controller (DLedger), which this broker has no use for ([fail over](failover.md))"
 _CONTAINER: Final = "asks a broker container, several brokers in one process"
 _ROCKSDB: Final = "reads the files of a RocksDB store, or compares one with the ordinary queues"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from gantry_interop.admin.plan.values import PROGRESS, RUNNING, STACKS
+from gantry_interop.admin.plan.values import PROGRESS, RUNNING, STACKS, TOOL_ITSELF
 from gantry_interop.admin.steps import Step
 
 FILES: Final = {
@@ -52,7 +52,7 @@ AFTER: Final = (
     Step("producerConnection", "-g makers -t orders"),
     Step("producerConnection", "-g nobody -t orders"),
     Step("producerConnection", "-g makers -t nobody_made"),
-    Step("producer", "-b {broker}", is_unordered=True),
+    Step("producer", "-b {broker}", is_unordered=True, quirks=(TOOL_ITSELF,)),
     Step("consumerProgress", "-g watchers", settles_seconds=10, masks=PROGRESS),
     Step("consumerProgress", "-g readers", masks=PROGRESS),
     Step("consumerProgress", "-g watchers -t orders", masks=PROGRESS),

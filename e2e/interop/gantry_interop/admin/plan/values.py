@@ -29,11 +29,16 @@ SEND_TIMES: Final = (
 COST: Final = (Mask("milliseconds", r"\s(?P<value>\d+ms)\s"),)
 SPENT: Final = (Mask("milliseconds", r"spentTimeMills=(?P<value>\d+)\]"),)
 PROGRESS: Final = (Mask("rate", r"^Consume TPS: (?P<value>\d+\.\d\d)$"),)
-STATS: Final = tuple(
-    Mask(name, r"^\S+(?: +[A-Za-z]\S*)? +\d+" + r" +<\w+>" * place + rf" +(?P<value>{form})(?= |$)")
-    for place, (name, form) in enumerate(
-        (("rate", r"\d+\.\d\d"), ("rate", r"\d+\.\d\d"), ("count", r"\d+"), ("count", r"\d+"))
-    )
+_STATS_ROW: Final = r"^\S+(?: +[A-Za-z]\S*)? +\d+"
+STATS: Final = (
+    Mask("rate", _STATS_ROW + r" +(?P<value>\d+\.\d\d)(?= |$)"),
+    Mask("rate", _STATS_ROW + r" +<rate> +(?P<value>\d+\.\d\d)(?= |$)"),
+    Mask("count", _STATS_ROW + r"(?: +<rate>)+ +(?P<value>\d+)(?= |$)"),
+    Mask("count", _STATS_ROW + r" +<rate> +<rate> +<count> +(?P<value>\d+)(?= |$)"),
+)
+TOOL_ITSELF: Final = Quirk(
+    r"^producer group \(CLIENT_INNER_PRODUCER\) instance : clientId=\S+@STREAM,[^\n]*\n",
+    "the tool's own client is there when its first heartbeat was quick enough",
 )
 CLUSTER: Final = (
     Mask("rate", r"<broker> +V\d_\d_\d +(?P<value>\d+\.\d\d)\("),
@@ -47,8 +52,8 @@ TOTALS: Final = (
     Mask("count", r"^InteropCluster +broker-a +\d+ +\d+ +<count> +(?P<value>\d+)$"),
 )
 METRICS: Final = (
-    Mask("share", r'DiskRatio":"(?P<value>0\.\d{1,4})"'),
-    Mask("bytes", r'"messageAverageSize":"(?P<value>\d+\.\d+)"'),
+    Mask("share", r'DiskRatio": "(?P<value>0\.\d{1,4})"'),
+    Mask("bytes", r'"messageAverageSize": "(?P<value>\d+\.\d+)"'),
 )
 LOG_END: Final = (Mask("offset", r"^#MasterCommitLogMaxOffset\t(?P<value>\d+)$"),)
 TOPICS_OF_BROKER: Final = (Mask("count", r"name server\[<names>\] OK, (?P<value>[1-9]\d*)$"),)

@@ -86,6 +86,7 @@ public final class AdminTool {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         NoExit guard = new NoExit();
         System.setSecurityManager(guard);
+        Startup.commands(); // log libraries introduce themselves now, and not within the first command's output
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             JSONObject asked = JSON.parseObject(line);
             Map<String, Object> answer = asked.getBooleanValue("list")

@@ -18,19 +18,23 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.store.OffsetStore;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.remoting.protocol.header.UpdateConsumerOffsetRequestHeader;
 
 /**
  * The people of a peer that an administrator looks at: a producer and a consumer that stay, a group that has gone and
  * left a backlog, messages with keys, tags and traces.
  *
- * <p>Each line of the input is one JSON object, {@code {"peer": "apache", "name_server": "...", "broker_name": "..."}},
- * perhaps with {@code access_key} and {@code secret_key}; it is answered by one line of facts: ids and names that the
+ * <p>Each line of the input is one JSON object, {@code {"peer": "apache", "name_server": "...", "broker_name": "...",
+ * "broker": "..."}}, perhaps with {@code access_key} and {@code secret_key}; it is answered by one line of facts: ids and names that the
  * commands will print. The topics must be there. Those who stay go on until the input ends.
  */
 public final class Residents {
@@ -39,11 +43,14 @@ public final class Residents {
     private static final int BACKLOG_LEFT = 6;
     private static final String[] TAGS = {"red", "green", "blue"};
     private static final long SECONDS_MAX = 120;
+    private static final long POLL_MS = 20;
+    private static final int PATIENCE_MS = 60_000;
     private static final String TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC";
 
     private final String peer;
     private final String nameServer;
     private final String brokerName;
+    private final String broker;
     private final RPCHook hook;
     private final Map<String, Object> facts = new LinkedHashMap<>();
 
@@ -51,6 +58,7 @@ public final class Residents {
         peer = asked.getString("peer");
         nameServer = asked.getString("name_server");
         brokerName = asked.getString("broker_name");
+        broker = asked.getString("broker");
         String accessKey = asked.getString("access_key");
         hook = accessKey == null ? null
             : new AclClientRPCHook(new SessionCredentials(accessKey, asked.getString("secret_key")));
@@ -60,7 +68,12 @@ public final class Residents {
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.US_ASCII);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
-            answers.println(Json.line(new Residents(JSON.parseObject(line)).moveIn()));
+            try {
+                answers.println(Json.line(new Residents(JSON.parseObject(line)).moveIn()));
+            } catch (Exception failure) {
+                failure.printStackTrace();
+                System.exit(1);
+            }
         }
         System.exit(0);
     }
@@ -78,13 +91,30 @@ public final class Residents {
         backlog(makers, 0, BACKLOG_TAKEN);
         readers.start();
         await(read, "the backlog's beginning");
+        awaitOffsets(readers, "backlog", 2, BACKLOG_TAKEN / 2);
         readers.shutdown();
         backlog(makers, BACKLOG_TAKEN, BACKLOG_TAKEN + BACKLOG_LEFT);
         traced();
+        awaitOffsets(watchers, "orders", 4, ORDERS / 4);
         watchers.getDefaultMQPushConsumerImpl().persistConsumerOffset();
+        for (String group : List.of("watchers", "readers", "tracers")) {
+            retriesBegin(watchers, group);
+        }
         facts.put("watcher", watchers.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
         facts.put("maker", makers.getDefaultMQProducerImpl().getMqClientFactory().getClientId());
         return facts;
+    }
+
+    /** A consumer says where it stands in the retries of its group once it has been told that there are none: some time. */
+    private void retriesBegin(DefaultMQPushConsumer consumer, String group) throws Exception {
+        UpdateConsumerOffsetRequestHeader header = new UpdateConsumerOffsetRequestHeader();
+        header.setConsumerGroup(group);
+        header.setTopic(MixAll.getRetryTopic(group));
+        header.setQueueId(0);
+        header.setCommitOffset(0L);
+        header.setBrokerName(brokerName);
+        consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getMQClientAPIImpl()
+            .updateConsumerOffset(broker, header, TimeUnit.SECONDS.toMillis(SECONDS_MAX));
     }
 
     private void orders(DefaultMQProducer makers) throws Exception {
@@ -121,6 +151,7 @@ public final class Residents {
         SendResult sent = tracing.send(new Message("traced", "violet", "traced-0", body),
             new MessageQueue("traced", brokerName, 0));
         await(seen, "the traced message");
+        awaitOffsets(tracers, "traced", 1, 1);
         tracing.shutdown();
         tracers.shutdown();
         facts.put("traced_unique", List.of(sent.getMsgId()));
@@ -132,7 +163,8 @@ public final class Residents {
         producer.setNamesrvAddr(nameServer);
         producer.setInstanceName(peer + "-" + group);
         producer.setClientIP("127.0.0.1");
-        producer.setSendMsgTimeout(60_000);
+        producer.setSendMsgTimeout(PATIENCE_MS);
+        producer.setMqClientApiTimeout(PATIENCE_MS);
         return producer;
     }
 
@@ -143,6 +175,7 @@ public final class Residents {
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(peer + "-" + group);
         consumer.setClientIP("127.0.0.1");
+        consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -152,6 +185,21 @@ public final class Residents {
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         return consumer;
+    }
+
+    /** A message is consumed when its listener has returned, and that is a moment later. */
+    private void awaitOffsets(DefaultMQPushConsumer consumer, String topic, int queues, long offset) throws Exception {
+        OffsetStore store = consumer.getDefaultMQPushConsumerImpl().getOffsetStore();
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(SECONDS_MAX);
+        for (int queue = 0; queue < queues; queue++) {
+            MessageQueue place = new MessageQueue(topic, brokerName, queue);
+            while (store.readOffset(place, ReadOffsetType.READ_FROM_MEMORY) != offset) {
+                if (System.nanoTime() > deadline) {
+                    throw new IllegalStateException(place + " is not consumed up to " + offset + " at " + peer);
+                }
+                Thread.sleep(POLL_MS);
+            }
+        }
     }
 
     private void await(CountDownLatch latch, String what) throws InterruptedException {

@@ -1,0 +1,259 @@
+"""`gantry group list`, `describe`, `members`, `running`: how far a group is, who is in it, and what these do."""
+
+import asyncio
+from dataclasses import dataclass
+
+import click
+
+from gantry_cli.account import client_settings
+from gantry_cli.completing import complete_group, complete_topic
+from gantry_cli.consumer_documents import (
+    GroupDocument,
+    GroupQueueDocument,
+    InHandDocument,
+    MemberDocument,
+    MembersOfGroupDocument,
+    PaceDocument,
+    RunningDocument,
+)
+from gantry_cli.errors import Absent
+from gantry_cli.examples import examples
+from gantry_cli.group_screens import group_screen, members_screen, running_screen
+from gantry_cli.options import name_server_option, run
+from gantry_cli.output import Form, output_option, print_document, show
+from gantry_client import Admin, ClientError, ConsumerConnections, MessageQueue, QueueProgress
+from gantry_wire.commands.admin import SubscriptionGroupConfig
+from gantry_wire.commands.consumers import ConsumerRunningInfo
+from gantry_wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
+
+ASKED_AT_ONCE = 16
+"""Members of one group."""
+
+
+@click.command(
+    "list",
+    epilog=examples(
+        ("gantry group list", "the groups of applications"),
+        ("gantry group list --all", "with those of the system"),
+    ),
+)
+@name_server_option
+@click.option("--all", "with_internal", is_flag=True, help="Show the system's groups, too.")
+@output_option
+def list_groups(name_server: str, with_internal: bool, form: Form) -> None:
+    """List consumer groups by name, one a line."""
+
+    async def ask() -> list[str]:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
+            return [name for name in await admin.groups.all() if with_internal or not _is_system(name)]
+
+    names = run(ask(), name_server, waiting_for="asking for the groups")
+    if form.is_document:
+        print_document(form, names)
+        return
+    for name in names:
+        click.echo(name)
+    if not names:
+        click.echo("no consumer groups yet -- a group is made by its first consumer", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    config: SubscriptionGroupConfig | None
+    members: int
+    per_s: float
+    queues: dict[MessageQueue, QueueProgress]
+
+
+@click.command(
+    epilog=examples(
+        ("gantry group describe billing", "queue by queue"),
+        ("gantry group describe billing --topic orders", "of one topic"),
+        ("gantry group describe billing --output json", "for programs"),
+    )
+)
+@click.argument("name", metavar="GROUP", shell_complete=complete_group)
+@name_server_option
+@click.option("--topic", shell_complete=complete_topic, help="Only this topic.")
+@output_option
+def describe(name: str, name_server: str, topic: str | None, form: Form) -> None:
+    """Show how far a consumer group is in every queue, and what its members have in hand.
+
+    While a group has members, topics that it does not subscribe to any more are left out.
+    """
+
+    async def ask() -> _Progress:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
+            config = (await admin.groups.all()).get(name)
+            stats = await admin.groups.stats(name, topic)
+            members = await admin.groups.members(name)
+            return _Progress(config, _count(members), stats.consume_tps, dict(stats.offset_table))
+
+    found = run(ask(), name_server, waiting_for=f"looking at {name}")
+    if found.config is None and not found.queues:
+        raise Absent(f"there is no group {name}", "see `gantry group list`")
+    document = _group_document(name, found)
+    show(form, document, lambda: group_screen(document))
+
+
+@click.command(
+    epilog=examples(
+        ("gantry group members billing", "clients, and what they subscribe to"),
+        ("gantry group members billing --output json", "for programs"),
+    )
+)
+@click.argument("name", metavar="GROUP", shell_complete=complete_group)
+@name_server_option
+@output_option
+def members(name: str, name_server: str, form: Form) -> None:
+    """Show who consumes for a group now, from where, and what of which topics."""
+
+    async def ask() -> ConsumerConnections | None:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
+            return await admin.groups.members(name)
+
+    found = run(ask(), name_server, waiting_for=f"looking at {name}")
+    document = MembersOfGroupDocument(
+        group=name,
+        message_model=None if found is None else found.message_model,
+        consume_type=None if found is None else found.consume_type,
+        consume_from=None if found is None else found.consume_from_where,
+        subscriptions={} if found is None else _wanted(found),
+        members=[] if found is None else _clients(found),
+    )
+    show(form, document, lambda: members_screen(document))
+
+
+@click.command(
+    epilog=examples(
+        ("gantry group running billing", "what every member has in hand, and how it gets on"),
+        ("gantry group running billing 10.0.0.7@4711", "one of them, by its client id"),
+        ("gantry group running billing 10.0.0.7@4711 --stacks", "and where it stands in its code"),
+    )
+)
+@click.argument("name", metavar="GROUP", shell_complete=complete_group)
+@click.argument("client_id", metavar="[CLIENT]", required=False)
+@name_server_option
+@click.option("--stacks", "has_stacks", is_flag=True, help="With the stacks of its threads and tasks.")
+@output_option
+def running(name: str, client_id: str | None, name_server: str, has_stacks: bool, form: Form) -> None:
+    """Ask the members of a group what they do.
+
+    A broker passes the question on over each member's own connection; one that does not answer in ten seconds is
+    named with the reason.
+    """
+
+    async def ask() -> list[RunningDocument]:
+        async with Admin(name_server, client_settings=client_settings()) as admin:
+            known = sorted(await admin.members.connections(name))
+            limit = asyncio.Semaphore(ASKED_AT_ONCE)
+
+            async def one(member: str) -> RunningDocument:
+                async with limit:
+                    try:
+                        return running_document(
+                            member, await admin.members.running_info(name, member, has_stacks=has_stacks)
+                        )
+                    except ClientError as error:
+                        return _unknown(member, str(error))
+
+            if client_id is not None and client_id not in known:
+                raise Absent(f"{client_id} is no member of {name} now", f"see `gantry group members {name}`")
+            return list(await asyncio.gather(*(one(member) for member in known if client_id in (None, member))))
+
+    found = run(ask(), name_server, waiting_for=f"asking the members of {name}")
+    show(form, found, lambda: running_screen(name, found))
+
+
+# -- documents ---------------------------------------------------------------------------------------------------------
+
+
+def running_document(client_id: str, info: ConsumerRunningInfo) -> RunningDocument:
+    """What a member said."""
+    return RunningDocument(
+        client_id=client_id,
+        properties=dict(sorted(info.properties.items())),
+        subscriptions={one.topic: one.sub_string or "*" for one in info.subscription_set},
+        queues=[
+            InHandDocument(
+                topic=queue.topic,
+                broker=queue.broker_name,
+                queue_id=queue.queue_id,
+                committed_offset=held.commit_offset,
+                messages=held.cached_msg_count,
+                is_locked=held.locked,
+                last_pull_ms=held.last_pull_timestamp,
+                last_consume_ms=held.last_consume_timestamp,
+            )
+            for queue, held in sorted(info.mq_table.items(), key=lambda item: _order(item[0]))
+        ],
+        topics=[
+            PaceDocument(
+                topic=topic,
+                fetched_per_s=pace.pull_tps,
+                consumed_per_s=pace.consume_ok_tps,
+                failed_per_s=pace.consume_failed_tps,
+                fetch_ms=pace.pull_rt,
+                consume_ms=pace.consume_rt,
+                failed_in_hour=pace.consume_failed_msgs,
+            )
+            for topic, pace in sorted(info.status_table.items())
+        ],
+        stacks=info.jstack,
+    )
+
+
+def _unknown(client_id: str, failure: str) -> RunningDocument:
+    return RunningDocument(
+        client_id=client_id, properties={}, subscriptions={}, queues=[], topics=[], stacks=None, failure=failure
+    )
+
+
+def _group_document(name: str, found: _Progress) -> GroupDocument:
+    queues = [
+        GroupQueueDocument(
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue_id=queue.queue_id,
+            consumed_offset=progress.consumer_offset,
+            fetched_offset=progress.pull_offset,
+            end_offset=progress.broker_offset,
+            lag=progress.lag,
+            last_consumed_ms=progress.last_timestamp or None,
+        )
+        for queue, progress in sorted(found.queues.items(), key=lambda item: _order(item[0]))
+    ]
+    return GroupDocument(
+        group=name,
+        settings=found.config,
+        members=found.members,
+        lag=sum(queue.lag for queue in queues),
+        consumed_per_s=found.per_s,
+        queues=queues,
+    )
+
+
+def _clients(found: ConsumerConnections) -> list[MemberDocument]:
+    return sorted(
+        (
+            MemberDocument(client_id=one.client_id, address=one.client_addr, language=one.language, version=one.version)
+            for one in found.connection_set
+        ),
+        key=lambda one: (one.client_id, one.address),
+    )
+
+
+def _wanted(found: ConsumerConnections) -> dict[str, str]:
+    return {topic: data.sub_string or "*" for topic, data in sorted(found.subscription_table.items())}
+
+
+def _count(found: ConsumerConnections | None) -> int:
+    return 0 if found is None else len(found.connection_set)
+
+
+def _order(queue: MessageQueue) -> tuple[str, str, int]:
+    return queue.topic, queue.broker_name, queue.queue_id
+
+
+def _is_system(group: str) -> bool:
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)

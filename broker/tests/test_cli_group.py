@@ -1,0 +1,305 @@
+"""`gantry group`: how far groups are, who is in them, where they go on. Against a real broker, on a thread."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from named_cluster import QUEUE, TOPIC, ThreadedNamedCluster
+
+from gantry_cli.document_types import DOCUMENTS
+from gantry_cli.main import cli
+from gantry_client import (
+    ConsumerSettings,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+    StartFrom,
+)
+from gantry_client.testing import wait_until
+
+GROUP = "billing"
+FIRST = ConsumerSettings(start_from=StartFrom.FIRST)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedNamedCluster]:
+    folder: Path = tmp_path_factory.mktemp("group")
+    with ThreadedNamedCluster(folder) as one:
+        one.run(fill(one.address, 5))
+        yield one
+
+
+async def fill(address: str, count: int) -> list[str]:
+    async with Producer(address) as producer:
+        return [(await producer.send(Message(TOPIC, b"%d" % number))).offset_message_id for number in range(count)]
+
+
+async def commit(address: str, group: str, offset: int) -> None:
+    async with PullConsumer(address, group) as consumer:
+        await consumer.fetch(QUEUE, 0)  # which makes the group
+        await consumer.commit(QUEUE, offset)
+
+
+def committed(servers: ThreadedNamedCluster, group: str) -> int | None:
+    async def look() -> int | None:
+        return servers.broker.core.offsets.find(group, TOPIC, 0)
+
+    return servers.run(look())
+
+
+@pytest.fixture
+def group(servers: ThreadedNamedCluster, request: pytest.FixtureRequest) -> str:
+    """A group of its own for each test, two messages behind."""
+    name = re.sub("[^a-z_]+", "-", request.node.name)[:100]
+    servers.run(commit(servers.address, name, 3))
+    return str(name)
+
+
+@asynccontextmanager
+async def member(address: str, group: str) -> AsyncIterator[PushConsumer]:
+    async def handle(message: ReceivedMessage) -> None:
+        if message.body == b"1":
+            raise RetryLater
+
+    async with PushConsumer(address, group, topics=TOPIC, handler=handle, settings=FIRST) as consumer:
+        await wait_until(lambda: QUEUE in consumer.queues, timeout_s=120)
+        yield consumer
+
+
+@pytest.fixture
+def consumer(servers: ThreadedNamedCluster, group: str) -> Iterator[PushConsumer]:
+    """A member of the group that has consumed everything."""
+    stack = AsyncExitStack()
+    one = servers.run(stack.enter_async_context(member(servers.address, group)))
+    yield one
+    servers.run(stack.aclose())
+
+
+def gantry(servers: ThreadedNamedCluster, *words: str, keys: str | None = None) -> Result:
+    return CliRunner().invoke(cli, ["group", *words, "-n", servers.address], input=keys, catch_exceptions=False)
+
+
+def done(servers: ThreadedNamedCluster, *words: str, keys: str | None = None) -> str:
+    result = gantry(servers, *words, keys=keys)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def said(servers: ThreadedNamedCluster, *words: str) -> Any:
+    """The document, which is the same in both notations and of the type that is promised."""
+    plain = json.loads(done(servers, *words, "-O", "json"))
+    typed = msgspec.convert(plain, DOCUMENTS[f"gantry group {words[0]}"], strict=True)
+    assert json.loads(msgspec.json.encode(typed)) == plain
+    return plain
+
+
+# ------- looking
+
+
+def test_groups_are_listed_without_those_of_the_system(servers: ThreadedNamedCluster, group: str) -> None:
+    """One name a line, and what every broker has only on request."""
+    assert group in done(servers, "list").splitlines()
+    assert "TOOLS_CONSUMER" not in said(servers, "list")
+    assert "TOOLS_CONSUMER" in said(servers, "list", "--all")
+
+
+@pytest.mark.parametrize("word", ["describe", "stats"])
+def test_a_group_is_described_queue_by_queue(servers: ThreadedNamedCluster, group: str, word: str) -> None:
+    """Consumed, in hand, left; by both names of the command."""
+    document = said(servers, word, group)
+
+    assert (document["members"], document["lag"]) == (0, 2)
+    (queue,) = document["queues"]
+    assert (queue["consumed_offset"], queue["fetched_offset"], queue["end_offset"]) == (3, 5, 5)
+    text = done(servers, word, group, "--topic", TOPIC)
+    assert f"group {group}: 0 members, 2 messages behind" in text
+    assert yaml.safe_load(done(servers, word, group, "-O", "yaml")) == document
+
+
+def test_a_group_that_is_not_there_is_absent(servers: ThreadedNamedCluster) -> None:
+    """Exit code 3, and where to look, from every command that needs one."""
+    for words in (("describe", "nobody"), ("reset", "nobody", TOPIC, "--to", "now"), ("clone", "nobody", "x")):
+        result = gantry(servers, *words)
+        assert result.exit_code == 3
+        assert "there is no group nobody -- see `gantry group list`" in result.stderr
+
+
+def test_a_group_without_members_says_so(servers: ThreadedNamedCluster, group: str) -> None:
+    """That nobody is there is an answer, except to whoever asks one of them."""
+    assert done(servers, "members", group) == f"nobody consumes for {group} now\n"
+    assert done(servers, "running", group) == f"nobody consumes for {group} now\n"
+    assert said(servers, "members", group)["members"] == []
+    assert said(servers, "running", group) == []
+    assert gantry(servers, "running", group, "somebody").exit_code == 3
+    assert gantry(servers, "consume", group, "00" * 16).exit_code == 3
+
+
+def test_members_and_what_they_do(servers: ThreadedNamedCluster, group: str, consumer: PushConsumer) -> None:
+    """Who they are, what they want, what they have in hand, where they stand in their code."""
+    document = said(servers, "members", group)
+    assert [one["client_id"] for one in document["members"]] == [consumer.client_id]
+    assert document["subscriptions"] == {TOPIC: "*", f"%RETRY%{group}": "*"}
+    assert said(servers, "connections", group) == document
+    assert consumer.client_id in done(servers, "members", group)
+
+    (running,) = said(servers, "running", group)
+    assert running["failure"] is None
+    assert {queue["topic"] for queue in running["queues"]} >= {TOPIC}
+    text = done(servers, "running", group, consumer.client_id, "--stacks")
+    assert "thread MainThread" in text
+    assert "fetched/s" in text
+    result = gantry(servers, "running", group, "somebody")
+    assert result.exit_code == 3
+    assert "somebody is no member" in result.stderr
+
+
+# ------- resetting
+
+
+def test_a_dry_run_moves_nobody(servers: ThreadedNamedCluster, group: str) -> None:
+    """It shows each queue before and after, and what that means in messages."""
+    document = said(servers, "reset", group, TOPIC, "--to", "earliest", "--dry-run")
+
+    assert document["is_dry_run"]
+    assert document["queues"] == [
+        {"topic": TOPIC, "broker": "test-broker", "queue_id": 0, "before": 3, "after": 0}
+    ]  # fmt: skip
+    text = done(servers, "reset", group, TOPIC, "--to", "now", "--dry-run")
+    assert "consumed again: 0 messages; skipped: 2" in text
+    assert committed(servers, group) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (("--to", "earliest"), 0),
+        (("--to", "now"), 5),
+        (("--to", "latest"), 5),
+        (("--to", "1h"), 0),
+        (("--to", "2100-01-01T00:00"), 5),
+        (("--to", "earliest", "--queue", "test-broker:0"), 0),
+        (("--to-offset", "4", "--queue", "test-broker:0"), 4),
+    ],
+    ids=["earliest", "now", "latest", "age", "future", "one queue", "offset"],
+)
+def test_a_group_goes_where_it_is_sent(
+    servers: ThreadedNamedCluster, group: str, words: tuple[str, ...], place: int
+) -> None:
+    """To an end, a time, or a place; all queues or one."""
+    document = said(servers, "reset", group, TOPIC, *words, "--yes")
+
+    assert (document["is_dry_run"], document["queues"][0]["after"]) == (False, place)
+    assert committed(servers, group) == place
+
+
+def test_who_is_asked_may_say_no(servers: ThreadedNamedCluster, group: str) -> None:
+    """Nothing is moved, and the question says how much it is about."""
+    result = gantry(servers, "reset", group, TOPIC, "--to", "earliest", keys="n\n")
+
+    assert result.exit_code == 1
+    assert "consumed again: 3 messages; skipped: 0" in result.output
+    assert committed(servers, group) == 3
+    done(servers, "reset", group, TOPIC, "--to", "earliest", keys="y\n")
+    assert committed(servers, group) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ((), "where to?"),
+        (("--to", "now", "--to-offset", "1"), "one of them"),
+        (("--to-offset", "1"), "name it with --queue"),
+        (("--to", "yesterday"), "is no place to begin"),
+        (("--to", "now", "--queue", "broker"), "is no queue"),
+        (("--to-offset", "6", "--queue", "test-broker:0"), "the queue holds [0, 5), and 6 is no place in it"),
+    ],
+    ids=["nowhere", "twice", "no queue", "no time", "half a queue", "beyond the end"],
+)
+def test_what_cannot_be_meant_is_refused(
+    servers: ThreadedNamedCluster, group: str, words: tuple[str, ...], fault: str
+) -> None:
+    """Exit code 2 before anything is moved, and in a dry run, too."""
+    result = gantry(servers, "reset", group, TOPIC, *words, "--dry-run")
+
+    assert result.exit_code == 2
+    assert fault in result.stderr
+
+
+def test_a_queue_that_is_not_there_is_absent(servers: ThreadedNamedCluster, group: str) -> None:
+    """A wrong number moves no other queue."""
+    result = gantry(servers, "reset", group, TOPIC, "--to", "now", "--queue", "test-broker:7", "--yes")
+
+    assert result.exit_code == 3
+    assert committed(servers, group) == 3
+
+
+# ------- cloning
+
+
+def test_a_clone_is_made_with_the_settings_of_the_first(servers: ThreadedNamedCluster, group: str) -> None:
+    """And goes on where it is, in all topics; a dry run makes nothing."""
+    copy = f"{group}-copy"
+    assert said(servers, "clone", group, copy, "--dry-run")["is_made"]
+    assert copy not in said(servers, "list")
+
+    document = said(servers, "clone", group, copy, "--yes")
+
+    assert [(queue["before"], queue["after"]) for queue in document["queues"]] == [(None, 3)]
+    assert committed(servers, copy) == 3
+    assert said(servers, "describe", copy)["settings"]["groupName"] == copy
+    assert not said(servers, "clone", group, copy, "--topic", TOPIC, "--dry-run")["is_made"]
+
+
+def test_a_running_group_is_cloned_onto_only_by_force(
+    servers: ThreadedNamedCluster, group: str, consumer: PushConsumer
+) -> None:
+    """Its members would go on where they are, so they are moved, too."""
+    servers.run(commit(servers.address, f"{group}-source", 4))
+    result = gantry(servers, "clone", f"{group}-source", group, "--yes")
+    assert result.exit_code == 1
+    assert "move them: --force" in result.stderr
+
+    done(servers, "clone", f"{group}-source", group, "--yes", "--force")
+
+    async def is_moved() -> bool:
+        await consumer.commit()
+        return servers.broker.core.offsets.find(group, TOPIC, 0) == 5
+
+    servers.run(wait_until(is_moved, timeout_s=100))
+
+
+def test_a_group_is_no_clone_of_itself(servers: ThreadedNamedCluster, group: str) -> None:
+    """Nor of one that has consumed nothing of the topic."""
+    assert gantry(servers, "clone", group, group).exit_code == 2
+    result = gantry(servers, "clone", "TOOLS_CONSUMER", group)
+    assert result.exit_code == 3
+    assert "TOOLS_CONSUMER has consumed nothing yet" in result.stderr
+
+
+# ------- consuming directly
+
+
+def test_one_message_is_consumed_on_request(servers: ThreadedNamedCluster, group: str, consumer: PushConsumer) -> None:
+    """The exit code says whether the handler consumed it; ids of brokers and of senders are understood."""
+    good, later = servers.run(fill(servers.address, 2))
+
+    document = said(servers, "consume", group, good)
+    assert (document["client_id"], document["result"]) == (consumer.client_id, "CR_SUCCESS")
+    result = gantry(servers, "consume", group, later, "--client", consumer.client_id)
+    assert result.exit_code == 1
+    assert f"{consumer.client_id}: CR_LATER in " in result.stdout
+
+    assert gantry(servers, "consume", group, good, "--client", "somebody").exit_code == 3
+    assert gantry(servers, "consume", group, "order-17").exit_code == 2
