@@ -75,7 +75,6 @@ def test_numbers_are_written_for_people() -> None:
     assert [bytes_text(n) for n in (0, 1023, 1536, 5 * 2**30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
     assert [rate_text(r) for r in (0.0, 0.25, 9.96, 12345.6)] == ["0.0", "0.2", "10.0", "12,346"]
     assert [duration_text(s) for s in (0, 59.9, 61, 3725, 90_061)] == ["0s", "59s", "1m 1s", "1h 2m", "1d 1h"]
-    assert [join_address("127.0.0.1", 1), join_address("::1", 2)] == ["127.0.0.1:1", "[::1]:2"]
 
 
 def test_rates_are_differences_and_zero_over_a_restart() -> None:

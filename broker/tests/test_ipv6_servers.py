@@ -137,7 +137,7 @@ async def test_records_of_both_kinds_come_back_from_every_restart(tmp_path: Path
     lives: list[dict[str, Any]] = [dict(V6), {}, dict(V6)]
     for round_number, conf in enumerate(lives):
         host = "[::1]" if conf else "127.0.0.1"
-        async with running_broker(tmp_path, listenPort=str(main), **conf) as broker:
+        async with running_broker(tmp_path, disk=None, clock=None, listenPort=str(main), **conf) as broker:
             one = await Dialogue.open(f"{host}:{main}")
             for number in range(5):
                 body = b"%d-%d" % (round_number, number)
