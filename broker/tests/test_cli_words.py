@@ -29,7 +29,6 @@ from gantry_client import (
     SendFailed,
     Unavailable,
 )
-from gantry_remoting.addresses import join_address
 
 NOW_MS = 1_700_000_000_000
 
