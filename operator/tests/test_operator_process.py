@@ -126,6 +126,17 @@ async def test_a_definition_that_comes_later_is_seen() -> None:
     assert {place.kind for _, place in api.calls[asked:]} == {POD_MONITORS}
 
 
+async def test_a_definition_that_came_with_the_operator_is_waited_for() -> None:
+    """A moment, before anything is decided without it; one that is never served costs that moment."""
+    api = FakeKubernetes()
+    refusals = iter([True, True, False])
+    api.refuse = lambda verb, place: Gone("list", "no such resource", 404) if next(refusals, True) else None
+    known = KnownKinds(api)
+
+    assert await known.has(CRON_JOBS, patience_s=5.0)
+    assert not await known.has(CRON_JOBS, patience_s=0.5)
+
+
 # -- the key -----------------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from typing import Final, final
 from gantry_operator.api import Kind, Kubernetes
 from gantry_operator.errors import ApiError
 
+AGAIN_S: Final = 0.5
 FIRST_S: Final = 2.0
 LAST_S: Final = 60.0
 """Between two questions, in the end."""
@@ -29,13 +30,25 @@ class KnownKinds:
         self._last_s: Final = last_s
         self._missing: Final[dict[Kind, Sequence[str]]] = {}
 
-    async def has(self, kind: Kind, namespaces: Sequence[str] = ()) -> bool:
-        """Whether the cluster has such things, and we may look at them. One that we may not look at is left alone."""
+    async def has(self, kind: Kind, namespaces: Sequence[str] = (), *, patience_s: float = 0.0) -> bool:
+        """Whether the cluster has such things, and we may look at them. One that we may not look at is left alone.
+
+        Of what comes with our own chart it is asked a little longer (``patience_s``).
+        """
+        asked_s = 0.0
+        while not await self._is_listed(kind, namespaces):
+            if asked_s >= patience_s:
+                self._missing[kind] = namespaces
+                return False
+            await asyncio.sleep(AGAIN_S)
+            asked_s += AGAIN_S
+        return True
+
+    async def _is_listed(self, kind: Kind, namespaces: Sequence[str]) -> bool:
         try:
             for namespace in namespaces or ("",):
                 await self._api.list(kind, namespace, "gantry.dev/none")
         except ApiError:
-            self._missing[kind] = namespaces
             return False
         return True
 

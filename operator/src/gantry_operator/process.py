@@ -61,6 +61,8 @@ from gantry_operator.sidecars import HttpSidecars, Sidecars
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 2.0
+OWN_KINDS_S: Final = 5.0
+"""How long the API server may need until it serves what came with the chart."""
 SETTLE_S: Final = 1.0
 """For calls that are under way at the end. One that takes longer lets the Lease run out instead of being given back."""
 RELEASE_S: Final = 1.0
@@ -182,7 +184,7 @@ class Operator:
         """Those that look after pipelines, where the cluster knows such things and we may look at them."""
         settings = self.settings
         for kind in (*PIPELINES, JOBS, CRON_JOBS):
-            if not await known.has(kind, settings.namespaces):
+            if not await known.has(kind, settings.namespaces, patience_s=OWN_KINDS_S):
                 log.warning("pipelines are not looked after", extra={"reason": f"{kind.plural} cannot be listed"})
                 return None
         engine = EngineFacts(
