@@ -67,7 +67,12 @@ def test_executors_are_pods_and_one_of_them_may_die(spaces: Spaces, pipelines_im
     archive.claim(CLAIM)
     spec = ARCHIVE | {
         "trigger": "5s",
-        "engine": {"mode": "kubernetes", "driver": {"heap": "512Mi"}, "executor": LITTLE},
+        "engine": {
+            "mode": "kubernetes",
+            "driver": {"heap": "512Mi"},
+            "executor": LITTLE,
+            "sparkConf": {"spark.kubernetes.executor.request.cores": "200m"},  # a claim of one node holds all of them
+        },
     }
     archive.apply(spec)
     first = messages("first")
