@@ -34,7 +34,7 @@ LATER: Final = frozenset(
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, *PULLS,
         RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.END_TRANSACTION,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.CLONE_GROUP_OFFSET,
-        RequestCode.GET_BROKER_CONSUME_STATS, *TO_MEMBERS,
+        RequestCode.GET_BROKER_CONSUME_STATS, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, *TO_MEMBERS,
     }
 )  # fmt: skip
 """Answered when the disk or a requester has it, or when there is something: perhaps after the connection has ended."""
