@@ -33,6 +33,8 @@ ARGUMENTS = {
     "bodies": "x",
     "words": "0",
     "paths": "/v1/status",
+    "source": "y",
+    "message_id": "7F00000100002A9F0000000000000C80",
 }
 """What the arguments of commands can be; a command with another one has to be added here."""
 OPTIONS = {
@@ -103,7 +105,11 @@ def test_a_name_server_that_is_not_there_ends_with_1(
 ) -> None:
     """It could not be done, in one line, whatever was asked."""
     monkeypatch.setitem(OPTIONS, "--data", str(tmp_path))
-    extra = {"gantry group resend": ["--from-dead-letters"], "gantry migrate": ["--dry-run"]}.get(words, [])
+    extra = {
+        "gantry group resend": ["--from-dead-letters"],
+        "gantry group reset": ["--to", "earliest"],
+        "gantry migrate": ["--dry-run"],
+    }.get(words, [])
 
     assert exit_code(*words.split()[1:], *arguments_of(COMMANDS[words]), "-n", nobody, *extra) == 1
     lines = capsys.readouterr().err.splitlines()

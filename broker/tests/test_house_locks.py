@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCKS = ("runtime", "build", "dev", "operator", "kubernetes", "admin", "spark")
+LOCKS = ("runtime", "build", "dev", "operator", "kubernetes", "admin", "codecs", "spark")
 PIN = re.compile(r"^(?P<name>[a-z0-9.-]+)==(?P<version>\S+)( ; [^\\]+)? \\$")
 HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 ADDRESS = re.compile(r"://|--(extra-)?index-url|--find-links|--trusted-host| @ |\b[\w-]+\.(org|com|io|net|cn|dev)\b")
@@ -41,8 +41,9 @@ def pins(lock: str) -> dict[str, str]:
 
 
 def names(requirements: list[str]) -> set[str]:
-    """The package names of a list of requirements."""
-    return {re.split(r"[<>=!~ \[;]", requirement, maxsplit=1)[0].lower() for requirement in requirements}
+    """The package names of a list of requirements, as locks write them."""
+    found = (re.split(r"[<>=!~ \[;]", requirement, maxsplit=1)[0] for requirement in requirements)
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in found}
 
 
 @pytest.mark.parametrize("lock", LOCKS)
