@@ -55,7 +55,7 @@ LIVE: Final[dict[str, tuple[str, str]]] = {
     "maxTransferBytesOnMessageInMemory": ("262144", "131072"),
     "maxTransferBytesOnRequest": ("8388608", "4194304"),
     "flushConsumerOffsetInterval": ("5000", "4000"),
-    "deleteWhen": ("4", "5"),
+    "deleteWhen": ("04", "05"),
     "diskMaxUsedSpaceRatio": ("95", "94"),
     "diskSpaceCleanForciblyRatio": ("99", "98"),
     "diskSpaceWarningLevelRatio": ("99", "98"),
