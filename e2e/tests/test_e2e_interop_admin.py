@@ -198,3 +198,12 @@ def test_a_slice_of_the_plan_is_the_same_at_both(tmp_path: Path) -> None:
 
     assert [one.is_same for one in found] == [True, True, True, True, False], "settings are compared without a rule"
     assert [one.is_theirs_failed for one in found] == [False, False, True, True, False]
+
+
+def test_only_what_changes_nothing_is_asked_again() -> None:
+    """A slow machine is no answer; but what was perhaps done is not done twice."""
+    changing = {step.command for step in plan.ALL if not step.is_read}
+
+    assert not {"topicRoute", "clusterList", "consumerProgress", "getBrokerConfig", "listUser"} & changing
+    assert {"updateTopic", "sendMessage", "resetOffsetByTime", "deleteTopic", "consumeMessage"} <= changing
+    assert not Step("queryMsgById", "-t a -i b -s true").is_read

@@ -12,7 +12,7 @@ from typing import Any, Final
 from gantry_interop import java
 from gantry_interop.admin import guarded, plan, scene
 from gantry_interop.admin.masks import normal
-from gantry_interop.admin.steps import Outcome, Step
+from gantry_interop.admin.steps import LATE, TRIES_MAX, Outcome, Step
 from gantry_interop.admin.talker import Talker
 from gantry_interop.processes import Nursery
 
@@ -33,6 +33,11 @@ class Compared:
     """What Apache's servers made the tool print, as it was."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """Of Apache's side."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a server was slower than the tool's patience."""
+        return any(LATE in line for line in (*self.theirs, *self.ours))
 
     @property
     def is_same(self) -> bool:
@@ -75,9 +80,11 @@ class Player:
 
     def _settled(self, step: Step) -> Compared:
         deadline = time.monotonic() + step.settles_seconds
+        tries = 0
         while True:
-            compared = self._once(step)
-            if compared.is_same or time.monotonic() > deadline:
+            compared, tries = self._once(step), tries + 1
+            is_late = compared.is_late and step.is_read and tries < TRIES_MAX
+            if compared.is_same or (time.monotonic() > deadline and not is_late):
                 return compared
             time.sleep(PAUSE_SECONDS)
 

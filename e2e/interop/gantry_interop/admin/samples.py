@@ -47,7 +47,7 @@ def of(compared: Sequence[Compared], window: Window) -> Iterator[Sample]:
     for one in compared:
         kind = "refused" if one.is_theirs_failed else (tuple(one.step.masks), tuple(one.step.quirks), one.step.common)
         raw = one.raw
-        if raw is None or kind in seen or not (raw.out or raw.error):
+        if raw is None or kind in seen or not (raw.out or raw.error or raw.file):
             continue
         seen.add(kind)
         text = "\n".join((raw.error if one.is_theirs_failed else raw.out + (raw.file or "")).splitlines()[:LINES_MAX])

@@ -16,14 +16,16 @@ from typing import Any, Final
 from gantry_interop import java, peers
 from gantry_interop.admin.masks import Window
 from gantry_interop.admin.plan import FILES
-from gantry_interop.admin.steps import Outcome, Step
+from gantry_interop.admin.steps import LOG_END, Outcome, Step
 from gantry_interop.admin.talker import Talker
-from gantry_interop.processes import Nursery
+from gantry_interop.processes import Nursery, wait_until
 
 KINDS: Final = ("apache", "gantry")
 CLUSTER: Final = "InteropCluster"
 BROKER_NAME: Final = "broker-a"
 ANSWER_SECONDS_MAX: Final = 120.0
+LOG_SECONDS_MAX: Final = 300.0
+TOOL_LOG: Final = Path("logs", "rocketmqlogs", "broker_default.log")
 MOVING_IN_SECONDS_MAX: Final = 600.0
 TEMPORARY: Final = "temporary"
 """Where the tool leaves files of its own."""
@@ -99,10 +101,27 @@ class Side:
     def run(self, tool: Talker, step: Step) -> Outcome:
         """What one command comes to here."""
         question = {"arguments": step.arguments(self.words), "seconds_max": step.seconds_max, **self.credentials}
+        log = tool.home / TOOL_LOG
+        log_start = log.stat().st_size if log.exists() else 0
         answer = tool.ask(question, step.seconds_max + ANSWER_SECONDS_MAX)
         written = None if step.reads is None else self.files / step.reads
         text = ordered(written.read_text()) if written is not None and written.exists() else None
+        if step.logs is not None:
+            text = logged(log, log_start, step.logs)
         return Outcome(answer["out"], answer["error"], answer["exit"], answer["is_cut"], text)
+
+
+def logged(log: Path, start: int, mark: str) -> str:
+    """What a command goes on to say in the tool's log, from `start` to the end that it marks."""
+
+    def lines() -> list[str]:
+        text = log.read_bytes()[start:].decode("utf-8", "replace") if log.exists() else ""
+        return [line[line.index(mark) :] for line in text.splitlines() if mark in line]
+
+    wait_until("the end in the log", lambda: any(line.endswith(LOG_END) for line in lines()), LOG_SECONDS_MAX)
+    found = lines()
+    end = next(number for number, line in enumerate(found) if line.endswith(LOG_END))
+    return "\n".join(found[: end + 1]) + "\n"
 
 
 def ordered(text: str) -> str:

@@ -17,8 +17,15 @@ from typing import Final
 from gantry_interop.admin.masks import Common, Mask, Quirk
 
 COMMAND_SECONDS_MAX: Final = 60
-WITHOUT_NAME_SERVER: Final = frozenset({"dumpCompactionLog", "exportMetadataInRocksDB"})
-"""Commands that read files, and ask nobody."""
+LOG_END: Final = "endRound"
+LATE: Final = "RemotingTimeoutException"
+"""What the tool says when a busy machine was slower than its patience: that is no answer, and it is asked again."""
+TRIES_MAX: Final = 3
+READS: Final = (
+    "allocateMQ", "brokerConsumeStats", "brokerStatus", "clusterList", "consumerConnection", "consumerProgress",
+    "consumerStatus", "export", "get", "haStatus", "list", "printMsg", "producer", "query", "statsAll", "topic",
+)  # fmt: skip
+"""How commands begin that change nothing; only such are run again."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,8 @@ class Step:
     """Whether Apache itself prints these rows in the order of a hash table."""
     reads: str | None = None
     """A file that the command writes: its text is compared, too."""
+    logs: str | None = None
+    """The mark of what the command goes on to say in the tool's log, whose last line ends with `LOG_END`."""
     is_endless: bool = False
     """Whether the command goes on until it is interrupted."""
     deviation: str | None = None
@@ -43,12 +52,16 @@ class Step:
     seconds_max: int = COMMAND_SECONDS_MAX
     settles_seconds: float = 0.0
     """How long servers may take until both say the same. Only for commands that change nothing."""
-    needs_names: bool = True
 
     def arguments(self, facts: Mapping[str, str]) -> list[str]:
         """The words of this step at one peer."""
         words = [word.format_map(facts) for word in shlex.split(self.words)]
-        return [self.command, *(("-n", facts["names"]) if self.needs_names else ()), *words]
+        return [self.command, "-n", facts["names"], *words]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it changes nothing. A message that is sent again, or consumed at once, is a change."""
+        return self.command.startswith(READS) and " -s true" not in self.words and " -d {watcher}" not in self.words
 
     @property
     def typed(self) -> str:

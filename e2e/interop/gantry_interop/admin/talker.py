@@ -24,19 +24,19 @@ class Talker:
     """One such program; leaving the context ends it."""
 
     def __init__(self, program: java.Program, home: Path, log: Path) -> None:
+        self.home: Final = home
         self._program = program
-        self._home = home
         self._log = log
         self._lines: Queue[str | None] = Queue()
 
     def __enter__(self) -> Talker:
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        command = self._program.command(self._home)
+        command = self._program.command(self.home)
         with self._log.open("xb") as log:
             # In its home: consumerStatus leaves what consumers say of themselves where it was started.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=self._home,
-                env=java.environment(self._home), start_new_session=True,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=self.home,
+                env=java.environment(self.home), start_new_session=True,
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read, name="answers", daemon=True)
         self._reader.start()

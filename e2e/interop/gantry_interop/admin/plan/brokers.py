@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gantry_interop.admin.masks import Common, Mask
-from gantry_interop.admin.plan.values import CLUSTER, LOG_END, METRICS, TOTALS
+from gantry_interop.admin.plan.values import CLUSTER, LOG_END, METRICS, MONITOR_ITSELF, TOTALS
 from gantry_interop.admin.steps import Step
 
 SETTINGS: Final = Common(r"(\w+) +=", 60, "each broker lists the settings it has; those of both are compared")
@@ -86,4 +86,6 @@ AFTER: Final = (
     Step("topicStatus", "-t orders", shows="cleanUnusedTopic"),
 )
 
-AT_LAST: Final = (Step("startMonitoring", seconds_max=10),)
+AT_LAST: Final = (
+    Step("startMonitoring", seconds_max=10, logs="[MONITOR]", quirks=(MONITOR_ITSELF,), is_unordered=True),
+)

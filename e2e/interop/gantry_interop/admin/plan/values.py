@@ -29,6 +29,10 @@ SEND_TIMES: Final = (
 COST: Final = (Mask("milliseconds", r"\s(?P<value>\d+ms)\s"),)
 SPENT: Final = (Mask("milliseconds", r"spentTimeMills=(?P<value>\d+)\]"),)
 PROGRESS: Final = (Mask("rate", r"^Consume TPS: (?P<value>\d+\.\d\d)$"),)
+MONITOR_ITSELF: Final = Quirk(
+    r"^\[MONITOR\] +[^\n]*(?:consumerGroup=|ConsumerGroup: )__MONITOR_CONSUMER,[^\n]*\n",
+    "of the rounds that it logs the first is compared, without what it says of its own consumer",
+)
 _STATS_ROW: Final = r"^\S+(?: +[A-Za-z]\S*)? +\d+"
 STATS: Final = (
     Mask("rate", _STATS_ROW + r" +(?P<value>\d+\.\d\d)(?= |$)"),
