@@ -129,6 +129,37 @@ def test_the_ledger_moves_under_load_and_agrees_with_the_status(group: Group, ch
             expect(page.locator(f'[data-risk="{loss}"] .risk-bytes')).to_have_text("0 B")
 
 
+SLOW_PICTURES = """() => {
+    const real = window.fetch;
+    window.fetch = async (path, options) => {
+        const answer = await real(path, options);
+        if (path === "/v1/group") await new Promise((resolve) => setTimeout(resolve, 1500));
+        return answer;
+    };
+}"""
+"""Each picture of the group is old when it arrives: events have overtaken it."""
+
+REMEMBERED = """() => {
+    window.wrote = [];
+    setInterval(() => {
+        const shown = document.querySelector("[data-offset=wrote]")?.dataset.value;
+        if (shown && Number(shown) !== window.wrote.at(-1)) window.wrote.push(Number(shown));
+    }, 20);
+}"""
+
+
+def test_no_offset_goes_back_when_a_picture_of_the_group_comes_late(group: Group, chromium: Browser) -> None:
+    """What events said meanwhile is newer than the picture: it stays, and the picture's other facts are taken."""
+    with page_at(chromium, group.console) as page, Load(group.name_server, per_second=200):
+        expect(page.locator("[data-connection]")).to_have_attribute("data-connection", "live")
+        page.evaluate(SLOW_PICTURES)
+        page.evaluate(REMEMBERED)
+        wait_for(lambda: page.evaluate("window.wrote.length") >= 20, "many offsets were shown")
+        seen = page.evaluate("window.wrote")
+
+    assert seen == sorted(seen)
+
+
 def test_nothing_jumps_while_numbers_change(group: Group, chromium: Browser) -> None:
     """Under load, after the first picture: the browser counts next to no layout shift."""
     with page_at(chromium, group.console) as page, Load(group.name_server, per_second=100):

@@ -144,6 +144,11 @@ class StatusDocument(Document):
     pid: int | None
     started_wall_ms: int | None
     motion: BrokerMotion
+    looked_ms: int | None = Field(
+        default=None,
+        description="When this sidecar looked at the status page, on its machine's clock since boot: of two answers"
+        " the newer one is the one with the larger number. Null from a sidecar that does not say it.",
+    )
     phase: str | None
     ready: ReadyDocument
     epoch: int | None

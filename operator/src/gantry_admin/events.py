@@ -81,7 +81,7 @@ async def events(sidecar: Sidecar, limit: int | None) -> AsyncIterator[bytes]:
         is_due = loop.time() - offsets_at >= STATUS_INTERVAL_S and (limit is None or number < limit)
         if is_due and (moved := offsets_now(sidecar)) != offsets:
             offsets, offsets_at, number = moved, loop.time(), number + 1
-            out += line(number, "status", moved)
+            out += line(number, "status", {**moved, "looked_ms": sidecar.watch.look.at_boottime_ns // 1_000_000})
         if not out and loop.time() - said_at >= SILENCE_S:
             out = b": still here\n\n"
         if out:

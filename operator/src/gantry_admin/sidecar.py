@@ -211,6 +211,7 @@ class Sidecar:
             pid=origin and origin.pid,
             started_wall_ms=origin and origin.started_wall_ms,
             motion=self.motion(),
+            looked_ms=self.watch.look.at_boottime_ns // 1_000_000,
             phase=None if status is None else status.phase.name.lower(),
             ready=self.readiness(),
             epoch=status and status.epoch,

@@ -1,7 +1,8 @@
 // What the page knows now, and how it comes to know it: the group once a second, this broker's offsets by events, tables
 // while somebody looks at them. Whoever draws is told once a frame at most.
 //
-// A sidecar that does not answer changes nothing that was known: it is shown as it was, and since when.
+// A sidecar that does not answer changes nothing that was known: it is shown as it was, and since when. Answers and events
+// may overtake each other: of two the one that was looked at later counts, so no offset goes back.
 
 import { events, get, Refused, Unreachable } from "./api.js";
 import { note } from "./series.js";
@@ -28,6 +29,7 @@ const listeners = new Set();
 let isDue = false;
 let wake = () => {};
 let tablesWanted = false;
+let heard = null; // the last offsets of this stream of events
 
 /** Have `draw` called when something has changed. */
 export const onChange = (draw) => listeners.add(draw);
@@ -99,7 +101,8 @@ async function followGroup() {
   for (;;) {
     const beganMs = performance.now();
     try {
-      state.group = await get("/v1/group");
+      const group = await get("/v1/group");
+      state.group = heard !== null && isOlder(own(group), heard) ? withOffsets(group, heard) : group;
       state.groupAtMs = Date.now();
       note(state.group, state.groupAtMs);
       become(performance.now() - state.liveAtMs < 15_000 ? "live" : "polling", null);
@@ -116,7 +119,7 @@ async function followEvents() {
       for await (const { kind, facts } of events()) {
         tries = 0;
         state.liveAtMs = performance.now();
-        if (kind === "status") state.group = withOffsets(state.group, facts);
+        if (kind === "status") hear(facts);
         else if (state.group !== null) wake(); // a role, an epoch or a broker changed: see the whole group now
         changed();
       }
@@ -124,9 +127,20 @@ async function followEvents() {
       // The group is asked for every second all the same, and that says what is wrong. A mistake of ours is one.
       if (!(error instanceof Refused || error instanceof Unreachable)) reportError(error);
     }
+    heard = null; // its machine may be started anew, and the clock with it
     await new Promise((resolve) => setTimeout(resolve, BACK_OFF_MS[Math.min(tries, BACK_OFF_MS.length - 1)]));
   }
 }
+
+function hear(facts) {
+  heard = facts;
+  if (state.group !== null && !isOlder(facts, own(state.group))) state.group = withOffsets(state.group, facts);
+}
+
+const own = (group) => group.members.find((member) => member.is_self)?.status ?? null;
+
+/** Whether one was looked at before the other; a sidecar that does not say when is always believed. */
+const isOlder = (one, other) => (one?.looked_ms ?? Infinity) < (other?.looked_ms ?? -Infinity);
 
 /** The group with what an event said of this page's own broker. */
 function withOffsets(group, { slaves, at_risk: risks, buffers_free: buffersFree, ...offsets }) {
