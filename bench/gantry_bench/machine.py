@@ -51,6 +51,13 @@ def hand_out_cores(available: set[int]) -> Cores:
     return Cores(server=first, load=second)
 
 
+def pin(pid: int, core: int | None) -> None:
+    """Keep a process, all its threads, on one core. Those that it starts later stay there, too."""
+    if core is not None:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), {core})
+
+
 def warm_memory(available_bytes: int) -> int:
     """Have the machine's memory ready for a run; how many bytes.
 

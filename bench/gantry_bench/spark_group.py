@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Final, final
 
 from gantry_bench.errors import BenchmarkFailed
@@ -23,6 +24,11 @@ QUEUES: Final = 4
 BODY_BYTES: Final = 1024
 BATCH_COUNT: Final = 500
 OUTSTANDING: Final = 4
+BODIES_COUNT: Final = 20_000
+"""Different ones, so that none comes twice in one page of Parquet."""
+ROOM_BYTES: Final = BODY_BYTES - len('{"order":0000000000000000,')
+SEED: Final = 20_261_122
+LETTERS: Final = "eeeetttaaooiinnsshhrrdlucmwfgypbvk"
 TAGS: Final = ("new", "paid", "sent", "done")
 READY_S: Final = 300.0
 
@@ -72,6 +78,11 @@ class Group:
     def slave_store(self) -> Path:
         return Path(next(one.store for one in self.record.members if one.number != 1))
 
+    def pids(self, *, of_slave: bool) -> list[int]:
+        """The master's or the slave's, and its sidecar's."""
+        members = [one for one in self.record.members if (one.number != 1) == of_slave]
+        return [pid for one in members for pid in (one.pid, one.sidecar_pid) if pid is not None]
+
     def options(self, transport: str) -> dict[str, str]:
         """Of the source."""
         options = {"nameServers": self.name_server, "subscribe": TOPIC, "transport": transport}
@@ -108,11 +119,10 @@ def fill(group: Group, rows: int) -> None:
 
 async def _fill(name_server: str, rows: int) -> None:
     numbers = iter(range(0, rows, BATCH_COUNT))
-    noise = os.urandom(1 << 20)
+    bodies = order_bodies(BODIES_COUNT)
 
     def message(number: int) -> Message:
-        start = number * 977 % (len(noise) - BODY_BYTES)
-        body = b"%016d" % number + noise[start : start + BODY_BYTES - 16]
+        body = b'{"order":%016d,' % number + bodies[number % len(bodies)]
         return Message(TOPIC, body, tags=TAGS[number % len(TAGS)], keys=[f"order-{number}"])
 
     async with Producer(name_server, "bench-spark") as producer:
@@ -131,6 +141,30 @@ async def _fill(name_server: str, rows: int) -> None:
         stored = sum(one.max_offset - one.min_offset for one in ends.values())
     if stored != rows:
         raise BenchmarkFailed(f"{rows} messages were acknowledged, and {stored} are there")
+
+
+def order_bodies(count: int) -> list[bytes]:
+    """What follows an order's number in a body of `BODY_BYTES`: JSON as shops send it, no two alike, from one seed."""
+    random = Random(SEED)
+    return [_order_body(random) for _ in range(count)]
+
+
+def _order_body(random: Random) -> bytes:
+    def word() -> str:
+        return "".join(random.choices(LETTERS, k=random.randrange(4, 11)))
+
+    lines: list[dict[str, object]] = []
+    order = {
+        "customer": random.randrange(10**9),
+        "session": random.randbytes(16).hex(),
+        "placed": f"2026-{random.randrange(1, 13):02}-{random.randrange(1, 29):02}T12:{random.randrange(60):02}:00Z",
+        "address": {"name": f"{word()} {word()}", "street": f"{word()} {random.randrange(200)}", "city": word()},
+        "lines": lines,
+    }
+    while len(found := json.dumps(order, separators=(",", ":"))) < ROOM_BYTES:
+        price = random.randrange(100, 100_000)
+        lines.append({"sku": random.randbytes(4).hex(), "title": f"{word()} {word()}", "count": 1, "price": price})
+    return found[1:ROOM_BYTES].encode() + b"}"
 
 
 def latencies_ms(group: Group, count: int) -> list[float]:

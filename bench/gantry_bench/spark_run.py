@@ -1,8 +1,9 @@
 """Runs what `make bench-spark` measures: fills a group, reads it in every way in turns, writes, and times sends.
 
 Reading goes by the slave's files unless a way says otherwise, as Parquet is read from files; the reader beside the
-sends goes by the slave's sidecar, as from another machine. It stands for one on the same two cores, so it runs with
-SCHED_IDLE, and is stopped while sends are measured alone.
+sends goes by the slave's sidecar, as from another machine. One core stands for the master's machine and has whoever
+sends, too; the other one for the slave's: it has the reader, with SCHED_IDLE, which is stopped while sends are measured
+alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gantry_bench import spark_figures as ways
 from gantry_bench.errors import BenchmarkFailed
-from gantry_bench.machine import Cores, OtherWork
+from gantry_bench.machine import Cores, OtherWork, pin
 from gantry_bench.processes import ROOT
 from gantry_bench.spark_archive import archive, archived_rows
 from gantry_bench.spark_figures import Sends, SparkReport, SparkScale, Way
@@ -58,7 +59,7 @@ def measure(scale: SparkScale, cores: Cores, folder: Path, tell: Callable[[str],
             sinks = _sinks(spark, here, scale, folder, tell)
         finally:
             spark.stop()
-        alone, beside = _sends(here, scale, folder, tell)
+        alone, beside = _sends(here, scale, folder, cores, tell)
         report = SparkReport(
             bytes_stored=stored,
             ways=measured + sinks,
@@ -176,11 +177,17 @@ def _sinks(spark: SparkSession, here: Group, scale: SparkScale, folder: Path, te
 # -- sends beside a reader ---------------------------------------------------------------------------------------------
 
 
-def _sends(here: Group, scale: SparkScale, folder: Path, tell: Callable[[str], None]) -> tuple[Sends, Sends]:
+def _sends(
+    here: Group, scale: SparkScale, folder: Path, cores: Cores, tell: Callable[[str], None]
+) -> tuple[Sends, Sends]:
     """Sends to the master in turns: with Spark reading from the slave, and with it stopped."""
     tell("sends beside a reader")
+    for pid in here.pids(of_slave=True):
+        pin(pid, cores.load)
+    for pid in (os.getpid(), *here.pids(of_slave=False)):
+        pin(pid, cores.server)
     took: dict[bool, list[float]] = {False: [], True: []}
-    with reader(here, folder) as process:
+    with reader(here, folder, cores.load) as process:
         latencies_ms(here, scale.sends)
         for turn in range(scale.turns * 2):
             is_beside = turn % 2 == 1
@@ -197,13 +204,14 @@ def _quantiles(name: str, values: list[float]) -> Sends:
 
 
 @contextmanager
-def reader(here: Group, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def reader(here: Group, folder: Path, core: int | None) -> Iterator[subprocess.Popen[bytes]]:
     """A process of its own group that reads the topic again and again from the slave's sidecar."""
     sign = folder / "reading"
     log = (folder / "reader.log").open("wb")
     process = subprocess.Popen(
         ["chrt", "--idle", "0", sys.executable, str(ROOT / "bench" / "spark_reader.py"), str(here.folder), str(sign)],
         stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
     )  # fmt: skip
     try:
         deadline = time.monotonic() + READER_START_S

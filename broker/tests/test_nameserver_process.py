@@ -58,10 +58,13 @@ def test_taken_port_and_taken_directory_are_one_line_with_a_remedy(tmp_path: Pat
     with running(tmp_path / "first") as (_, port):
         port_taken = _run("--listen", f"127.0.0.1:{port}", "--data", str(tmp_path / "second"))
         directory_taken = _run("--listen", "127.0.0.1:0", "--data", str(tmp_path / "first"))
+        (tmp_path / "conf").write_text(f"externalListenPort={port}\n")
+        outside = _run("--listen", "127.0.0.1:0", "-c", str(tmp_path / "conf"), "--data", str(tmp_path / "third"))
 
+    assert outside.returncode == 1 and f"port {port} is in use; choose another with externalL" in outside.stderr
     assert port_taken.returncode == 1 and f"port {port} is in use; choose another with --listen" in port_taken.stderr
     assert directory_taken.returncode == 1 and str(tmp_path / "first") in directory_taken.stderr
-    for result in (port_taken, directory_taken):
+    for result in (port_taken, directory_taken, outside):
         assert "Traceback" not in result.stderr and len(result.stderr.splitlines()) == 1
 
 

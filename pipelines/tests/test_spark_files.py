@@ -23,6 +23,8 @@ from gantry_broker.testing.store_world import StoreWorld
 from pyspark_rocketmq.catalog import Catalog
 from pyspark_rocketmq.errors import DamagedRecord, DataLost, InvalidOption, NoReplica
 from pyspark_rocketmq.model import Bounds, QueueId, QueueRange, TransportKind
+from pyspark_rocketmq.transport.base import Gone, NotYet
+from pyspark_rocketmq.transport.store import Store
 
 ORDERS = QueueId("orders", BROKER, 0)
 LOG_FILE_BYTES = 16 * 1024
@@ -98,6 +100,37 @@ def test_what_is_written_but_not_confirmed_is_not_read(world: StoreWorld) -> Non
             beyond = task_of(world, ranges=(QueueRange(ORDERS, 0, 11),))
             with pytest.raises(NoReplica, match=r"has \[0, 10\) of orders/broker-a/0, and is asked for \[0, 11\)"):
                 rows_of(beyond, settings_of(world))
+
+
+def test_a_glance_at_a_range_says_what_the_bounds_say(world: StoreWorld) -> None:
+    """Two units are looked at in the place of a search; where no page vouches for the log the search decides."""
+    third, tenth = physical_of(world, ORDERS, 3), physical_of(world, ORDERS, 10)
+    store = Store(world.root)
+    assert not store.has(ORDERS, 3, 10), "nobody vouches"
+    with page_over(world, min_physical=third, wrote=1 << 30, confirmed=tenth, committed=1 << 30):
+        store = Store(world.root)
+        assert store.bounds(ORDERS) == Bounds(3, 10)
+        for begin in range(13):
+            for end in range(begin + 1, 14):
+                assert store.has(ORDERS, begin, end) == (begin >= 3 and end <= 10), (begin, end)
+        assert not store.has(ORDERS, 1 << 40, (1 << 40) + 1)
+        assert not store.has(QueueId("nobody-made", BROKER, 0), 0, 1)
+
+
+def test_units_of_a_file_that_came_later_are_found(world: StoreWorld) -> None:
+    """The list of a queue's files is remembered, and looked at again when something is missing from it."""
+    (last,) = Path(f"{world.root}/consumequeue/bills/0").iterdir()
+    elsewhere = last.rename(last.parent.parent / "elsewhere")
+    store, bills = Store(world.root), QueueId("bills", BROKER, 0)
+    with pytest.raises(NotYet):
+        store.units(bills, 0, 1)
+    elsewhere.rename(last)
+
+    assert len(store.units(bills, 0, 1)) == 1
+    elsewhere = last.rename(elsewhere)
+    with pytest.raises((Gone, NotYet)):
+        store.units(bills, 0, 1)
+    elsewhere.rename(last)
 
 
 def test_a_message_across_the_confirmed_end_is_not_read(world: StoreWorld) -> None:

@@ -168,6 +168,7 @@ def test_near_records_are_read_together_and_far_ones_apart() -> None:
 def test_a_chunk_of_a_long_queue_is_found_without_reading_all_its_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue with more units than one look takes is bisected, and a long one is looked at piece by piece."""
     monkeypatch.setattr(pieces, "UNITS_AT_ONCE", 8)
+    monkeypatch.setattr(pieces, "UNITS_PROBED", 4)
     log = MadeLog([(0, 91, 0)] * 1000)
 
     found, _ = read(log, log.task(physical=(91 * 500, 91 * 510)), how())

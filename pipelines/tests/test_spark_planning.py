@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_rocketmq.batch_reader import cut_of
 from pyspark_rocketmq.model import QueueId, QueueRange, Replica, Task, TransportKind
-from pyspark_rocketmq.planning import BYTES_WORTHWHILE, Cut, Extent, can_chunk, is_dense, piece_bytes, plan
+from pyspark_rocketmq.options import read_options
+from pyspark_rocketmq.planning import BYTES_TARGET, BYTES_WORTHWHILE, Cut, Extent, can_chunk, is_dense, piece_bytes, plan
 
 BROKERS = ("broker-a", "broker-b")
 PLAIN = {name: (Replica(name, 1, "a:1"), Replica(name, 0, "a:2")) for name in BROKERS}
@@ -135,6 +137,18 @@ def test_there_are_about_as_many_tasks_as_cores() -> None:
     assert piece_bytes(3 * BYTES_WORTHWHILE, cut) == BYTES_WORTHWHILE
     assert piece_bytes(400 << 20, cut) == 100 << 20
     assert piece_bytes(10 << 30, cut) == 128 << 20
+
+
+def test_tasks_that_leave_bodies_where_they_are_are_larger() -> None:
+    """Headers alone cost a task little of its bytes; whoever says a size, or wants tags looked into, gets what he says."""
+    said = {"nameServers": "127.0.0.1:9876", "subscribe": "orders"}
+    options = read_options(said, is_stream=False)
+
+    assert cut_of(options, ("queue", "bodySize"), None).bytes_target == 4 * BYTES_TARGET
+    assert cut_of(options, ("queue", "body"), None).bytes_target == BYTES_TARGET
+    assert cut_of(options, ("queue",), frozenset({"red"})).bytes_target == BYTES_TARGET
+    small = read_options({**said, "targetPartitionBytes": "1m"}, is_stream=False)
+    assert cut_of(small, ("queue",), None).bytes_target == 1 << 20
 
 
 def test_partitions_asked_for_are_made_as_long_as_there_are_messages() -> None:

@@ -6,7 +6,6 @@ Ready is one line on standard output, so that whoever started it knows when and 
 
 import asyncio
 import dataclasses
-import errno
 import signal
 import ssl
 from pathlib import Path
@@ -19,7 +18,7 @@ from gantry_nameserver.kv import KeyValueCorrupt
 from gantry_nameserver.logs import log_to_stderr
 from gantry_nameserver.server import DirectoryInUse, NameServer
 from gantry_nameserver.settings import NameServerSettings, SettingsError, read_settings_file, with_entries
-from gantry_remoting.addresses import join_address, split_address
+from gantry_remoting.addresses import PortTaken, join_address, split_address
 from gantry_remoting.settings import TlsMode
 
 EXAMPLES: Final = """\b
@@ -112,6 +111,7 @@ def _with_tls(
 
 
 def _remedy(error: OSError, settings: NameServerSettings) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {settings.listen_port} is in use; choose another with --listen, or stop who listens there"
+    if isinstance(error, PortTaken):
+        way = "--listen" if error.port == settings.listen_port else "externalListenPort"
+        return f"port {error.port} is in use; choose another with {way}, or stop who listens there"
     return f"cannot start: {error.strerror or error}" + (f" ({error.filename})" if error.filename else "")

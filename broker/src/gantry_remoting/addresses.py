@@ -10,13 +10,23 @@ limits per address, permissions and the hosts in records must not depend on whic
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, final
 
 ANYWHERE: Final = "::"
 _MAPPED: Final = "::ffff:"
+
+
+@final
+class PortTaken(OSError):
+    """Somebody else listens there. Servers that listen on several ports learn from it which one it was."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(errno.EADDRINUSE, f"{join_address(host, port)} is in use")
+        self.port: Final = port
 
 
 def split_address(address: str, *, port_min: int = 1) -> tuple[str, int]:
@@ -64,11 +74,16 @@ def is_same(one: str, other: str) -> bool:
 async def listen(
     factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, backlog: int = 100
 ) -> asyncio.Server:
-    """asyncio's server on `host`, which is really everywhere if it is `::`. Raises OSError for a port that is taken."""
+    """asyncio's server on `host`, which is really everywhere if it is `::`. Raises PortTaken, or another OSError."""
     loop = asyncio.get_running_loop()
-    if host == ANYWHERE:
-        return await loop.create_server(factory, sock=_open_socket(port, backlog), backlog=backlog)
-    return await loop.create_server(factory, host, port, backlog=backlog)
+    try:
+        if host == ANYWHERE:
+            return await loop.create_server(factory, sock=_open_socket(port, backlog), backlog=backlog)
+        return await loop.create_server(factory, host, port, backlog=backlog)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortTaken(host, port) from error
+        raise
 
 
 def _open_socket(port: int, backlog: int) -> socket.socket:

@@ -15,10 +15,10 @@ from pyspark_rocketmq.footing import Looker
 from pyspark_rocketmq.gaps import record_gaps
 from pyspark_rocketmq.model import QueueId, QueueRange, Task
 from pyspark_rocketmq.options import ReadOptions
-from pyspark_rocketmq.planning import Cut
+from pyspark_rocketmq.planning import BYTES_TARGET, BYTES_TARGET_HEADERS, Cut
 from pyspark_rocketmq.pushdown import Narrowing, narrow
 from pyspark_rocketmq.reading import read_task
-from pyspark_rocketmq.schema import arrow_schema
+from pyspark_rocketmq.schema import HEADER_COLUMNS, arrow_schema
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.tasks import extents_of, tasks_of
 
@@ -44,11 +44,12 @@ def read_partition(
 
 def cut_of(options: ReadOptions, columns: tuple[str, ...], tags: frozenset[str] | None) -> Cut:
     """How the options want a read to be cut."""
+    is_light = tags is None and set(columns) <= set(HEADER_COLUMNS)
     return Cut(
         columns=columns,
         transport=options.settings.transport,
         tags=tags,
-        bytes_target=options.bytes_target,
+        bytes_target=options.bytes_target or (BYTES_TARGET_HEADERS if is_light else BYTES_TARGET),
         partitions_min=options.partitions_min,
         cores=os.cpu_count() or 1,
     )

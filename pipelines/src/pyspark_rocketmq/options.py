@@ -82,7 +82,8 @@ class ReadOptions:
     is_loss_fatal: bool
     gaps_path: str
     commit_group: str
-    bytes_target: int
+    bytes_target: int | None
+    """None: what is good for the columns."""
     partitions_min: int
     discovery_interval_ms: int
 
@@ -117,7 +118,7 @@ def read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
         is_loss_fatal=words.switch("failOnDataLoss", True),
         gaps_path=words.text("gapsPath"),
         commit_group=words.text("commitGroup"),
-        bytes_target=words.size("targetPartitionBytes", BYTES_TARGET),
+        bytes_target=words.size("targetPartitionBytes", BYTES_TARGET) if words.text("targetPartitionBytes") else None,
         partitions_min=words.number("minPartitions", 1, minimum=1),
         discovery_interval_ms=words.duration_ms("discoveryInterval", 5000),
     )

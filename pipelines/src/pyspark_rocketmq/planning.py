@@ -20,6 +20,8 @@ from pyspark_rocketmq.model import QueueRange, Replica, Task, TransportKind
 
 BYTES_TARGET: Final = 128 * 1024 * 1024
 """A task's bytes, at most about; what Spark itself takes of a file."""
+BYTES_TARGET_HEADERS: Final = 4 * BYTES_TARGET
+"""The same where bodies stay where they are: such a task reads little of its bytes."""
 BYTES_WORTHWHILE: Final = 8 * 1024 * 1024
 """Less than this is not cut only because a core is idle: it is read in the time that a task costs."""
 DENSITY_MIN: Final = 0.5

@@ -25,6 +25,7 @@ from pyspark_rocketmq.model import Replica, Task
 from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport.base import Gone, View, ViewError
 from pyspark_rocketmq.views import Opener, attempts
+from pyspark_rocketmq.worker import settled
 
 _FINAL: Final = (Gone, DamagedRecord, Refused)
 """What another look at the same replica would not change."""
@@ -33,6 +34,7 @@ _FINAL: Final = (Gone, DamagedRecord, Refused)
 def read_task(task: Task, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """The rows of a task, in its order. Raises NoReplica, DataLost, DamagedRecord, or Refused."""
     ready()
+    settled()
     with Opener(settings) as opener:
         yield from _Reading(task, settings, opener).batches()
 

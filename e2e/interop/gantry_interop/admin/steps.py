@@ -61,7 +61,8 @@ class Step:
     @property
     def is_read(self) -> bool:
         """Whether it changes nothing. A message that is sent again, or consumed at once, is a change."""
-        return self.command.startswith(READS) and " -s true" not in self.words and " -d {watcher}" not in self.words
+        acts = self.command.startswith("queryMsg") and (" -s true" in self.words or " -d {watcher}" in self.words)
+        return self.command.startswith(READS) and not acts
 
     @property
     def typed(self) -> str:

@@ -23,6 +23,7 @@ from pyspark_rocketmq.sink.markers import group_of
 from pyspark_rocketmq.sink.options import SinkOptions
 from pyspark_rocketmq.sink.packing import Packer
 from pyspark_rocketmq.sink.rows import RowReader
+from pyspark_rocketmq.worker import settled
 
 LOOPBACK: Final = ipaddress.ip_address("127.0.0.1").packed
 
@@ -47,6 +48,7 @@ def run_task(
 ) -> TaskDone:
     """Send all rows; returns when they are acknowledged."""
     ready_structs()
+    settled()
     packer = Packer(f"{query}:{batch}:{task.partition}")
     reader = RowReader(columns, options.topic, options.reserved)
     work = _halves if options.is_transactional else _batches

@@ -71,6 +71,8 @@ class FileView:
 
     def _demand(self, queue: QueueId, begin: int, end: int) -> None:
         """Raises Gone or NotYet unless all of it can be read: units beyond that may be zeros, or another history's."""
+        if self._store.has(queue, begin, end):
+            return
         bounds = self._store.bounds(queue)
         text = f"{self.where} has [{bounds.begin}, {bounds.end}) of {queue}, and is asked for [{begin}, {end})"
         if end > bounds.end:

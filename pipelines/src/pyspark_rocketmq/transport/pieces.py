@@ -30,6 +30,8 @@ assert UNIT.itemsize == 20
 Units = npt.NDArray[Any]
 
 UNITS_AT_ONCE: Final = 1 << 16
+UNITS_PROBED: Final = 1 << 12
+"""So many are looked through at once: a question for one unit costs as much as one for all of them."""
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 """A unit that says more is none."""
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
@@ -166,13 +168,15 @@ def _narrowed(source: LogSource, wanted: QueueRange, begin: int, end: int) -> tu
 
 def _bisect(source: LogSource, queue: QueueId, first: int, last: int, physical: int) -> int:
     """The first unit whose message lies at `physical` or beyond."""
-    while first < last:
+    while last - first > UNITS_PROBED:
         middle = (first + last) // 2
         if int(source.units(queue, middle, middle + 1)["physical"][0]) < physical:
             first = middle + 1
         else:
             last = middle
-    return first
+    if first == last:
+        return first
+    return first + int(np.searchsorted(source.units(queue, first, last)["physical"].astype(np.int64), physical))
 
 
 def runs_of(physical: Numbers, size: Numbers, settings: ReadSettings) -> list[tuple[int, int]]:

@@ -93,6 +93,8 @@ class Store:
             raise Unreachable(f"{directory} is no store that can be read here: it has no folder commitlog")
         self._page = PageReader(str(self.root / "status"))
         self._maps: dict[int, Bytes] = {}
+        self._files: dict[QueueId, tuple[Segment, ...]] = {}
+        """Of queues, as they were at a look before; whoever misses something looks again."""
 
     def __repr__(self) -> str:
         return f"<Store {self.root}>"
@@ -175,10 +177,22 @@ class Store:
         begin = _partition(first, end, lambda at: self._is_gone(self._unit(segments, at), span.begin))
         return Bounds(begin, end)
 
+    def has(self, queue: QueueId, begin: int, end: int) -> bool:
+        """Whether units `[begin, end)` are surely within the bounds, at a glance; if not, the bounds may say more."""
+        segments, span = self._segments(queue), self.span()
+        if not segments or not span.is_said or not segments[0].base <= begin * UNIT.itemsize < end * UNIT.itemsize:
+            return False
+        is_begun = not self._is_gone(self._unit(segments, begin), span.begin)
+        last = self._unit(segments, end - 1)
+        return is_begun and int(last["size"]) != FILLER_SIZE and self._is_before(last, span.end)
+
     def units(self, queue: QueueId, begin: int, end: int) -> Units:
         """Exactly these. Raises Gone or NotYet."""
-        segments = self._segments(queue)
-        data = _bytes_of(segments, begin * UNIT.itemsize, end * UNIT.itemsize)
+        position, limit = begin * UNIT.itemsize, end * UNIT.itemsize
+        data = _bytes_of(self._files.get(queue, ()), position, limit)
+        if data is None:
+            self._files[queue] = self._segments(queue)
+            data = _bytes_of(self._files[queue], position, limit)
         if data is None:
             bounds = self.bounds(queue)
             text = f"{self.root} has [{bounds.begin}, {bounds.end}) of {queue}, and is asked for [{begin}, {end})"
