@@ -45,6 +45,7 @@ spec:
     diskMaxUsedSpaceRatio: "95"
     diskSpaceCleanForciblyRatio: "99"
     diskSpaceWarningLevelRatio: "99"
+  replication: {{mode: Async}}
   writeBuffer: {{medium: "Off", segmentSize: 256Mi}}
 """
 

@@ -10,7 +10,7 @@ from gantry_pipelines.archive.compaction import CompactionRules
 from gantry_pipelines.archive.errors import ArchiveError
 from gantry_pipelines.archive.format import ArchiveFormat, columns_of
 from gantry_pipelines.archive.layout import CHECKPOINT
-from gantry_pipelines.archive.writing import Packing
+from gantry_pipelines.archive.writing import ZSTD_LEVEL, Packing
 from gantry_pipelines.config import ArchiveConfig, Compression, OnDataLoss
 from gantry_pipelines.config_reading import ConfigError
 from gantry_pipelines.engine import spark_conf
@@ -94,7 +94,7 @@ def run_settings(config: ArchiveConfig) -> ArchiveParameters:
 def packing_of(compression: Compression) -> Packing:
     """How files are packed; only zstd has levels worth choosing from."""
     if compression is Compression.ZSTD:
-        return Packing("zstd", 3)
+        return Packing("zstd", ZSTD_LEVEL)
     return Packing(compression.value, None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, final
 
 from pyspark_rocketmq.model import Bounds, EpochStart, LogState, QueueId, Replica, Task, TransportKind
@@ -10,6 +11,10 @@ from pyspark_rocketmq.settings import ReadSettings
 from pyspark_rocketmq.transport.base import Bytes, Gone, NotYet, Piece
 from pyspark_rocketmq.transport.pieces import Units, log_pieces
 from pyspark_rocketmq.transport.store import Store
+
+RANGE_BYTES_MIN: Final = 32 * 1024 * 1024
+"""Nothing of a mapped range is touched but its records, so ranges are long, and what lies between two records is free."""
+GAP_BYTES_MIN: Final = RANGE_BYTES_MIN
 
 
 @final
@@ -23,7 +28,11 @@ class FileView:
         assert replica.directory is not None, "only replicas with a directory are read so"
         self.replica: Final = replica
         self.where: Final = f"{replica.broker}:{replica.number} in {replica.directory}"
-        self._settings = settings
+        self._settings = replace(
+            settings,
+            range_bytes=max(settings.range_bytes, RANGE_BYTES_MIN),
+            gap_bytes_max=max(settings.gap_bytes_max, GAP_BYTES_MIN),
+        )
         self._store = Store(replica.directory)
 
     def __repr__(self) -> str:
