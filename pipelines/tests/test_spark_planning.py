@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from pyspark_rocketmq.batch_reader import cut_of
 from pyspark_rocketmq.model import QueueId, QueueRange, Replica, Task, TransportKind
 from pyspark_rocketmq.options import read_options
-from pyspark_rocketmq.planning import BYTES_TARGET, BYTES_WORTHWHILE, Cut, Extent, can_chunk, is_dense, piece_bytes, plan
+from pyspark_rocketmq.planning import (
+    BYTES_TARGET,
+    BYTES_WORTHWHILE,
+    Cut,
+    Extent,
+    can_chunk,
+    is_dense,
+    piece_bytes,
+    plan,
+)
 
 BROKERS = ("broker-a", "broker-b")
 PLAIN = {name: (Replica(name, 1, "a:1"), Replica(name, 0, "a:2")) for name in BROKERS}
@@ -140,7 +149,7 @@ def test_there_are_about_as_many_tasks_as_cores() -> None:
 
 
 def test_tasks_that_leave_bodies_where_they_are_are_larger() -> None:
-    """Headers alone cost a task little of its bytes; whoever says a size, or wants tags looked into, gets what he says."""
+    """Headers alone cost a task little of its bytes; a size that is said is taken, and tags are looked into."""
     said = {"nameServers": "127.0.0.1:9876", "subscribe": "orders"}
     options = read_options(said, is_stream=False)
 

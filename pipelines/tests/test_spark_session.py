@@ -88,7 +88,7 @@ def test_a_session_needs_no_network() -> None:
 
 
 def test_a_worker_does_not_look_through_what_was_loaded_after_each_task() -> None:
-    """PySpark collects garbage after each task: of all that is loaded nothing is looked at again, once it is settled."""
+    """PySpark collects garbage after each task: what is loaded is looked at no more once it is settled."""
     program = (
         "import gc, pyarrow.compute, pandas, pyspark_rocketmq.reading\n"
         "from pyspark_rocketmq.worker import settled\n"

@@ -13,7 +13,7 @@ from pyspark_rocketmq.transport.pieces import Units, log_pieces
 from pyspark_rocketmq.transport.store import Store
 
 RANGE_BYTES_MIN: Final = 32 * 1024 * 1024
-"""Nothing of a mapped range is touched but its records, so ranges are long, and what lies between two records is free."""
+"""Nothing of a mapped range is touched but its records, so ranges are long, and gaps between records are free."""
 GAP_BYTES_MIN: Final = RANGE_BYTES_MIN
 
 
