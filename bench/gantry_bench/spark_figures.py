@@ -19,6 +19,7 @@ ALL: Final = "all columns"
 HEADERS: Final = "headers only"
 TUPLES: Final = "a reader of tuples, all columns"
 PARQUET_READ: Final = "Spark reads the same rows from Parquet"
+CEILING: Final = "the same batch again and again, all columns"
 ARCHIVE: Final = "archive"
 PARQUET_WRITE: Final = "Spark writes the same rows to Parquet"
 HTTP: Final = "all columns, from the slave's sidecar"
@@ -120,6 +121,8 @@ def spark_figures(report: SparkReport, scale: SparkScale) -> Figures:
             f" {scale.repetitions} in turns.",
             f"Parquet of the archive {report.archive_bytes / 1e6:,.0f} MB, of Spark's writer"
             f" {report.parquet_bytes / 1e6:,.0f} MB (zstd, both).",
+            f"The same batch again and again is {ratio(report, CEILING, PARQUET_READ):.2f} times as fast as Spark's"
+            " read of Parquet: more no source in Python can be.",
             f"Sends alone: p50 {report.alone.p50_ms:.3f}, p99 {report.alone.p99_ms:.3f} ms; beside the reader: p50"
             f" {report.beside.p50_ms:.3f}, p99 {report.beside.p99_ms:.3f} ms; {report.alone.count:,} each, in turns.",
             f"Other programs used {report.other_cores:.1f} cores before and after.",

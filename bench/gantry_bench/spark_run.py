@@ -31,6 +31,7 @@ from gantry_bench.processes import ROOT
 from gantry_bench.spark_archive import archive, archived_rows
 from gantry_bench.spark_figures import Sends, SparkReport, SparkScale, Way
 from gantry_bench.spark_group import SINK_TOPIC, TOPIC, Group, fill, group, latencies_ms
+from gantry_bench.spark_still import StillSource
 from gantry_bench.spark_tuples import TupleSource
 from gantry_pipelines.session import spark_session
 from pyspark_rocketmq.schema import HEADER_COLUMNS
@@ -55,6 +56,7 @@ def measure(scale: SparkScale, cores: Cores, folder: Path, tell: Callable[[str],
         )
         try:
             spark.dataSource.register(TupleSource)
+            spark.dataSource.register(StillSource)
             measured, missing = _ways(spark, here, scale, folder, tell)
             sinks = _sinks(spark, here, scale, folder, tell)
         finally:
@@ -105,6 +107,7 @@ def _ways(
         timed(ways.ALL, lambda: drain(topic(spark, here, "file")))
         timed(ways.PARQUET_WRITE, partial(write_parquet, spark, here, parquet))
         timed(ways.PARQUET_READ, partial(read_parquet, spark, parquet))
+        timed(ways.CEILING, lambda: drain(still(spark, here, scale.rows)))
         timed(ways.HEADERS, lambda: drain(topic(spark, here, "file", columns=",".join(HEADER_COLUMNS))))
         timed(ways.TUPLES, lambda: drain(tuples(spark, here)))
         timed(ways.ARCHIVE, partial(archive, here, archived))
@@ -113,7 +116,8 @@ def _ways(
         tell("counting")
         counts = [
             topic(spark, here, "file").count(), topic(spark, here, "http", columns="offset").count(),
-            tuples(spark, here).count(), spark.read.parquet(str(parquet)).count(), archived_rows(archived),
+            tuples(spark, here).count(), still(spark, here, scale.rows).count(),
+            spark.read.parquet(str(parquet)).count(), archived_rows(archived),
         ]  # fmt: skip
         missing += sum(abs(scale.rows - count) for count in counts)
         if turn:
@@ -131,6 +135,11 @@ def tuples(spark: SparkSession, here: Group) -> DataFrame:
     """The same by the reader of tuples."""
     options = {"store": str(here.slave_store), "topic": TOPIC, "broker": here.broker}
     return spark.read.format("rocketmq_tuples").options(**options).load()
+
+
+def still(spark: SparkSession, here: Group, rows: int) -> DataFrame:
+    """As many rows, all of one batch."""
+    return spark.read.format("rocketmq_still").options(**here.options("file"), rows=str(rows)).load()
 
 
 def drain(frame: DataFrame) -> None:

@@ -25,7 +25,7 @@ class PortTaken(OSError):
     """Somebody else listens there. Servers that listen on several ports learn from it which one it was."""
 
     def __init__(self, host: str, port: int) -> None:
-        super().__init__(errno.EADDRINUSE, f"{join_address(host, port)} is in use")
+        super().__init__(errno.EADDRINUSE, f"address already in use: {join_address(host, port)}")
         self.port: Final = port
 
 

@@ -66,7 +66,11 @@ class HalfEnds:
             except _Gone as error:
                 gone.append(f"{place.broker}/{place.half_offset}: {error}")
 
-        await flow(halves, one, window=self._window)
+        # The first of each broker alone: while a route or a connection comes into being requests overtake each other.
+        firsts = {place.broker: place for place in reversed(halves.places)}
+        for first in firsts.values():
+            await one(first)
+        await flow((place for place in halves if place is not firsts[place.broker]), one, window=self._window)
         if gone:
             raise BatchTorn(
                 f"{len(gone)} of {len(halves)} messages of a batch that was decided can be delivered no more; half "

@@ -1,0 +1,67 @@
+"""The ceiling: a data source that hands the same batch over, again and again, and does nothing else.
+
+What it takes is what Spark takes to have rows from a Python worker: no source in Python can be faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pyspark_rocketmq.schema import COLUMNS, ddl
+from pyspark_rocketmq.source import DefaultSource
+
+PARTITIONS: Final = 2
+"""As many as there are cores, so that none waits and no task is paid for twice."""
+
+
+@final
+class Share(InputPartition):
+    """So many rows of the same."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.rows = rows
+
+
+@final
+class StillReader(DataSourceReader):
+    """Reads one batch of the topic as ours does, and gives it until all rows were given."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        self.schema = schema
+        self.rows = int(options.pop("rows"))
+        self.options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each core."""
+        return [Share(self.rows // PARTITIONS) for _ in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one of them."""
+        assert isinstance(partition, Share)
+        reader = DefaultSource(self.options).reader(self.schema)
+        batch = next(reader.read(reader.partitions()[0]))
+        left = partition.rows
+        while left > 0:
+            yield batch.slice(0, min(left, batch.num_rows))
+            left -= batch.num_rows
+
+
+@final
+class StillSource(DataSource):
+    """`format("rocketmq_still")`, with the options of `rocketmq`, and `rows`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq_still"
+
+    def schema(self) -> str:
+        return ddl(COLUMNS)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return StillReader(dict(self.options), schema)
