@@ -25,14 +25,22 @@ def hang_while(path: str, owner: type, name: str) -> None:
     work: Callable[..., None] = getattr(owner, name)
 
     def hanging(*arguments: object) -> None:
-        while os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                if file.read() == "fail":
-                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+        while (said := _read(path)) is not None:
+            if said == "fail":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
             time.sleep(POLL_S)
         work(*arguments)
 
     setattr(owner, name, hanging)
+
+
+def _read(path: str) -> str | None:
+    """What is in the file; None without one, and it may go at any moment."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
 
 
 def main() -> None:
