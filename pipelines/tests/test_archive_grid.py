@@ -147,3 +147,57 @@ def test_each_piece_is_in_one_task_and_a_task_has_its_stretch_of_the_log() -> No
         assert all(
             task.physical[0] <= by_range[one].begin and by_range[one].end <= task.physical[1] for one in task.ranges
         )
+
+
+def row_of_cells(rows: int, queues: int) -> list[Extent]:
+    """What a busy broker's log has: the pieces of each row of the grid lie in one another."""
+    return [
+        Extent(
+            QueueRange(QueueId("orders", "broker-a", queue), row * 100, (row + 1) * 100),
+            row * 100_000 * queues + queue,
+            (row + 1) * 100_000 * queues - queues + queue,
+            1000,
+        )
+        for row in range(rows)
+        for queue in range(queues)
+    ]
+
+
+def test_a_row_of_the_grid_comes_from_a_sidecar_once() -> None:
+    """One task has its pieces of all queues: with a task for each the same bytes would cross the network four times."""
+    replicas = {"broker-a": (Replica("broker-a", 0, "127.0.0.1:1", sidecar="http://127.0.0.1:2"),)}
+    cut = Cut(("offset",), bytes_target=150_000, cores=2)
+
+    made = tasks(row_of_cells(5, 4), replicas, cut)
+
+    assert [len(task.ranges) for task in made] == [4] * 5
+    spans = [task.physical for task in made]
+    assert all(span is not None for span in spans)
+    assert sum(end - begin for begin, end in filter(None, spans)) <= 5 * 400_000
+
+
+def test_no_core_is_idle_so_that_a_row_is_read_once() -> None:
+    """Where there are fewer rows than cores each piece is a task of its own."""
+    replicas = {"broker-a": (Replica("broker-a", 0, "127.0.0.1:1", sidecar="http://127.0.0.1:2"),)}
+
+    made = tasks(row_of_cells(1, 4), replicas, Cut(("offset",), bytes_target=150_000, cores=4))
+
+    assert [len(task.ranges) for task in made] == [1] * 4
+
+
+def test_pieces_of_mapped_files_are_dealt_out_evenly() -> None:
+    """Looking at the same bytes of this machine twice costs nothing, so that tasks are small and many."""
+    replicas = {"broker-a": (Replica("broker-a", 0, "127.0.0.1:1", directory="/store"),)}
+
+    made = tasks(row_of_cells(5, 4), replicas, Cut(("offset",), bytes_target=150_000, cores=2))
+
+    assert [len(task.ranges) for task in made] == [1] * 20
+
+
+def test_a_row_that_is_too_large_is_shared_out() -> None:
+    """A hundred queues are no one task, whatever is read twice."""
+    replicas = {"broker-a": (Replica("broker-a", 0, "127.0.0.1:1", sidecar="http://127.0.0.1:2"),)}
+
+    made = tasks(row_of_cells(2, 40), replicas, Cut(("offset",), bytes_target=150_000, cores=2))
+
+    assert max(task.bytes_estimated for task in made) <= 4 * 150_000

@@ -5,7 +5,7 @@ cheapest way is to read it once from beginning to end, and a task is a *chunk* o
 records that begin in them those that are in the ranges. Where little is wanted each queue is read by its own units, and
 a task has *ranges* of queues.
 
-A task costs some 50 ms whatever it does, so there are about as many as cores, and more only when they would be larger
+A task costs some 20 ms whatever it does, so there are about as many as cores, and more only when they would be larger
 than `bytes_target`. Sizes are guesses, ranges are not: whatever is guessed, the tasks together have exactly the
 messages that were asked for, each once. Everything here is pure.
 """

@@ -3,6 +3,11 @@
 Pieces are put together as they lie in the log. Where most of a stretch of it is wanted a task reads that stretch once,
 for all its pieces; else each piece is read by its own queue. A broker that gives queues only is read by queues.
 
+    log     | a b c a c b a b c ... c a b | a c b ...
+    pieces    a: [---------------------)    [-----      those of one row of the grid lie in one another
+              b:  [---------------------)     [---      and from a sidecar come once, for one task
+              c:   [-----------------)       [----
+
 What the archive has already is left out: a batch that is done again, or a run that begins anew, reads nothing twice.
 Pure, but for the questions of where in the log a piece lies.
 """
@@ -18,11 +23,13 @@ from gantry_pipelines.archive.layout import Place
 from gantry_pipelines.archive.manifest import ArchivedFile, Kind
 from pyspark_rocketmq.errors import LogForked
 from pyspark_rocketmq.gaps import Gap, GapKind
-from pyspark_rocketmq.model import QueueId, QueueRange, Replica, Task
+from pyspark_rocketmq.model import QueueId, QueueRange, Replica, Task, TransportKind
 from pyspark_rocketmq.planning import BYTES_WORTHWHILE, Cut, Extent, can_chunk, is_dense
 
 BYTES_TARGET: Final = 256 << 20
-"""A task's bytes, at most about: a row of cells of a busy broker."""
+"""A task's bytes, at most about."""
+ROW_FACTOR: Final = 4
+"""A task may have so many times as many where they are a row of the grid, which would cross the network again else."""
 
 
 def pieces_to_write(ranges: Iterable[QueueRange], archived: Mapping[QueueId, int], grid_rows: int) -> list[QueueRange]:
@@ -80,21 +87,32 @@ def tasks(extents: Sequence[Extent], replicas: Mapping[str, tuple[Replica, ...]]
     found: list[Task] = []
     for broker in sorted({extent.range.queue.broker for extent in extents}):
         those = [extent for extent in extents if extent.range.queue.broker == broker]
-        found += [_task(broker, group, replicas[broker], cut) for group in _groups(those, target)]
+        groups = _groups(those, target, target)
+        if not _is_mapped(replicas[broker], cut.transport):
+            rows = _groups(those, target, ROW_FACTOR * cut.bytes_target)
+            groups = rows if len(rows) >= min(cut.cores, len(groups)) else groups  # no core is idle for it
+        found += [_task(broker, group, replicas[broker], cut) for group in groups]
     return found
 
 
-def _groups(extents: Iterable[Extent], target: int) -> list[list[Extent]]:
-    """As they lie in the log, each group about as large as wanted."""
+def _groups(extents: Iterable[Extent], target: int, row_bytes_max: int) -> list[list[Extent]]:
+    """As they lie in the log, each about as large as wanted, or up to `row_bytes_max` with what it reads anyway."""
     groups: list[list[Extent]] = []
-    filled = 0
+    filled = middle = 0
     for extent in sorted(extents, key=lambda one: (one.begin, one.range)):
-        if not groups or filled + extent.wanted > target:
+        limit = row_bytes_max if extent.begin < middle else target
+        if not groups or filled + extent.wanted > limit:
             groups.append([])
-            filled = 0
+            filled, middle = 0, (extent.begin + extent.end) // 2
         groups[-1].append(extent)
         filled += extent.wanted
     return groups
+
+
+def _is_mapped(replicas: Iterable[Replica], transport: TransportKind) -> bool:
+    """Whether bytes come out of files of this machine: a stretch that is looked at twice costs nothing there."""
+    offers = (TransportKind.FILE, TransportKind.AUTO)
+    return transport in offers and any(replica.directory is not None for replica in replicas)
 
 
 def _task(broker: str, extents: list[Extent], replicas: tuple[Replica, ...], cut: Cut) -> Task:
