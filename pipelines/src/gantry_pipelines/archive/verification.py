@@ -9,7 +9,6 @@ What a writer does meanwhile is no finding: a file that is not there, or not in 
 newer manifest.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, final
@@ -143,7 +142,7 @@ def _row_faults(parquet: pq.ParquetFile, file: ArchivedFile, time_zone: str) -> 
 
 
 def _checksum(storage: Storage, path: str) -> str:
-    digest: hashlib.blake2b = new_digest()
+    digest = new_digest()
     with storage.open(path) as opened:
         while data := opened.read(READ_BYTES):
             digest.update(data)
