@@ -15,8 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, final
 
-import msgspec
-
 from gantry_access import Guard
 from gantry_broker.control.server import ControlServer
 from gantry_broker.errors import FlushFailed
@@ -26,6 +24,7 @@ from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
+from gantry_broker.registry.told_topics import told_topics
 from gantry_broker.server.access import broker_guard, own_account, told_by
 from gantry_broker.server.clients import ClientRegistry
 from gantry_broker.server.consumer_calls import ConsumerCalls
@@ -71,10 +70,11 @@ from gantry_broker.server.send_path import SendPath
 from gantry_broker.server.send_routes import SendRoutes
 from gantry_broker.server.service import FAST_PORT_REFUSES, BrokerService
 from gantry_broker.server.settings_file import SettingsFile
+from gantry_broker.server.sight import Sight
 from gantry_broker.server.signed_sends import SignedSends
 from gantry_broker.server.slave_reads import SlaveReads
 from gantry_broker.server.statistics import Statistics
-from gantry_broker.server.stats import SAMPLE_INTERVAL_S, BrokerStats
+from gantry_broker.server.stats import BrokerStats
 from gantry_broker.server.status import ServerFacts, StatusPublisher
 from gantry_broker.server.status_thread import OpenPage
 from gantry_broker.server.stopping import StopTimeout, finish_within
@@ -84,6 +84,7 @@ from gantry_broker.server.table_sync import TableSync
 from gantry_broker.server.tls import BrokerTls
 from gantry_broker.server.topics import TopicTable
 from gantry_broker.server.transactions.service import Transactions
+from gantry_broker.server.upkeep import Upkeep
 from gantry_broker.settings import BrokerSettings
 from gantry_broker.store.abort_marker import AbortMarker
 from gantry_broker.store.config_file import ConfigFile
@@ -94,17 +95,12 @@ from gantry_remoting import Connection, Listener
 from gantry_status import Phase, Role, SlaveStatus
 from gantry_status.orders import HaRole
 from gantry_wire import ResponseCode
-from gantry_wire.commands.admin import TopicConfigTable
 from gantry_wire.limits import WireLimits
 from gantry_wire.message import encode_host
 
 log = logging.getLogger(__name__)
 
-CLIENT_SCAN_S: Final = 10.0
 SLAVES_MAX: Final = 16
-PERMISSION_WRITE: Final = 2
-"""Of a topic: whether clients may send."""
-
 """Of a status page."""
 
 _ROLES: Final = {
@@ -115,14 +111,6 @@ _ROLES: Final = {
 }
 LAST_ACKS_S: Final = 3.0
 """How long a stop waits for slaves."""
-
-COUNTERS_A_TURN: Final = 256
-"""So many statistics are read before others have their turn."""
-
-ADVANCE_RETRY_S: Final = 1.0
-"""How soon stored messages that there was no room to show are tried again."""
-SHOW_DELAY_S: Final = 0.001
-"""How long a message that is confirmed may stay unseen while nobody has asked for it."""
 
 
 @final
@@ -155,11 +143,7 @@ class Broker:
         self._services: list[BrokerService] = []
         self._registered_as: int | None = None
         self._is_open = False
-        self._is_advance_scheduled = False
-        self._is_show_due = False
-        self._is_show_scheduled = False
-        self._is_store_owned = False
-        """Whether the store is the loop's: not while another thread opens or closes it."""
+        self._sight = Sight(self._loop)
         self._progress: Callable[[int, int], None] = lambda done, total: None
         self.status = StatusPublisher(settings.status_page, settings.broker_name, open_page=open_page)
         self.tls = BrokerTls(settings)
@@ -190,9 +174,7 @@ class Broker:
             asyncio.ensure_future(self.delay.run()),
             asyncio.ensure_future(self.transactions.run()),
             asyncio.ensure_future(self.retention.run()),
-            asyncio.ensure_future(self._rounds()),
-            asyncio.ensure_future(self._samples()),
-            asyncio.ensure_future(self._scans()),
+            *(asyncio.ensure_future(one) for one in self.upkeep.runs()),
             *([] if self.guard is None else [asyncio.ensure_future(self.guard.file.watch())]),
         ]
         for task in self._tasks:
@@ -230,7 +212,7 @@ class Broker:
         )
         await asyncio.to_thread(self.roles.wholeness.started, report, self.store.pool_status)
         self.status.store = self.store
-        self._is_store_owned = True
+        self._sight.is_store_ours = True
         self.core.gate.close("this broker starts")
         try:
             self.tables.load()
@@ -286,7 +268,7 @@ class Broker:
         try:
             await self._answer(end)
             self.flow.stop()
-            self._is_store_owned = False
+            self._sight.is_store_ours = False
             self.parked.stop()
             self.store.on_appended.clear()  # nobody is there to be told; closing the store shows what was held back
             await self._save(end)
@@ -318,7 +300,7 @@ class Broker:
         with suppress(FlushFailed):
             # Before the tables are written: none may say that a message was delivered which is not on the disk.
             await finish_within(self.store.flush, self.store, end - self._loop.time())
-        self._advance()
+        self._sight.advance()
         await self._wait_for_slaves(end)
         await self.replication.close()
         for listener in self._listeners:
@@ -331,7 +313,7 @@ class Broker:
             async with asyncio.timeout_at(until):
                 while self.replication.is_leading and not self.replication.are_slaves_level:
                     await self.replication.moves()
-        self._advance()
+        self._sight.advance()
 
     async def _save(self, end: float) -> None:
         """Tables and log to the disk until loop time ``end``, side by side."""
@@ -395,7 +377,7 @@ class Broker:
             clock=clock,
             store_host=store_host,
             on_fatal=self._fatal,
-            on_progress=self._progressed,
+            on_progress=self._sight.progressed,
         )
         self.guard: Guard | None = broker_guard(settings.access, self.store, clock)
         account = own_account(settings.access)
@@ -433,8 +415,8 @@ class Broker:
         tables = TableSync(self.core, self.delay)
         self.core.persistence.on_mark = tables.changed
         self.replication = Replication(
-            settings, self.store, tables, standstill=self.standstill, advanced=self._look_at_waiting,
-            meanwhile=self._meanwhile, account=account, certificates=self.tls.replication,
+            settings, self.store, tables, standstill=self.standstill, advanced=self._sight.look,
+            meanwhile=self._sight.meanwhile, account=account, certificates=self.tls.replication,
         )  # fmt: skip
         stages = [*([on_disk] if settings.store.flush.is_sync else []), *self.replication.stages()]
         parked = ParkedReplies(self.store, self._loop, stages, sends_max=settings.send_queue_capacity)
@@ -455,6 +437,7 @@ class Broker:
         )
         self.sends = SendHandlers(self.core, self.path)
         self.pulls = PullHandlers(self.core, self._loop)
+        self._sight.join(self.store, parked, self.pulls.hold, self.replication.moved)
         self.store.on_appended.append(self._appended)
         # A slave's master waits for every ack, and one with an anonymous buffer acknowledges what is committed.
         self.store.is_awaited = lambda: self.pulls.hold.count > 0 or self.roles.role is HaRole.SLAVE
@@ -470,7 +453,7 @@ class Broker:
         self.registration = Registration(
             None,
             list(settings.name_servers),
-            self._registered_topics,
+            lambda: told_topics(self.core.topics.document(), self.roles.epoch, is_withdrawn=self.roles.is_withdrawn),
             period_ms=settings.register_period_ms,
             on_master=self.roles.master_found,
             on_ordered=self._ordered,
@@ -480,6 +463,7 @@ class Broker:
         self.outside = OutsideAddresses(settings.outside_path, lambda: self.register(self._registered_as))
         self.tables = StoredTables(self.core, self.delay)
         self.speeds = StreamSpeeds(self.replication, self.store, self._loop.time)
+        self.upkeep = Upkeep(self.core, self.speeds)
         self._limits = limits
 
     @property
@@ -540,7 +524,7 @@ class Broker:
                 self.core.gate,
                 refuses=refuses,
                 disconnected=self._disconnected,
-                settle=self._show,
+                settle=self._sight.show,
                 guard=guard,
             )
             listener = Listener(service, settings.listener(port), certificates=self.tls.clients)
@@ -593,49 +577,6 @@ class Broker:
     def _disconnected(self, connection: Connection) -> None:
         self.pulls.hold.forget(connection)
         self.core.clients.disconnected(connection)
-
-    def _progressed(self) -> None:
-        """The store's threads have got somewhere. Called by them, more often than the loop can act on it."""
-        if not self._is_advance_scheduled:
-            self._is_advance_scheduled = True
-            self._loop.call_soon_threadsafe(self._advance)
-
-    def _advance(self) -> None:
-        self._is_advance_scheduled = False
-        if self._is_store_owned:
-            self._look_at_waiting()
-            self.replication.moved()
-
-    def _look_at_waiting(self) -> None:
-        """Positions have moved: senders are answered, and consumers are looked at when there is time for that.
-
-        A producer's next message waits for its answer, and nobody for what is shown if nobody waits for messages: that
-        is done while the next ones are made safe, and at the latest before somebody asks for anything but a send.
-        """
-        if self._is_store_owned:
-            self.parked.release()
-            self._is_show_due = True
-            if self.pulls.hold.count:
-                self._loop.call_soon(self._show)
-            elif not self._is_show_scheduled:
-                self._is_show_scheduled = True
-                self._loop.call_later(SHOW_DELAY_S, self._show_late)
-
-    def _meanwhile(self) -> None:
-        """Something was appended, and it takes slaves or the disk a while to have it."""
-        if self._is_show_due:
-            self._loop.call_soon(self._show)
-
-    def _show_late(self) -> None:
-        self._is_show_scheduled = False
-        self._show()
-
-    def _show(self) -> None:
-        """Let consumers see what is confirmed."""
-        if self._is_show_due and self._is_store_owned:
-            self._is_show_due = False
-            if not self.store.advance():
-                self._loop.call_later(ADVANCE_RETRY_S, self._advance)
 
     def _fatal(self, error: Exception) -> None:
         """The store cannot go on. May be called from its threads."""
@@ -695,7 +636,7 @@ class Broker:
         gate.close("its log is being changed")
         self.close_clients("its log is being changed")
         async with self.retention.paused():
-            gate.is_still, self._is_store_owned = True, False
+            gate.is_still, self._sight.is_store_ours = True, False
             changing = asyncio.ensure_future(asyncio.to_thread(change))
             try:
                 await asyncio.shield(changing)
@@ -703,52 +644,6 @@ class Broker:
                 await asyncio.wait([changing])  # a thread cannot be stopped, and nobody may come in before it has ended
                 raise
             finally:
-                gate.is_still, self._is_store_owned = False, True
+                gate.is_still, self._sight.is_store_ours = False, True
                 gate.sends, gate.everything = sends, everything
-        self._advance()
-
-    def _registered_topics(self) -> TopicConfigTable:
-        """As name servers get them: the epoch says which of two masters is the newer one."""
-        document = self.core.topics.document()
-        version = msgspec.structs.replace(document.data_version, state_version=self.roles.epoch)
-        topics = document.topic_config_table
-        if self.roles.is_withdrawn:
-            # A table is taken when its version is another one: this one is never that of a table with everything in it.
-            version = msgspec.structs.replace(version, counter=-1 - version.counter)
-            topics = {
-                name: msgspec.structs.replace(one, perm=one.perm & ~PERMISSION_WRITE) for name, one in topics.items()
-            }
-        return msgspec.structs.replace(document, data_version=version, topic_config_table=topics)
-
-    # ------- background tasks
-
-    async def _rounds(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.offsets_interval_ms / 1000)
-            if self.core.offsets.is_dirty:
-                self.core.offsets.is_dirty = False
-                self.core.persistence.mark("consumerOffset", now=False)
-            await self.core.persistence.round()
-
-    async def _samples(self) -> None:
-        while True:
-            stats, statistics = self.core.stats, self.core.statistics
-            stats.sample(self._loop.time())
-            self.speeds.look()
-            for number, _ in enumerate(statistics.tick(), start=1):
-                if number % COUNTERS_A_TURN == 0:
-                    await asyncio.sleep(0)
-            if stats.days.begins_day(self._clock.wall_ms()):
-                stats.days.note(statistics.totals())
-            await asyncio.sleep(SAMPLE_INTERVAL_S)
-
-    async def _scans(self) -> None:
-        while True:
-            await asyncio.sleep(CLIENT_SCAN_S)
-            self.scan_clients()
-
-    def scan_clients(self) -> None:
-        """Let go of locks and clients whose time is up."""
-        self.core.locks.expire()
-        for connection in self.core.clients.expire():
-            connection.close("sent no heartbeat for two minutes")
+        self._sight.advance()

@@ -8,17 +8,18 @@ weaker promises than the file asks for is the one thing a broker must not do.
 """
 
 import inspect
-import ipaddress
 import logging
 import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from typing import Any, Final
 
 from gantry_access import AccessMode, AccessSettings
+from gantry_broker import setting_kinds as kinds
 from gantry_broker.ha.settings import AckLevel, BrokerRole, Degrade, ReplicationSettings, RoleAtStart
+from gantry_broker.settings_together import SettingsError as SettingsError
+from gantry_broker.settings_together import check_together
 from gantry_broker.store.settings import (
     FlushSettings,
     PoolSettings,
@@ -34,16 +35,10 @@ from gantry_remoting import (
     bare_host,
     join_address,
     listener_tls,
-    split_address,
 )
 from gantry_wire import WireLimits
-from gantry_wire.names import NOT_SENDABLE_TOPICS, topic_fault
 
 log = logging.getLogger(__name__)
-
-
-class SettingsError(ValueError):
-    """The settings cannot be used. The text names the keys and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,7 +335,7 @@ class BrokerSettings:
         """Every setting by the name that `broker.conf` has for it. Holds no secret."""
         values: dict[str, str] = {}
         for key, (name, _) in _KEYS.items():
-            values[key] = _WRITTEN.get(key, _written)(_lookup(self, name))
+            values[key] = _WRITTEN.get(key, kinds.written)(_lookup(self, name))
         return values
 
 
@@ -351,222 +346,121 @@ def _lookup(settings: BrokerSettings, path: str) -> Any:
     return value
 
 
-def _written(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (TlsMode, StrEnum)):
-        return value.value
-    if isinstance(value, tuple):
-        return ";".join(str(part) for part in value)
-    return str("" if value is None else value)
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    raise ValueError("write true or false")
-
-
-def _whole(minimum: int, maximum: int = 1 << 62) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        value = int(text)
-        if not minimum <= value <= maximum:
-            raise ValueError(f"{minimum} to {maximum} is allowed")
-        return value
-
-    return read
-
-
-def _flush_type(text: str) -> bool:
-    if text.upper() in _FLUSH_TYPES:
-        return text.upper() == _FLUSH_TYPES[True]
-    raise ValueError(f"write {_FLUSH_TYPES[False]} or {_FLUSH_TYPES[True]}")
-
-
-def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
-    def read(text: str) -> StrEnum:
-        try:
-            return kind(text.upper())
-        except ValueError as error:
-            raise ValueError(f"write one of {', '.join(kind)}") from error
-
-    return read
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    numbers = tuple(sorted({int(part) for part in text.split(";") if part.strip()}))
-    if any(number < 1 for number in numbers):
-        raise ValueError("write brokerIds of slaves, 1 and above, separated by semicolons")
-    return numbers
-
-
-def _address(text: str) -> str:
-    if text:
-        split_address(text)
-    return text
-
-
-def _hours(text: str) -> tuple[int, ...]:
-    hours = tuple(int(part) for part in text.split(";"))
-    if not all(0 <= hour <= 23 for hour in hours):
-        raise ValueError("write hours of the day, 0 to 23, separated by semicolons")
-    return hours
-
-
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,127}", text):
-        raise ValueError("a name has 1 to 127 of the characters A-Z a-z 0-9 _ . -")
-    return text
-
-
-def _topic(text: str) -> str:
-    fault = topic_fault(text)
-    if fault is not None:
-        raise ValueError(fault.value)
-    if text in NOT_SENDABLE_TOPICS:
-        raise ValueError("only the broker itself writes to this topic")
-    return text
-
-
-def _addresses(text: str) -> tuple[str, ...]:
-    addresses = tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
-    for address in addresses:
-        split_address(address)
-    return addresses
-
-
-def _ip_address(text: str) -> str:
-    try:
-        return str(ipaddress.ip_address(bare_host(text)))
-    except ValueError as error:
-        raise ValueError("write an IP address: it goes into message ids, and clients connect to it") from error
-
-
-def _tls_mode(text: str) -> TlsMode:
-    try:
-        return TlsMode(text.lower())
-    except ValueError as error:
-        raise ValueError(f"write one of {', '.join(mode.value for mode in TlsMode)}") from error
-
-
 TOLERANT_KEY: Final = "ignoreUnknownSettings"
-_FLUSH_TYPES: Final = ("ASYNC_FLUSH", "SYNC_FLUSH")
-_PORT: Final = _whole(1, 65535)
-_POSITIVE: Final = _whole(1)
 
 _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "brokerClusterName": ("cluster_name", _name),
-    "brokerName": ("broker_name", _name),
-    "brokerId": ("broker_id", _whole(0)),
-    "brokerIP1": ("broker_ip", _ip_address),
-    "brokerMasterIP": ("master_ip", _ip_address),
+    "brokerClusterName": ("cluster_name", kinds.name),
+    "brokerName": ("broker_name", kinds.name),
+    "brokerId": ("broker_id", kinds.whole(0)),
+    "brokerIP1": ("broker_ip", kinds.ip_address),
+    "brokerMasterIP": ("master_ip", kinds.ip_address),
     "externalAddressPath": ("outside_path", str),
     "memoryScope": ("memory_scope", str),
     "bindAddress": ("listen_host", bare_host),
-    "listenPort": ("listen_port", _PORT),
-    "fastListenPort": ("fast_port", _whole(-1, 65535)),
-    "haListenPort": ("ha_port", _whole(-1, 65535)),
-    "brokerIP2": ("ha_ip", _ip_address),
-    "namesrvAddr": ("name_servers", _addresses),
+    "listenPort": ("listen_port", kinds.PORT),
+    "fastListenPort": ("fast_port", kinds.whole(-1, 65535)),
+    "haListenPort": ("ha_port", kinds.whole(-1, 65535)),
+    "brokerIP2": ("ha_ip", kinds.ip_address),
+    "namesrvAddr": ("name_servers", kinds.addresses),
     "storePathRootDir": ("store_path", str),
     "statusPagePath": ("status_page_path", str),
     "liveSettingsPath": ("live_settings_path", str),
-    "ignoreUnknownSettings": ("is_tolerant", _boolean),
-    "shutdownTimeout": ("shutdown_timeout_ms", _whole(100)),
-    "registerNameServerPeriod": ("register_period_ms", _whole(10_000, 60_000)),
-    "autoCreateTopicEnable": ("auto_create_topics", _boolean),
-    "autoCreateSubscriptionGroup": ("auto_create_groups", _boolean),
-    "defaultTopicQueueNums": ("default_topic_queues", _whole(1, 1024)),
-    "maxMessageSize": ("message_bytes_max", _whole(1, 15 * 1024 * 1024)),
-    "maxBatchMessages": ("batch_messages_max", _POSITIVE),
-    "sendThreadPoolQueueCapacity": ("send_queue_capacity", _POSITIVE),
-    "waitTimeMillsInSendQueue": ("wait_in_send_queue_ms", _POSITIVE),
-    "osPageCacheBusyTimeOutMills": ("page_cache_busy_ms", _POSITIVE),
-    "pullThreadPoolQueueCapacity": ("held_pulls_max", _POSITIVE),
-    "maxHeldPullsPerConnection": ("held_pulls_per_connection_max", _POSITIVE),
-    "maxPullBatchSize": ("pull_messages_max", _whole(1, 10_000)),
-    "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", _whole(1, 15 * 1024 * 1024)),
-    "maxTransferBytesOnRequest": ("pull_bytes_limit", _whole(1, 15 * 1024 * 1024)),
-    "enablePropertyFilter": ("is_property_filter_enabled", _boolean),
-    "useServerSideResetOffset": ("is_reset_kept", _boolean),
-    "storeReplyMessageEnable": ("is_reply_stored", _boolean),
-    "traceTopicEnable": ("is_trace_topic_made", _boolean),
-    "msgTraceTopicName": ("trace_topic", _topic),
-    "flushConsumerOffsetInterval": ("offsets_interval_ms", _whole(100)),
-    "regionId": ("region", _name),
-    "serverMaxConnections": ("connections_max", _POSITIVE),
-    "serverMaxConnectionsPerAddress": ("connections_per_address_max", _POSITIVE),
-    "serverChannelMaxIdleTimeMills": ("idle_timeout_ms", _whole(1000)),
-    "frameMaxLength": ("frame_bytes_max", _whole(1024, 16 * 1024 * 1024)),
-    "tlsMode": ("tls_mode", _tls_mode),
+    "ignoreUnknownSettings": ("is_tolerant", kinds.boolean),
+    "shutdownTimeout": ("shutdown_timeout_ms", kinds.whole(100)),
+    "registerNameServerPeriod": ("register_period_ms", kinds.whole(10_000, 60_000)),
+    "autoCreateTopicEnable": ("auto_create_topics", kinds.boolean),
+    "autoCreateSubscriptionGroup": ("auto_create_groups", kinds.boolean),
+    "defaultTopicQueueNums": ("default_topic_queues", kinds.whole(1, 1024)),
+    "maxMessageSize": ("message_bytes_max", kinds.whole(1, 15 * 1024 * 1024)),
+    "maxBatchMessages": ("batch_messages_max", kinds.POSITIVE),
+    "sendThreadPoolQueueCapacity": ("send_queue_capacity", kinds.POSITIVE),
+    "waitTimeMillsInSendQueue": ("wait_in_send_queue_ms", kinds.POSITIVE),
+    "osPageCacheBusyTimeOutMills": ("page_cache_busy_ms", kinds.POSITIVE),
+    "pullThreadPoolQueueCapacity": ("held_pulls_max", kinds.POSITIVE),
+    "maxHeldPullsPerConnection": ("held_pulls_per_connection_max", kinds.POSITIVE),
+    "maxPullBatchSize": ("pull_messages_max", kinds.whole(1, 10_000)),
+    "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", kinds.whole(1, 15 * 1024 * 1024)),
+    "maxTransferBytesOnRequest": ("pull_bytes_limit", kinds.whole(1, 15 * 1024 * 1024)),
+    "enablePropertyFilter": ("is_property_filter_enabled", kinds.boolean),
+    "useServerSideResetOffset": ("is_reset_kept", kinds.boolean),
+    "storeReplyMessageEnable": ("is_reply_stored", kinds.boolean),
+    "traceTopicEnable": ("is_trace_topic_made", kinds.boolean),
+    "msgTraceTopicName": ("trace_topic", kinds.topic),
+    "flushConsumerOffsetInterval": ("offsets_interval_ms", kinds.whole(100)),
+    "regionId": ("region", kinds.name),
+    "serverMaxConnections": ("connections_max", kinds.POSITIVE),
+    "serverMaxConnectionsPerAddress": ("connections_per_address_max", kinds.POSITIVE),
+    "serverChannelMaxIdleTimeMills": ("idle_timeout_ms", kinds.whole(1000)),
+    "frameMaxLength": ("frame_bytes_max", kinds.whole(1024, 16 * 1024 * 1024)),
+    "tlsMode": ("tls_mode", kinds.tls_mode),
     "tlsServerCertPath": ("tls_certificate", str),
     "tlsServerKeyPath": ("tls_key", str),
     "tlsServerTrustCertPath": ("tls_authority", str),
-    "tlsServerNeedClientAuth": ("tls_needs_client_certificate", _boolean),
-    "tlsEnable": ("is_tls_enabled", _boolean),
+    "tlsServerNeedClientAuth": ("tls_needs_client_certificate", kinds.boolean),
+    "tlsEnable": ("is_tls_enabled", kinds.boolean),
     "tlsClientCertPath": ("tls_client_certificate", str),
     "tlsClientKeyPath": ("tls_client_key", str),
     "tlsClientTrustCertPath": ("tls_client_authority", str),
-    "tlsClientAuthServer": ("is_tls_server_verified", _boolean),
-    "tlsClientCheckHostName": ("is_tls_host_name_checked", _boolean),
-    "mappedFileSizeCommitLog": ("store.mapped_file_size_commit_log", _whole(4096)),
-    "mappedFileSizeConsumeQueue": ("store.mapped_file_size_consume_queue", _whole(20)),
-    "messageIndexEnable": ("store.is_index_enabled", _boolean),
-    "maxHashSlotNum": ("store.max_hash_slot_num", _POSITIVE),
-    "maxIndexNum": ("store.max_index_num", _whole(2)),
-    "rejectTransactionMessage": ("rejects_transactions", _boolean),
-    "transactionTimeOut": ("transaction_timeout_ms", _POSITIVE),
-    "transactionCheckMax": ("transaction_check_max", _POSITIVE),
-    "transactionCheckInterval": ("transaction_check_interval_ms", _POSITIVE),
+    "tlsClientAuthServer": ("is_tls_server_verified", kinds.boolean),
+    "tlsClientCheckHostName": ("is_tls_host_name_checked", kinds.boolean),
+    "mappedFileSizeCommitLog": ("store.mapped_file_size_commit_log", kinds.whole(4096)),
+    "mappedFileSizeConsumeQueue": ("store.mapped_file_size_consume_queue", kinds.whole(20)),
+    "messageIndexEnable": ("store.is_index_enabled", kinds.boolean),
+    "maxHashSlotNum": ("store.max_hash_slot_num", kinds.POSITIVE),
+    "maxIndexNum": ("store.max_index_num", kinds.whole(2)),
+    "rejectTransactionMessage": ("rejects_transactions", kinds.boolean),
+    "transactionTimeOut": ("transaction_timeout_ms", kinds.POSITIVE),
+    "transactionCheckMax": ("transaction_check_max", kinds.POSITIVE),
+    "transactionCheckInterval": ("transaction_check_interval_ms", kinds.POSITIVE),
     "messageDelayLevel": ("store.delay_levels_ms", parse_delay_levels),
-    "flushDiskType": ("store.flush.is_sync", _flush_type),
-    "flushCommitLogTimed": ("store.flush.is_timed", _boolean),
-    "syncFlushTimeout": ("sync_flush_timeout_ms", _POSITIVE),
-    "transientStorePoolEnable": ("store.pool.is_enabled", _boolean),
-    "transientStorePoolSize": ("store.pool.buffers_count", _whole(1, 1024)),
+    "flushDiskType": ("store.flush.is_sync", kinds.flush_type),
+    "flushCommitLogTimed": ("store.flush.is_timed", kinds.boolean),
+    "syncFlushTimeout": ("sync_flush_timeout_ms", kinds.POSITIVE),
+    "transientStorePoolEnable": ("store.pool.is_enabled", kinds.boolean),
+    "transientStorePoolSize": ("store.pool.buffers_count", kinds.whole(1, 1024)),
     "transientStorePoolPath": ("store.pool.path", str),
-    "commitIntervalCommitLog": ("store.pool.commit_interval_ms", _POSITIVE),
-    "commitCommitLogLeastPages": ("store.pool.commit_pages_min", _whole(0)),
-    "commitCommitLogThoroughInterval": ("store.pool.commit_thorough_interval_ms", _POSITIVE),
-    "fileReservedTime": ("store.retention.reserved_hours", _whole(1, 24 * 3660)),
-    "deleteWhen": ("store.retention.delete_hours", _hours),
-    "diskMaxUsedSpaceRatio": ("store.retention.used_percent_max", _whole(10, 95)),
-    "diskSpaceCleanForciblyRatio": ("store.retention.forced_percent", _whole(10, 99)),
-    "diskSpaceWarningLevelRatio": ("store.retention.full_percent", _whole(10, 99)),
-    "deleteUnconsumed": ("store.retention.is_unconsumed_deleted", _boolean),
-    "cleanResourceInterval": ("store.retention.interval_ms", _whole(100)),
-    "flushIntervalCommitLog": ("store.flush.flush_interval_ms", _POSITIVE),
-    "flushCommitLogLeastPages": ("store.flush.flush_pages_min", _whole(0)),
-    "flushCommitLogThoroughInterval": ("store.flush.flush_thorough_interval_ms", _POSITIVE),
-    "brokerRole": ("ha.role", _one_of(BrokerRole)),
-    "roleAtStart": ("ha.role_at_start", _one_of(RoleAtStart)),
-    "inSyncReplicas": ("ha.in_sync_replicas", _whole(1, 32)),
-    "slaveTimeout": ("ha.slave_timeout_ms", _POSITIVE),
-    "haMaxGapNotInSync": ("ha.gap_bytes_max", _POSITIVE),
-    "haAckLevel": ("ha.ack_level", _one_of(AckLevel)),
-    "haDegrade": ("ha.degrade", _one_of(Degrade)),
-    "haMasterAddress": ("ha.master_address", _address),
-    "haClassicPeers": ("ha.is_classic_allowed", _boolean),
-    "haMasterIsClassic": ("ha.is_master_classic", _boolean),
-    "haMasterBrokerAddress": ("ha.classic_broker_address", _address),
-    "haElectable": ("ha.electable", _numbers),
-    "haGrant": ("ha.grant_ms", _whole(1_000, 60_000)),
+    "commitIntervalCommitLog": ("store.pool.commit_interval_ms", kinds.POSITIVE),
+    "commitCommitLogLeastPages": ("store.pool.commit_pages_min", kinds.whole(0)),
+    "commitCommitLogThoroughInterval": ("store.pool.commit_thorough_interval_ms", kinds.POSITIVE),
+    "fileReservedTime": ("store.retention.reserved_hours", kinds.whole(1, 24 * 3660)),
+    "deleteWhen": ("store.retention.delete_hours", kinds.hours),
+    "diskMaxUsedSpaceRatio": ("store.retention.used_percent_max", kinds.whole(10, 95)),
+    "diskSpaceCleanForciblyRatio": ("store.retention.forced_percent", kinds.whole(10, 99)),
+    "diskSpaceWarningLevelRatio": ("store.retention.full_percent", kinds.whole(10, 99)),
+    "deleteUnconsumed": ("store.retention.is_unconsumed_deleted", kinds.boolean),
+    "cleanResourceInterval": ("store.retention.interval_ms", kinds.whole(100)),
+    "flushIntervalCommitLog": ("store.flush.flush_interval_ms", kinds.POSITIVE),
+    "flushCommitLogLeastPages": ("store.flush.flush_pages_min", kinds.whole(0)),
+    "flushCommitLogThoroughInterval": ("store.flush.flush_thorough_interval_ms", kinds.POSITIVE),
+    "brokerRole": ("ha.role", kinds.one_of(BrokerRole)),
+    "roleAtStart": ("ha.role_at_start", kinds.one_of(RoleAtStart)),
+    "inSyncReplicas": ("ha.in_sync_replicas", kinds.whole(1, 32)),
+    "slaveTimeout": ("ha.slave_timeout_ms", kinds.POSITIVE),
+    "haMaxGapNotInSync": ("ha.gap_bytes_max", kinds.POSITIVE),
+    "haAckLevel": ("ha.ack_level", kinds.one_of(AckLevel)),
+    "haDegrade": ("ha.degrade", kinds.one_of(Degrade)),
+    "haMasterAddress": ("ha.master_address", kinds.address),
+    "haClassicPeers": ("ha.is_classic_allowed", kinds.boolean),
+    "haMasterIsClassic": ("ha.is_master_classic", kinds.boolean),
+    "haMasterBrokerAddress": ("ha.classic_broker_address", kinds.address),
+    "haElectable": ("ha.electable", kinds.numbers),
+    "haGrant": ("ha.grant_ms", kinds.whole(1_000, 60_000)),
     "haSecretPath": ("ha.secret_path", str),
     "haTlsCertPath": ("ha.tls_certificate", str),
     "haTlsKeyPath": ("ha.tls_key", str),
     "haTlsTrustCertPath": ("ha.tls_authority", str),
-    "slaveReadEnable": ("ha.is_slave_read_suggested", _boolean),
-    "accessMessageInMemoryMaxRatio": ("ha.memory_percent_max", _whole(1, 95)),
+    "slaveReadEnable": ("ha.is_slave_read_suggested", kinds.boolean),
+    "accessMessageInMemoryMaxRatio": ("ha.memory_percent_max", kinds.whole(1, 95)),
     "controlSocketPath": ("ha.control_path", str),
-    "aclEnable": ("access.is_enabled", _boolean),
+    "aclEnable": ("access.is_enabled", kinds.boolean),
     "aclFile": ("access.file", str),
-    "aclMode": ("access.mode", _one_of(AccessMode)),
-    "aclTimeWindow": ("access.window_ms", _whole(1_000, 3_600_000)),
+    "aclMode": ("access.mode", kinds.one_of(AccessMode)),
+    "aclTimeWindow": ("access.window_ms", kinds.whole(1_000, 3_600_000)),
     "aclCredentialsPath": ("access.credentials", str),
 }
 
 _WRITTEN: Final[dict[str, Callable[[Any], str]]] = {
-    "flushDiskType": _FLUSH_TYPES.__getitem__,
+    "flushDiskType": kinds.FLUSH_TYPES.__getitem__,
     "messageDelayLevel": lambda levels: " ".join(f"{ms // 1000}s" for ms in levels),
 }
 """How the value of a key is written where it is not obvious from its type."""
@@ -620,7 +514,7 @@ def broker_settings(pairs: Mapping[str, str]) -> BrokerSettings:
             reason = "write a whole number" if str(error).startswith("invalid literal") else error
             raise SettingsError(f"{key}={text}: {reason}") from error
     settings = _assemble(values, dict(pairs))
-    _check_together(settings)
+    check_together(settings)
     return settings
 
 
@@ -663,98 +557,6 @@ def _assemble(values: dict[str, Any], given: dict[str, str]) -> BrokerSettings:
         raise SettingsError(str(error)) from error
 
 
-def _check_together(settings: BrokerSettings) -> None:
-    _check_roles(settings)
-    _check_access(settings)
-    if settings.fast_listen_port == settings.listen_port:
-        raise SettingsError(f"listenPort and fastListenPort are both {settings.listen_port}; they must differ")
-    if settings.message_bytes_max + 65536 > settings.store.mapped_file_size_commit_log:
-        raise SettingsError(
-            f"maxMessageSize={settings.message_bytes_max} does not fit mappedFileSizeCommitLog="
-            f"{settings.store.mapped_file_size_commit_log}: a message is never split over files"
-        )
-    if settings.message_bytes_max + 65536 > settings.frame_bytes_max:
-        raise SettingsError(
-            f"maxMessageSize={settings.message_bytes_max} does not fit frameMaxLength={settings.frame_bytes_max}: "
-            "such a message could not be sent"
-        )
-    pool = settings.store.pool
-    if pool.path and not pool.is_enabled:
-        raise SettingsError("transientStorePoolPath names buffers, but transientStorePoolEnable is false: set it, too")
-    retention = settings.store.retention
-    if not retention.used_percent_max <= retention.forced_percent <= retention.full_percent:
-        raise SettingsError(
-            f"diskMaxUsedSpaceRatio={retention.used_percent_max}, diskSpaceCleanForciblyRatio="
-            f"{retention.forced_percent} and diskSpaceWarningLevelRatio={retention.full_percent} must not fall: "
-            "sends are refused only after deleting did not help"
-        )
-    _check_tls(settings)
-
-
-def _check_tls(settings: BrokerSettings) -> None:
-    if bool(settings.tls_client_certificate) != bool(settings.tls_client_key):
-        raise SettingsError("tlsClientCertPath and tlsClientKeyPath go together: set both or neither")
-    if settings.tls_client_authority and not (settings.is_tls_enabled and settings.is_tls_server_verified):
-        raise SettingsError(
-            "tlsClientTrustCertPath needs tlsEnable=true and tlsClientAuthServer=true: otherwise nobody is checked"
-        )
-    try:
-        settings.listener(settings.listen_port)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
-
-
-def _check_roles(settings: BrokerSettings) -> None:
-    ha, number = settings.ha, settings.broker_id
-    role, start = f"brokerRole={ha.role}", f"roleAtStart={ha.role_at_start}"
-    if ha.role_at_start is RoleAtStart.CONFIGURED:
-        if ha.role is BrokerRole.SLAVE and number == 0:
-            raise SettingsError(f"{role} and brokerId=0: 0 is the master's; give each slave a number of its own")
-        if ha.role is not BrokerRole.SLAVE and number != 0:
-            raise SettingsError(f"{role} and brokerId={number}: a master that stays one has brokerId=0")
-    else:
-        if number == 0:
-            raise SettingsError(f"{start} and brokerId=0: it may be a slave, and needs a number for that")
-        if ha.role is BrokerRole.SLAVE:
-            raise SettingsError(
-                f"{start} and {role}: write the kind of master that it becomes, ASYNC_MASTER or SYNC_MASTER"
-            )
-    if ha.role is BrokerRole.SYNC_MASTER and ha.replicas < 2:
-        raise SettingsError(f"{role} and inSyncReplicas=1 contradict each other: write 2 or more, or ASYNC_MASTER")
-    if ha.role is BrokerRole.ASYNC_MASTER and ha.replicas > 1:
-        raise SettingsError(f"{role} and inSyncReplicas={ha.replicas} contradict each other: write SYNC_MASTER")
-    if ha.electable and len(ha.electable) < ha.acks_needed:
-        raise SettingsError(
-            f"haElectable names {len(ha.electable)} slaves, and inSyncReplicas={ha.replicas} needs {ha.acks_needed}"
-        )
-    if ha.role is not BrokerRole.ASYNC_MASTER and settings.ha_listen_port is None and ha.acks_needed:
-        raise SettingsError(f"{role} and haListenPort=-1: nobody could follow")
-    if ha.is_classic_allowed and (ha.secret_path or ha.tls_certificate):
-        key = "haSecretPath" if ha.secret_path else "haTlsCertPath"
-        raise SettingsError(f"haClassicPeers=true and {key}: slaves of RocketMQ's show nothing, and so nobody need")
-    if ha.is_master_classic and ha.role is not BrokerRole.SLAVE and ha.role_at_start is RoleAtStart.CONFIGURED:
-        raise SettingsError(f"haMasterIsClassic=true and {role}: it says whom a slave follows")
-    if ha.classic_broker_address and not ha.is_master_classic:
-        raise SettingsError("haMasterBrokerAddress is asked only with haMasterIsClassic=true: set both or neither")
-    if bool(ha.tls_certificate) != bool(ha.tls_key):
-        raise SettingsError("haTlsCertPath and haTlsKeyPath go together: set both or neither")
-
-
-def _check_access(settings: BrokerSettings) -> None:
-    """The replication port gives away the whole log: with access control on it must ask who comes, too."""
-    fault = settings.access.fault()
-    if fault is not None:
-        raise SettingsError(fault)
-    ha = settings.ha
-    is_asking = bool(ha.secret_path or (ha.tls_certificate and ha.tls_authority))
-    is_open = not is_asking and not ha.is_classic_allowed
-    if settings.access.is_enabled and settings.ha_listen_port is not None and is_open:
-        raise SettingsError(
-            f"aclEnable=true and haListenPort={settings.ha_listen_port} without haSecretPath: whoever reaches it "
-            "could copy the log; set haSecretPath, or haListenPort=-1"
-        )
-
-
 def describe_settings() -> list[tuple[str, str, str]]:
     """(key, default, explanation) of every setting, for `--settings` and the documentation."""
     texts = {
@@ -768,7 +570,7 @@ def describe_settings() -> list[tuple[str, str, str]]:
     }
     defaults = BrokerSettings(broker_name="the host's name")
     return [
-        (key, _WRITTEN.get(key, _written)(_lookup(defaults, name)), re.sub(rf"^{key}\W*", "", texts.get(name, "")))
+        (key, _WRITTEN.get(key, kinds.written)(_lookup(defaults, name)), re.sub(rf"^{key}\W*", "", texts.get(name, "")))
         for key, (name, _) in _KEYS.items()
     ]
 

@@ -1,0 +1,110 @@
+"""What settings say together: each may be right by itself, and two of them contradict each other.
+
+A contradiction refuses the start and names the keys, since whoever wrote one of them relies on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gantry_broker.ha.settings import BrokerRole, RoleAtStart
+
+if TYPE_CHECKING:
+    from gantry_broker.settings import BrokerSettings
+
+
+class SettingsError(ValueError):
+    """The settings cannot be used. The text names the keys and the remedy."""
+
+
+def check_together(settings: BrokerSettings) -> None:
+    """Raises SettingsError for the first two that cannot both be meant."""
+    _check_roles(settings)
+    _check_access(settings)
+    if settings.fast_listen_port == settings.listen_port:
+        raise SettingsError(f"listenPort and fastListenPort are both {settings.listen_port}; they must differ")
+    if settings.message_bytes_max + 65536 > settings.store.mapped_file_size_commit_log:
+        raise SettingsError(
+            f"maxMessageSize={settings.message_bytes_max} does not fit mappedFileSizeCommitLog="
+            f"{settings.store.mapped_file_size_commit_log}: a message is never split over files"
+        )
+    if settings.message_bytes_max + 65536 > settings.frame_bytes_max:
+        raise SettingsError(
+            f"maxMessageSize={settings.message_bytes_max} does not fit frameMaxLength={settings.frame_bytes_max}: "
+            "such a message could not be sent"
+        )
+    pool = settings.store.pool
+    if pool.path and not pool.is_enabled:
+        raise SettingsError("transientStorePoolPath names buffers, but transientStorePoolEnable is false: set it, too")
+    retention = settings.store.retention
+    if not retention.used_percent_max <= retention.forced_percent <= retention.full_percent:
+        raise SettingsError(
+            f"diskMaxUsedSpaceRatio={retention.used_percent_max}, diskSpaceCleanForciblyRatio="
+            f"{retention.forced_percent} and diskSpaceWarningLevelRatio={retention.full_percent} must not fall: "
+            "sends are refused only after deleting did not help"
+        )
+    _check_tls(settings)
+
+
+def _check_tls(settings: BrokerSettings) -> None:
+    if bool(settings.tls_client_certificate) != bool(settings.tls_client_key):
+        raise SettingsError("tlsClientCertPath and tlsClientKeyPath go together: set both or neither")
+    if settings.tls_client_authority and not (settings.is_tls_enabled and settings.is_tls_server_verified):
+        raise SettingsError(
+            "tlsClientTrustCertPath needs tlsEnable=true and tlsClientAuthServer=true: otherwise nobody is checked"
+        )
+    try:
+        settings.listener(settings.listen_port)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _check_roles(settings: BrokerSettings) -> None:
+    ha, number = settings.ha, settings.broker_id
+    role, start = f"brokerRole={ha.role}", f"roleAtStart={ha.role_at_start}"
+    if ha.role_at_start is RoleAtStart.CONFIGURED:
+        if ha.role is BrokerRole.SLAVE and number == 0:
+            raise SettingsError(f"{role} and brokerId=0: 0 is the master's; give each slave a number of its own")
+        if ha.role is not BrokerRole.SLAVE and number != 0:
+            raise SettingsError(f"{role} and brokerId={number}: a master that stays one has brokerId=0")
+    else:
+        if number == 0:
+            raise SettingsError(f"{start} and brokerId=0: it may be a slave, and needs a number for that")
+        if ha.role is BrokerRole.SLAVE:
+            raise SettingsError(
+                f"{start} and {role}: write the kind of master that it becomes, ASYNC_MASTER or SYNC_MASTER"
+            )
+    if ha.role is BrokerRole.SYNC_MASTER and ha.replicas < 2:
+        raise SettingsError(f"{role} and inSyncReplicas=1 contradict each other: write 2 or more, or ASYNC_MASTER")
+    if ha.role is BrokerRole.ASYNC_MASTER and ha.replicas > 1:
+        raise SettingsError(f"{role} and inSyncReplicas={ha.replicas} contradict each other: write SYNC_MASTER")
+    if ha.electable and len(ha.electable) < ha.acks_needed:
+        raise SettingsError(
+            f"haElectable names {len(ha.electable)} slaves, and inSyncReplicas={ha.replicas} needs {ha.acks_needed}"
+        )
+    if ha.role is not BrokerRole.ASYNC_MASTER and settings.ha_listen_port is None and ha.acks_needed:
+        raise SettingsError(f"{role} and haListenPort=-1: nobody could follow")
+    if ha.is_classic_allowed and (ha.secret_path or ha.tls_certificate):
+        key = "haSecretPath" if ha.secret_path else "haTlsCertPath"
+        raise SettingsError(f"haClassicPeers=true and {key}: slaves of RocketMQ's show nothing, and so nobody need")
+    if ha.is_master_classic and ha.role is not BrokerRole.SLAVE and ha.role_at_start is RoleAtStart.CONFIGURED:
+        raise SettingsError(f"haMasterIsClassic=true and {role}: it says whom a slave follows")
+    if ha.classic_broker_address and not ha.is_master_classic:
+        raise SettingsError("haMasterBrokerAddress is asked only with haMasterIsClassic=true: set both or neither")
+    if bool(ha.tls_certificate) != bool(ha.tls_key):
+        raise SettingsError("haTlsCertPath and haTlsKeyPath go together: set both or neither")
+
+
+def _check_access(settings: BrokerSettings) -> None:
+    """The replication port gives away the whole log: with access control on it must ask who comes, too."""
+    fault = settings.access.fault()
+    if fault is not None:
+        raise SettingsError(fault)
+    ha = settings.ha
+    is_asking = bool(ha.secret_path or (ha.tls_certificate and ha.tls_authority))
+    is_open = not is_asking and not ha.is_classic_allowed
+    if settings.access.is_enabled and settings.ha_listen_port is not None and is_open:
+        raise SettingsError(
+            f"aclEnable=true and haListenPort={settings.ha_listen_port} without haSecretPath: whoever reaches it "
+            "could copy the log; set haSecretPath, or haListenPort=-1"
+        )
