@@ -9,6 +9,7 @@ What a writer does meanwhile is no finding: a file that is not there, or not in 
 newer manifest.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, final
@@ -22,7 +23,7 @@ from gantry_pipelines.archive.layout import is_data
 from gantry_pipelines.archive.manifest import ArchivedFile, Manifest
 from gantry_pipelines.archive.reading import ManifestReader
 from gantry_pipelines.archive.storage import Storage
-from gantry_pipelines.archive.writing import dates_of, new_digest, said_of
+from gantry_pipelines.archive.writing import DIGEST, dates_of, said_of
 
 LOOKS_MAX: Final = 5
 READ_BYTES: Final = 8 << 20
@@ -142,7 +143,7 @@ def _row_faults(parquet: pq.ParquetFile, file: ArchivedFile, time_zone: str) -> 
 
 
 def _checksum(storage: Storage, path: str) -> str:
-    digest = new_digest()
+    digest = hashlib.new(DIGEST)
     with storage.open(path) as opened:
         while data := opened.read(READ_BYTES):
             digest.update(data)
