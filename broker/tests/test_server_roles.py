@@ -11,10 +11,9 @@ from typing import final
 
 import pytest
 
-from gantry_broker import app
 from gantry_broker.app import Broker
 from gantry_broker.ports import RealDisk, SystemClock
-from gantry_broker.server import roles
+from gantry_broker.server import roles, sight
 from gantry_broker.server.role_status import compared_needed
 from gantry_broker.settings import broker_settings
 from gantry_broker.testing.local import TOPIC, Dialogue, dialogue, local_conf, properties_text, wait_until
@@ -101,9 +100,9 @@ async def test_who_was_told_of_a_message_finds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
     """Consumers are looked at when there is time, and at the latest when somebody asks; else it would not be there."""
-    monkeypatch.setattr(app, "SHOW_DELAY_S", 3600.0)
+    monkeypatch.setattr(sight, "SHOW_DELAY_S", 3600.0)
     if not is_asked:
-        monkeypatch.setattr(Broker, "_show", lambda broker: None)
+        monkeypatch.setattr(sight.Sight, "show", lambda one: None)
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         await members.slave(master)
@@ -114,7 +113,7 @@ async def test_who_was_told_of_a_message_finds_it(
 
 async def test_who_waits_for_a_message_gets_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A held pull does not wait until there is time."""
-    monkeypatch.setattr(app, "SHOW_DELAY_S", 3600.0)
+    monkeypatch.setattr(sight, "SHOW_DELAY_S", 3600.0)
     async with group(tmp_path) as members:
         master = await members.start("master", **SYNC)
         await members.slave(master)
