@@ -210,10 +210,13 @@ final class Namespaces {
             }
         }
 
+        /** All that is there: nobody waits for a world that has everything. */
         void poll() {
-            for (MessageExt message : puller.poll(POLL_MILLIS)) {
-                take(pulled, message, stage.topic);
-            }
+            List<MessageExt> some;
+            do {
+                some = puller.poll(pulled.complete() ? 1 : POLL_MILLIS);
+                some.forEach(message -> take(pulled, message, stage.topic));
+            } while (!some.isEmpty());
         }
 
         boolean isDone() {
