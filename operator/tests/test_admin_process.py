@@ -98,7 +98,7 @@ def test_a_stopped_broker_gets_unready_and_its_tables_come_from_disk(pair: tuple
     assert "stands still" in topics["reason"]
     [topic] = [one for one in topics["topics"] if one["name"] == "TopicTest"]
     assert topic["messages"] == 20
-    wait_for(lambda: sidecar.get("/v1/topics").json()["source"] == "broker", "the broker is asked again")
+    wait_for(lambda: sidecar.get("/v1/topics").json().get("source") == "broker", "the broker is asked again")
     assert [one for one in sidecar.get("/v1/topics").json()["topics"] if one["name"] == "TopicTest"] == [topic]
     sidecar.wait_ready()
 
