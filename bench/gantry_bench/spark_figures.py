@@ -122,7 +122,7 @@ def spark_figures(report: SparkReport, scale: SparkScale) -> Figures:
             f"Parquet of the archive {report.archive_bytes / 1e6:,.0f} MB, of Spark's writer"
             f" {report.parquet_bytes / 1e6:,.0f} MB (zstd, both).",
             f"The same batch again and again is {ratio(report, CEILING, PARQUET_READ):.2f} times as fast as Spark's"
-            " read of Parquet: more no source in Python can be.",
+            " read of Parquet: about what Spark leaves to a source in Python.",
             f"Sends alone: p50 {report.alone.p50_ms:.3f}, p99 {report.alone.p99_ms:.3f} ms; beside the reader: p50"
             f" {report.beside.p50_ms:.3f}, p99 {report.beside.p99_ms:.3f} ms; {report.alone.count:,} each, in turns.",
             f"Other programs used {report.other_cores:.1f} cores before and after.",

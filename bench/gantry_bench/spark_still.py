@@ -1,6 +1,6 @@
 """The ceiling: a data source that hands the same batch over, again and again, and does nothing else.
 
-What it takes is what Spark takes to have rows from a Python worker: no source in Python can be faster.
+What it takes is what Spark takes to have rows from a Python worker, which every source in Python pays.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ from gantry_broker.ha.wholeness import Wholeness
 from gantry_broker.ports import Clock, Disk
 from gantry_broker.registry.outside import OutsideAddresses
 from gantry_broker.registry.registration import BrokerIdentity, Registration
-from gantry_broker.registry.told_topics import told_topics
 from gantry_broker.server.access import broker_guard, own_account, told_by
 from gantry_broker.server.clients import ClientRegistry
 from gantry_broker.server.consumer_calls import ConsumerCalls
@@ -82,6 +81,7 @@ from gantry_broker.server.stored_tables import StoredTables
 from gantry_broker.server.stream_speeds import StreamSpeeds
 from gantry_broker.server.table_sync import TableSync
 from gantry_broker.server.tls import BrokerTls
+from gantry_broker.server.told_topics import told_topics
 from gantry_broker.server.topics import TopicTable
 from gantry_broker.server.transactions.service import Transactions
 from gantry_broker.server.upkeep import Upkeep

@@ -64,12 +64,12 @@ def one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
     return read
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """brokerIds of slaves."""
-    numbers = tuple(sorted({int(part) for part in text.split(";") if part.strip()}))
-    if any(number < 1 for number in numbers):
+def slave_ids(text: str) -> tuple[int, ...]:
+    """brokerIds of slaves, each once and in order."""
+    found = tuple(sorted({int(part) for part in text.split(";") if part.strip()}))
+    if any(number < 1 for number in found):
         raise ValueError("write brokerIds of slaves, 1 and above, separated by semicolons")
-    return numbers
+    return found
 
 
 def address(text: str) -> str:
@@ -81,10 +81,10 @@ def address(text: str) -> str:
 
 def hours(text: str) -> tuple[int, ...]:
     """Hours of the day."""
-    hours = tuple(int(part) for part in text.split(";"))
-    if not all(0 <= hour <= 23 for hour in hours):
+    found = tuple(int(part) for part in text.split(";"))
+    if not all(0 <= hour <= 23 for hour in found):
         raise ValueError("write hours of the day, 0 to 23, separated by semicolons")
-    return hours
+    return found
 
 
 def name(text: str) -> str:
@@ -106,10 +106,10 @@ def topic(text: str) -> str:
 
 def addresses(text: str) -> tuple[str, ...]:
     """Of name servers, with semicolons or commas."""
-    addresses = tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
-    for address in addresses:
-        split_address(address)
-    return addresses
+    found = tuple(part.strip() for part in re.split(r"[;,]", text) if part.strip())
+    for one in found:
+        split_address(one)
+    return found
 
 
 def ip_address(text: str) -> str:

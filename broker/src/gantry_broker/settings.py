@@ -443,7 +443,7 @@ _KEYS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "haClassicPeers": ("ha.is_classic_allowed", kinds.boolean),
     "haMasterIsClassic": ("ha.is_master_classic", kinds.boolean),
     "haMasterBrokerAddress": ("ha.classic_broker_address", kinds.address),
-    "haElectable": ("ha.electable", kinds.numbers),
+    "haElectable": ("ha.electable", kinds.slave_ids),
     "haGrant": ("ha.grant_ms", kinds.whole(1_000, 60_000)),
     "haSecretPath": ("ha.secret_path", str),
     "haTlsCertPath": ("ha.tls_certificate", str),

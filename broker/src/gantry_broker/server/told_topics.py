@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
+from gantry_broker.server.topics import PERM_WRITE
 from gantry_wire.commands.admin import TopicConfigTable
-
-PERMISSION_WRITE: Final = 2
-"""Whether clients may send."""
 
 
 def told_topics(own: TopicConfigTable, epoch: int, *, is_withdrawn: bool) -> TopicConfigTable:
@@ -19,5 +15,5 @@ def told_topics(own: TopicConfigTable, epoch: int, *, is_withdrawn: bool) -> Top
     if is_withdrawn:
         # A table is taken when its version is another one: this one is never that of a table with everything in it.
         version = msgspec.structs.replace(version, counter=-1 - version.counter)
-        topics = {name: msgspec.structs.replace(one, perm=one.perm & ~PERMISSION_WRITE) for name, one in topics.items()}
+        topics = {name: msgspec.structs.replace(one, perm=one.perm & ~PERM_WRITE) for name, one in topics.items()}
     return msgspec.structs.replace(own, data_version=version, topic_config_table=topics)
