@@ -1,5 +1,7 @@
 """Broadcasting: every member gets everything, and remembers its own place in its own file."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,33 @@ async def test_a_failed_broadcast_message_is_not_sent_back(tmp_path: Path) -> No
             for data in heartbeat.consumer_data_set
             for subscription in data.subscription_data_set
         }
+
+
+async def test_a_commit_that_is_given_up_does_not_come_after_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk may still be at one when the member closes, which commits once more: the newest offset stays."""
+    store, is_slow = FileOffsets(tmp_path, GROUP, "one"), threading.Event()
+    replace_file, calls = store._replace_file, []
+
+    def slow(offsets: dict[MessageQueue, int]) -> None:
+        calls.append(dict(offsets))
+        assert is_slow.wait(60)
+        replace_file(offsets)
+
+    monkeypatch.setattr(store, "_replace_file", slow)
+    given_up = asyncio.create_task(store.write({QUEUE: 7}))
+    await wait_until(lambda: len(calls) == 1)
+    given_up.cancel()
+    last = asyncio.create_task(store.write({QUEUE: 9}))
+    await asyncio.sleep(0.05)
+    assert len(calls) == 1
+
+    is_slow.set()
+    assert await last == {}
+
+    assert calls == [{QUEUE: 7}, {QUEUE: 9}]
+    assert await FileOffsets(tmp_path, GROUP, "one").read(QUEUE) == 9
 
 
 async def test_the_file_is_replaced_whole(tmp_path: Path) -> None:

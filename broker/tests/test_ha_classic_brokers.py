@@ -18,7 +18,7 @@ from gantry_broker.ha.classic.tables import ClassicTables
 from gantry_broker.ha.frames import Table
 from gantry_broker.server.role_status import status_of
 from gantry_broker.settings import SettingsError, broker_settings
-from gantry_broker.testing.local import GROUP, TOPIC, dialogue, running_broker, wait_until
+from gantry_broker.testing.local import GROUP, TOPIC, dialogue, expire, running_broker, wait_until
 from gantry_broker.testing.ports import free_ports
 from gantry_remoting import CommandService, Connection, Listener, ListenerSettings
 from gantry_status.orders import HaRole
@@ -90,6 +90,21 @@ async def test_a_slave_has_log_and_tables_of_a_classic_master_and_goes_on_as_one
             assert slave.roles.role is HaRole.MASTER
             assert await fill(slave, 3) == [0, 0, 0]
             assert [epoch.is_ours for epoch in slave.store.identity.epochs] == [False, True]
+
+
+async def test_empty_queues_go_on_where_a_classic_master_was(tmp_path: Path) -> None:
+    """Nothing of them is left in the log that is copied; the master is asked."""
+    conf = master_conf()
+    async with broker(tmp_path / "master", conf) as master:
+        async with dialogue(master) as one:
+            assert [(await one.send_ok(queueId="1"))["queueOffset"] for _ in range(3)] == ["0", "1", "2"]
+        assert set(await fill(master, 320)) == {0}
+        await expire(master)
+        async with broker(tmp_path / "slave", slave_conf(master, conf["haListenPort"])) as slave:
+            await wait_until(lambda: slave.store.dispatched == master.store.wrote)
+            await slave.roles.promote(9, [], False)
+            async with dialogue(slave) as one:
+                assert (await one.send_ok(queueId="1"))["queueOffset"] == "3"
 
 
 async def test_a_sync_master_answers_when_a_classic_slave_has_the_message(tmp_path: Path) -> None:
@@ -284,13 +299,24 @@ async def test_a_master_must_say_where_its_log_lies(table: dict[str, str] | None
 async def test_one_table_that_cannot_be_had_keeps_no_other_away() -> None:
     """What changes is handed on once, stamped with the log's end, as JSON without bare keys; nothing is said twice."""
     delay = b'{"offsetTable":{1:5}}'
+    asked: list[str] = []
+    stats = {
+        "a": b'{"offsetTable":{{"brokerName":"m","queueId":0,"topic":"a"}:{"minOffset":7,"maxOffset":7},'
+        b'{"brokerName":"m","queueId":1,"topic":"a"}:{"minOffset":0,"maxOffset":7},'
+        b'{"brokerName":"m","queueId":2,"topic":"a"}:{"minOffset":0,"maxOffset":0}}}',
+        "b": b'{"offsetTable":{}}',
+        "c": b'{"offsetTable":[1]}',
+    }
 
     def answer(command: Command) -> Command:
         match command.code:
             case RequestCode.GET_BROKER_RUNTIME_INFO:
                 return command.reply(body=b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"77"}}')
             case RequestCode.GET_ALL_TOPIC_CONFIG:
-                return page(command, ["a"], 1, None)
+                return page(command, ["a", "b", "c"], 1, None)
+            case RequestCode.GET_TOPIC_STATS_INFO:
+                asked.append(command.ext["topic"])
+                return command.reply(body=stats[command.ext["topic"]])
             case RequestCode.GET_ALL_CONSUMER_OFFSET:
                 return command.reply(body=b'{"offsetTable":{"a@g":{0:3}},"groupTopicMap":{"g":["a"]}}')
             case RequestCode.GET_ALL_DELAY_OFFSET:
@@ -302,14 +328,16 @@ async def test_one_table_that_cannot_be_had_keeps_no_other_away() -> None:
         tables = ClassicTables(master.address, taken.append)
         await tables.fetch()
         await tables.fetch()
+        assert asked == ["a", "b", "c"]
         delay = b'{"offsetTable":{1:6}}'
         await tables.fetch()
 
     assert [(table.name, table.version) for table in taken] == [
-        ("topics", 77), ("consumerOffset", 77), ("delayOffset", 77), ("delayOffset", 77),
+        ("topics", 77), ("consumerOffset", 77), ("delayOffset", 77), ("queueEnds", 77), ("delayOffset", 77),
     ]  # fmt: skip
     assert [table.document for table in taken[1:]] == [
-        b'{"offsetTable":{"a@g":{"0":3}}}', b'{"offsetTable":{"1":5}}', b'{"offsetTable":{"1":6}}',
+        b'{"offsetTable":{"a@g":{"0":3}}}', b'{"offsetTable":{"1":5}}', b'{"endTable":{"a":{"0":7}}}',
+        b'{"offsetTable":{"1":6}}',
     ]  # fmt: skip
     assert tables.trouble == "it answers GET_ALL_SUBSCRIPTIONGROUP_CONFIG with 1: not now"
 

@@ -289,6 +289,17 @@ def test_what_has_expired_is_not_missed() -> None:
     assert Kind.LOST in case.kinds()
 
 
+def test_a_consumer_may_stand_at_the_end_of_a_queue_in_which_nothing_is_left() -> None:
+    """Where that is only a broker can say; behind it is wrong as ever."""
+    case = Case()
+    del case.queues[Q][:]
+    final = Final(case.queues, case.epochs, case.logs, case.committed, begin=1 << 40, ends={Q: 5})
+
+    assert check(case.history, final, SYNC) == []
+    case.committed["c", Q] = 6
+    assert [finding.kind for finding in check(case.history, final, SYNC)] == [Kind.BEYOND]
+
+
 def test_codes_that_promise_nothing_are_unknown() -> None:
     """10, 11 and 12 are stored or not; 0 is a promise; whatever else is a refusal."""
     assert [outcome_of(code) for code in (0, 10, 11, 12, 14, 2)] == [

@@ -17,6 +17,8 @@ from gantry_wire.frame import FRAME_HEAD
 pytestmark = pytest.mark.needs_java
 
 COUNT = 300
+LIE_PATIENCE_MS = 10_000
+"""How long a driver waits for what a lie has taken away."""
 LIAR = "127.0.0.2"
 SEND, PULL, END = 310, 11, 37
 BODY_POSITION = 88
@@ -134,7 +136,7 @@ def test_a_lie_is_seen(
         levels=peers.SHORT_DELAY_LEVELS,
         run=lie.__name__ if lie is not None else "truth",
         scenario_seconds_max=120,
-        extra=("--patience-ms", "3000"),
+        extra=("--patience-ms", str(LIE_PATIENCE_MS if lie in (lose, alter, commit_none) else 30_000)),
     )
 
     (verdict,) = drivers.play(nursery, "5.3.3", (scenario,), order, directory / "home")

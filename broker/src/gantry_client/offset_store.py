@@ -69,6 +69,7 @@ class FileOffsets:
         except ValueError as error:
             raise InvalidMessage(str(error)) from error
         self._offsets: dict[MessageQueue, int] | None = None
+        self._turn = asyncio.Lock()
 
     @property
     def path(self) -> Path:
@@ -81,11 +82,17 @@ class FileOffsets:
     async def write(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, Exception]:
         known = await self._load()
         known |= offsets
-        try:
-            await asyncio.to_thread(self._replace_file, dict(known))
-        except OSError as error:
-            return dict.fromkeys(offsets, error)
-        return {}
+        # Whoever asked may be cancelled; a thread is not, and must not be overtaken by the next one.
+        error = await asyncio.shield(asyncio.ensure_future(self._replace(known)))
+        return {} if error is None else dict.fromkeys(offsets, error)
+
+    async def _replace(self, known: dict[MessageQueue, int]) -> Exception | None:
+        async with self._turn:
+            try:
+                await asyncio.to_thread(self._replace_file, dict(known))
+            except OSError as error:
+                return error
+        return None
 
     async def _load(self) -> dict[MessageQueue, int]:
         if self._offsets is None:

@@ -12,7 +12,7 @@ from zlib import crc32
 from crash.log_walk import log_files, messages_by_queue, walk_log
 from gantry_histories.bodies import digest_of, read_key
 from gantry_histories.check import check
-from gantry_histories.consumer import read_queue
+from gantry_histories.consumer import queue_end, read_queue
 from gantry_histories.events import Queue
 from gantry_histories.final import EpochStart, LogSums, Piece, Stored
 from gantry_histories.final import Final as End
@@ -42,6 +42,7 @@ async def judge(
     standing = await load.finish(master.address)
     channel = await Channel.connect(master.address)
     queues = {queue: await read_queue(channel, queue) for queue in QUEUES}
+    ends = {queue: await queue_end(channel, queue) for queue in QUEUES}
     await channel.close()
     statuses = {member.number: await member.status() for member in group.members if member.is_up}
     confirmed = min(statuses[master.number].confirmed, *(status.wrote for status in statuses.values()))
@@ -55,7 +56,7 @@ async def judge(
         for member in group.members
         if member.number in statuses
     ]
-    end = End(queues, epochs_of(master.store), logs, standing, begin)
+    end = End(queues, epochs_of(master.store), logs, standing, begin, ends)
     findings = check(load.journal.history, end, mode)
     if late is not None and not findings:
         raise late

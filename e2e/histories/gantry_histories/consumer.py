@@ -19,7 +19,7 @@ from gantry_histories.final import Stored
 from gantry_histories.routes import Routes
 from gantry_remoting import Channel, RemotingError
 from gantry_wire import Command, RequestCode, ResponseCode
-from gantry_wire.commands.offsets import OffsetResult, QueryConsumerOffset, UpdateConsumerOffset
+from gantry_wire.commands.offsets import OffsetResult, QueryConsumerOffset, QueueAddress, UpdateConsumerOffset
 from gantry_wire.commands.pull import PULL_SUBSCRIPTION, PullMessage, PullResult
 from gantry_wire.message import StoredMessage, decode_records
 
@@ -74,6 +74,13 @@ async def read_queue(channel: Channel, queue: Queue) -> list[Stored]:
                 return stored
             raise UnexpectedReply(f"{queue} at {offset} of {pulled.max_offset}: code {pulled.code}")
         offset = pulled.next_offset
+
+
+async def queue_end(channel: Channel, queue: Queue) -> int:
+    """The number of the queue's next message, as a broker says, also where none is left. Raises ``RemotingError``."""
+    fields = QueueAddress(topic=queue.topic, queue_id=queue.number)
+    reply = await channel.request(Command(code=RequestCode.GET_MAX_OFFSET, ext=fields.write()), TIMEOUT_MS)
+    return OffsetResult.read(reply.ext).offset
 
 
 async def consumer_offset(channel: Channel, group: str, queue: Queue) -> int | None:

@@ -61,3 +61,11 @@ class Final:
 
     begin: int = 0
     """Where the log begins: what was before it has expired, and nobody misses it."""
+
+    ends: Mapping[Queue, int] = field(default_factory=dict)
+    """Each queue's next number, as the last master says. Needed of queues in which nothing is left."""
+
+    def end(self, queue: Queue) -> int:
+        """The number that the queue's next message gets."""
+        messages = self.queues.get(queue, ())
+        return max(self.ends.get(queue, 0), messages[-1].queue_offset + 1 if messages else 0)

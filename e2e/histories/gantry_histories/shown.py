@@ -69,10 +69,8 @@ def find_skipped(history: History, final: Final, mode: Mode, reigns: Reigns) -> 
 def find_beyond(final: Final) -> Iterator[Finding]:
     """No consumer stands where its queue has not come to yet: it would be past what comes."""
     for (client, queue), offset in final.committed.items():
-        messages = final.queues.get(queue, ())
-        end = messages[-1].queue_offset + 1 if messages else 0
-        if offset > end:
-            yield Finding(Kind.BEYOND, f"{client} stands at {offset} of {queue}, which ends at {end}")
+        if offset > final.end(queue):
+            yield Finding(Kind.BEYOND, f"{client} stands at {offset} of {queue}, which ends at {final.end(queue)}")
 
 
 def _places(final: Final) -> dict[tuple[Queue, int], Stored]:

@@ -183,6 +183,10 @@ class Replication:
 
     # -- a master's side -----------------------------------------------------------------------------------------------
 
+    def count_on(self) -> None:
+        """The log is going to be this broker's: its queues go on where the last master's did."""
+        self._tables.count_on()
+
     def lead(self, epoch: int, electable: list[int], *, is_comparing: bool = False) -> None:
         """Be a master from now on: slaves may come. The store is a master's, or is going to be after comparing."""
         settings, ha = self._settings, self._ha

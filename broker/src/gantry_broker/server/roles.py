@@ -424,6 +424,7 @@ class Roles:
             slave.promote([*history, Epoch(epoch, store.wrote)] if is_new else list(history))
 
         await self._host.standstill(change)
+        self.replication.count_on()  # before an offset that is right there is taken for one beyond its queue
         self._host.clamp_offsets()
         self.role, self.epoch, self.trouble, self.is_regained = HaRole.MASTER, epoch, "", False
         self.replication.lead(epoch, electable)

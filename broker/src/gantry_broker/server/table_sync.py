@@ -1,4 +1,4 @@
-"""The tables on a slave as they are on its master: topics, groups, consumer offsets, delay progress.
+"""The tables on a slave as they are on its master: topics, groups, offsets, delay progress, ends of empty queues.
 
     master   a table has changed -> its document, stamped with the log's end, over every stream
     slave    taken as a whole; a topic that is gone from it is deleted when the log has got as far as the stamp
@@ -22,6 +22,7 @@ from gantry_broker.server.delay import DelayService
 from gantry_broker.server.groups import GroupDocument
 from gantry_broker.server.offsets import DelayOffsetDocument, OffsetDocument
 from gantry_broker.server.persist import without_nulls
+from gantry_broker.server.queue_ends import QueueEnds, QueueEndsDocument
 from gantry_broker.server.transactions.progress import TransactionProgress
 from gantry_wire.commands.admin import TopicConfigTable
 
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE: Final = ("topics", "subscriptionGroup")
 NAMES: Final = (*AT_ONCE, "consumerOffset", "delayOffset")
+ON_JOIN: Final = (*NAMES, "queueEnds")
+"""The last of them once only: a slave that stays sees in the log how far queues come."""
 
 
 @final
@@ -42,6 +45,7 @@ class TableSync:
         self._core: Final = core
         self._delay: Final = delay
         self._transactions: Final = TransactionProgress(core.offsets)
+        self._queue_ends: Final = QueueEnds(core.store)
         self._changed: set[str] = set()
         self._offsets_edition = -1
         self._is_taking = False
@@ -60,7 +64,7 @@ class TableSync:
 
     def everything(self) -> list[Table]:
         """For a slave that has just come."""
-        return [self._table(name) for name in NAMES]
+        return [self._table(name) for name in ON_JOIN]
 
     def urgent(self) -> list[Table]:
         """What goes out at once."""
@@ -86,6 +90,8 @@ class TableSync:
             document = core.groups.document()
         elif name == "consumerOffset":
             document = core.offsets.document()
+        elif name == "queueEnds":
+            document = self._queue_ends.document()
         else:
             document = self._delay.progress.delivered()
         data = without_nulls(msgspec.to_builtins(document, str_keys=True))
@@ -109,6 +115,8 @@ class TableSync:
             document = msgspec.json.decode(data, type=TopicConfigTable, strict=False)
             gone = core.topics.take(document)
             self._doomed = {topic: self._doomed.get(topic, end) for topic in gone}
+            for topic in gone:
+                self._queue_ends.forget_topic(topic)
         elif name == "subscriptionGroup":
             core.groups.take(msgspec.json.decode(data, type=GroupDocument, strict=False))
         elif name == "consumerOffset":
@@ -118,6 +126,8 @@ class TableSync:
             core.offsets.is_dirty = True
         elif name == "delayOffset":
             self._delay.progress.hear(msgspec.json.decode(data, type=DelayOffsetDocument, strict=False), end)
+        elif name == "queueEnds":
+            self._queue_ends.hear(msgspec.json.decode(data, type=QueueEndsDocument, strict=False), end)
         else:
             log.warning("the master has a table that is not known here", extra={"table": name})
 
@@ -125,6 +135,10 @@ class TableSync:
         """A master is followed from now on; its tables come with its log."""
         self._delay.progress.begin_copying()
         self._transactions.begin_copying()
+
+    def count_on(self) -> None:
+        """This broker is going to be the master: its queues go on where the last one's did."""
+        self._queue_ends.lead()
 
     def lead(self) -> None:
         """This broker is the master now."""
@@ -139,8 +153,7 @@ class TableSync:
             self._transactions.reach(min(wrote, confirmed))
         finally:
             self._is_taking = False
-        if not self._doomed:
-            return
+        self._queue_ends.reach(self._core.store.dispatched)
         for topic, end in list(self._doomed.items()):
             if wrote >= end:
                 del self._doomed[topic]

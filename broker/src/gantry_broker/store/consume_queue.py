@@ -144,6 +144,15 @@ class ConsumeQueue:
         self.min_offset = self.end = self.readable_end = self.flushed_end = offset
         self.seek(offset)
 
+    def go_on_at(self, offset: int) -> None:
+        """Let a queue without files give its next message the number ``offset``, also after a restart.
+
+        A file that exists is what keeps a number, so there is one, with filler before ``offset``. Raises ``StoreFull``.
+        """
+        self.start_at(offset - 1)
+        self.put_next(FILLER_UNIT)
+        self.min_offset = offset
+
     def rewind(self, end: int) -> None:
         """Take back the units ``[end, self.end)``, which nobody has seen: zero them and put the cursor there."""
         for offset in range(end, self.end):

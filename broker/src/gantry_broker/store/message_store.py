@@ -13,7 +13,7 @@ starts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, final
 
 from gantry_broker.ports.buffers import BufferVolume
@@ -32,7 +32,7 @@ from gantry_broker.store.life import StoreLife
 from gantry_broker.store.reader import Accept, ReadResult, ReadStatus, Want, read_messages
 from gantry_broker.store.record_taker import Progress, RecordTaker
 from gantry_broker.store.recovery_report import RecoveryReport
-from gantry_broker.store.settings import StoreSettings
+from gantry_broker.store.settings import CONSUME_UNIT_BYTES, StoreSettings
 from gantry_broker.store.standstill import change_epochs, cut_log, restart_log
 from gantry_broker.store.tallies import Tally
 from gantry_broker.store.time_search import earliest_time, offset_by_time, store_time
@@ -40,6 +40,9 @@ from gantry_broker.store.write_pool import PoolStatus
 from gantry_wire.message import check_record
 
 log = logging.getLogger(__name__)
+
+QUEUE_OFFSET_MAX: Final = (1 << 63) // CONSUME_UNIT_BYTES - 1
+"""A unit's place in its queue's files is a long, too."""
 
 
 @final
@@ -241,6 +244,27 @@ class MessageStore:
     def topics(self) -> dict[str, list[int]]:
         """Topics that have queues, with the queue ids in order."""
         return self._queues.topics()
+
+    def idle_queues(self) -> Iterator[ConsumeQueue]:
+        """Queues that had messages and have none any more: all that they held has expired."""
+        for queue in self._queues:
+            if queue.end == queue.readable_end > 0:
+                last = queue.unit(queue.end - 1)
+                if last is None or last[0] < self._log.min_physical:
+                    yield queue
+
+    def go_on_at(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Let a queue that has never had a message begin at ``offset``. False where it has, or goes on there anyway.
+
+        Raises ``StoreFull``, and ``ValueError`` for what cannot be a queue or a number.
+        """
+        if not 0 <= offset <= QUEUE_OFFSET_MAX:
+            raise ValueError(f"{offset} is not the number of a message")
+        queue = self._queues.get_or_create(topic, queue_id)
+        if queue.files.files or not queue.min_offset == queue.end < offset:
+            return False
+        queue.go_on_at(offset)
+        return True
 
     def read_in_order(self, is_expected: bool) -> None:
         """Whether reading ahead is worth while in the log: not where consumers look at old messages here and there."""

@@ -112,6 +112,15 @@ async def running_broker(
         await broker.close()
 
 
+async def expire(broker: Broker) -> None:
+    """Everything that is not in the log's last file, as soon as a start would not need it."""
+    store = broker.store
+    await wait_until(lambda: all(file.is_removable for file in store.removal.facts()[:-1]))
+    end = store.wrote - store.wrote % store.settings.mapped_file_size_commit_log
+    store.removal.retire(end, store.removal.measure(end))
+    store.removal.unlink()
+
+
 @asynccontextmanager
 async def dialogue(broker: Broker, *, port: int | None = None) -> AsyncIterator["Dialogue"]:
     """A connection to a broker's main port, or to `port`."""

@@ -114,7 +114,7 @@ class ClassicFollower:
         if self.is_streaming:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FINISH_S):
-                    await self.tables.fetch()
+                    await self.tables.fetch(is_last=True)
 
     async def run(self) -> None:
         """Follow."""

@@ -93,6 +93,19 @@ class Questions:
                 raise BadAnswer(f"its answer to {code.name} ends after {len(whole[table])} of {total[:20]} entries")
         raise BadAnswer(f"its answers to {code.name} have no end")
 
+    async def idle_ends(self, topic: str) -> dict[str, int]:
+        """The next numbers of the topic's queues that had messages and have none any more, by queue id."""
+        _, document = await self._ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+        ends: dict[str, int] = {}
+        try:
+            for queue, offsets in (document.get("offsetTable") or {}).items():
+                begin, end = int(offsets["minOffset"]), int(offsets["maxOffset"])
+                if 0 < end <= begin:
+                    ends[str(int(queue["queueId"]))] = end
+        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+            raise BadAnswer(f"what it says of the queues of {topic} makes no sense") from exc
+        return ends
+
     async def _ask(self, code: RequestCode, fields: dict[str, str] | None = None) -> tuple[dict[str, str], Document]:
         reply = await self._channel.request(Command(code=code, ext=fields or {}), TIMEOUT_MS)
         if reply.code != 0:

@@ -4,6 +4,9 @@ RocketMQ's master sends no tables with its stream, its slaves ask. So do we, eve
 changed, in the frames in which a master of ours would send it: under the names of RocketMQ's own files, as JSON, and
 stamped with the end of the log. One table that cannot be had keeps no other away; what
 was had before stays.
+
+When a stream has begun, and before a promotion, it is asked, too, where queues go on that have nothing left: of those
+the log says nothing. That is a question for each topic.
 """
 
 from __future__ import annotations
@@ -28,6 +31,9 @@ LOOK_S: Final = 0.2
 
 NAMES: Final = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
 """In the order in which whoever takes them over needs them."""
+
+TOPICS_AT_ONCE: Final = 64
+"""Questions about topics that are under way together."""
 
 _KEPT: Final = ("dataVersion", "topicConfigTable", "offsetTable", "subscriptionGroupTable", "forbiddenTable")
 """Of what the answers say, what the files say, too."""
@@ -64,6 +70,8 @@ class ClassicTables:
         self._credentials: Final = credentials
         self._known: dict[str, bytes] = {}
         self._is_mode_said = False
+        self._has_ends = False
+        """Whether the master has said on this stream where its empty queues go on."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -72,11 +80,13 @@ class ClassicTables:
                 await self.fetch()
                 await asyncio.sleep(INTERVAL_S)
             else:
+                self._has_ends = False
                 await asyncio.sleep(LOOK_S)
 
-    async def fetch(self) -> None:
-        """One round. What goes wrong is ``trouble``."""
+    async def fetch(self, *, is_last: bool = False) -> None:
+        """One round. What goes wrong is ``trouble``. The last one asks for everything, whatever is known."""
         troubles: list[str] = []
+        topics: list[str] = []
         try:
             async with Questions.open(self._address, self._credentials) as questions:
                 for name in NAMES:
@@ -84,10 +94,14 @@ class ClassicTables:
                         document = await self._ask(questions, name)
                         self.master_end = (await questions.range()).end
                         self._take(name, document)
+                        if name == "topics":
+                            topics = list(document.get("topicConfigTable") or ())
                     except BadAnswer as exc:
                         troubles.append(str(exc))
                 await self._look_at_modes(questions)
                 self._on_range(await questions.range())
+                if topics and (is_last or not self._has_ends):
+                    await self._take_ends(questions, topics)
         except (RemotingError, BadAnswer) as exc:
             troubles.append(str(exc))
         trouble = "; ".join(troubles) or None
@@ -116,6 +130,24 @@ class ClassicTables:
         if self._known.get(name) != data:
             self._known[name] = data
             self._on_table(Table(self.master_end, name, data))
+
+    async def _take_ends(self, questions: Questions, topics: list[str]) -> None:
+        """Where empty queues go on. A topic that the master does not answer for, as one just deleted, is left out."""
+        ends: dict[str, dict[str, int]] = {}
+        for start in range(0, len(topics), TOPICS_AT_ONCE):
+            some = topics[start : start + TOPICS_AT_ONCE]
+            answers = await asyncio.gather(*map(questions.idle_ends, some), return_exceptions=True)
+            for topic, answer in zip(some, answers, strict=True):
+                if isinstance(answer, BadAnswer):
+                    log.info("a topic's queues are not known", extra={"topic": topic, "reason": str(answer)})
+                elif isinstance(answer, BaseException):
+                    raise answer
+                elif answer:
+                    ends[topic] = answer
+        self.master_end = (await questions.range()).end
+        if self._is_wanted():
+            self._on_table(Table(self.master_end, "queueEnds", fastjson.dumps({"endTable": ends})))
+            self._has_ends = True
 
     async def _look_at_modes(self, questions: Questions) -> None:
         """Groups that consume by pop are not served here: whoever migrates should read that before, not afterwards."""
