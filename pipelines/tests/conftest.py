@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from spark_kit.object_store import KEYS
 from spark_kit.processes import Group, group
 
 from gantry_broker.testing.ports import free_ports
@@ -25,6 +27,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from gantry_pipelines import spark_session
 
     folder = tmp_path_factory.mktemp("spark")
+    os.environ.update(KEYS)  # Spark's workers have the environment that Spark was started in
     conf = {
         "spark.driver.memory": "1g",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.testing import assertDataFrameEqual
 from spark_kit.listings import READERS
+from spark_kit.object_store import BUCKET, ObjectStore
 from spark_kit.processes import Group
 
 from gantry_pipelines.archive.frames import FILE_SCHEMA, row_of, transform
@@ -58,6 +59,29 @@ def test_an_archive_is_what_was_sent(spark: SparkSession, brokers: Group, tmp_pa
     assert sorted((row[0], row[1], row[2], row[3], bytes(row[4])) for row in by_spark) == sorted(wanted)
     assert VerifyJob().run(VerifyParameters(str(root), is_deep=True), Reporter("verify")).exit_code == 0
     assert all(one.done == one.latest for one in third.queues) and len(third.queues) == 4
+
+
+@pytest.mark.needs_object_store
+def test_an_archive_in_an_object_store_is_what_was_sent(spark: SparkSession, brokers: Group, tmp_path: Path) -> None:
+    """Spark's workers upload it; whoever lists the bucket sees each message once, and it proves that nothing lacks."""
+    sent = brokers.send(400, topic="far")
+    store = ObjectStore(tmp_path / "buckets")
+    store.start()
+    try:
+        address = store.address("archive")
+        here = {
+            "nameServers": [brokers.name_server], "sidecars": list(brokers.urls[:1]), "once": True,
+            "destination": address, "checkpoint": str(tmp_path / "checkpoint"),
+        }  # fmt: skip
+        outcome = archive(brokers, tmp_path, "far", here=here)
+        verified = VerifyJob().run(VerifyParameters(address, is_deep=True), Reporter("verify"))
+        seen = {name: dict(read(store.folder / BUCKET / "archive")) for name, read in READERS.items()}
+    finally:
+        store.kill()
+
+    wanted = {("far", "broker-a", one.queue, one.offset, one.body): 1 for one in sent}
+    assert (outcome.rows, verified.exit_code, verified.rows) == (400, 0, 400)
+    assert seen == dict.fromkeys(READERS, wanted)
 
 
 def test_the_frame_of_files_keeps_its_rows_and_their_order(spark: SparkSession) -> None:

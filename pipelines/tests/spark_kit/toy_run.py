@@ -12,20 +12,21 @@ import os
 import shutil
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from spark_kit.toy_log import ToyLog
 
-from gantry_pipelines.archive import points
+from gantry_pipelines.archive import lock, points
 from gantry_pipelines.archive.compaction import CompactionRules, compact
 from gantry_pipelines.archive.expiry import expire
 from gantry_pipelines.archive.format import ArchiveFormat
 from gantry_pipelines.archive.grid import laid, pieces
 from gantry_pipelines.archive.layout import day_end_ms
+from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.reading import read_manifest
-from gantry_pipelines.archive.storage import Folder
+from gantry_pipelines.archive.storage import Folder, Storage
 from gantry_pipelines.archive.writer import ArchiveWriter
 from gantry_pipelines.archive.writing import Packing, write_files
 from pyspark_rocketmq.limits import limited_rows
@@ -49,6 +50,11 @@ class Life:
     is_compacting: bool = False
     expire_days: int | None = None
     now_ms: int = 0
+    destination: str = ""
+    """An object store's address, where the archive is in one; the checkpoint is beside ``root`` all the same."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    takeover_s: float = 0.6
+    """How long a start watches a dead writer's name in an object store."""
 
     def lived(self) -> int:
         """Live it in a process of its own; how it ended."""
@@ -68,8 +74,9 @@ def live(life: Life) -> None:
         GUARDS[life.without]()
     checkpoint = Path(f"{life.root}-checkpoint")
     checkpoint.mkdir(parents=True, exist_ok=True)
-    storage = Folder(life.root)
-    with ArchiveWriter.open(storage, ArchiveFormat(GRID_ROWS)) as writer:
+    os.environ.update(life.environment)
+    storage = storage_of(life.destination or life.root)
+    with ArchiveWriter.open(storage, ArchiveFormat(GRID_ROWS), watched(storage, life.takeover_s)) as writer:
         number = 0
         starts = dict.fromkeys(life.log.ends, 0) | writer.manifest.ends() if not any(checkpoint.iterdir()) else {}
         while True:
@@ -88,6 +95,16 @@ def live(life: Life) -> None:
             list(compact(writer, CompactionRules(1 << 30, 0), Packing(), life.now_ms))
         if life.expire_days is not None:
             list(expire(writer, life.expire_days, life.now_ms))
+
+
+def watched(storage: Storage, takeover_s: float) -> lock.WriterLock:
+    """The lock, after a short look at a dead owner's name; to hold it costs no more haste than it does in earnest."""
+    usual = lock.TAKEOVER_S, lock.BEAT_S
+    try:
+        lock.TAKEOVER_S, lock.BEAT_S = takeover_s, takeover_s / 6  # type: ignore[misc]
+        return lock.take(storage)
+    finally:
+        lock.TAKEOVER_S, lock.BEAT_S = usual  # type: ignore[misc]
 
 
 def planned_ends(

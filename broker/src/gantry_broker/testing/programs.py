@@ -18,13 +18,21 @@ def kubernetes_program(name: str) -> Path | None:
     return next(filter(_is_program, _built(name)), None)
 
 
-def _cache() -> Path:
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("GANTRY_CLUSTER_CACHE") or home / "gantry" / "kubernetes")
+def object_store_program() -> Path | None:
+    """The S3 server that `scripts/object-store` builds; the newest, None if there is none."""
+    return next(filter(_is_program, _newest(_home() / "object-store", "*/versitygw")), None)
+
+
+def _home() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gantry"
 
 
 def _built(name: str) -> list[Path]:
-    return sorted(_cache().glob(f"v*/{name}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return _newest(Path(os.environ.get("GANTRY_CLUSTER_CACHE") or _home() / "kubernetes"), f"v*/{name}")
+
+
+def _newest(folder: Path, pattern: str) -> list[Path]:
+    return sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def _is_program(path: Path) -> bool:

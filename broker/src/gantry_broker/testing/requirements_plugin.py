@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 from xdist.workermanage import WorkerController
 
-from gantry_broker.testing.programs import helm_program, kubernetes_program
+from gantry_broker.testing.programs import helm_program, kubernetes_program, object_store_program
 
 REQUIRE_VARIABLE = "GANTRY_REQUIRE"
 PROBE_TIMEOUT_S = 10
@@ -226,6 +226,11 @@ def probe_api_server() -> str | None:
     return f"no {missing[0]} was built" if missing else None
 
 
+def probe_object_store() -> str | None:
+    """A server that speaks S3."""
+    return None if object_store_program() is not None else "none was built"
+
+
 NEEDS: dict[str, Need] = {
     need.name: need
     for need in (
@@ -247,6 +252,7 @@ NEEDS: dict[str, Need] = {
         Need("buildah", probe_buildah, "apt-get install buildah"),
         Need("helm", probe_helm, "scripts/kubernetes helm, which needs Go"),
         Need("api_server", probe_api_server, "scripts/kubernetes, which needs Go"),
+        Need("object_store", probe_object_store, "scripts/object-store, which needs Go"),
         Need("prometheus", probe_prometheus, "apt-get install prometheus; it also starts a service, see .ci/run"),
     )
 }

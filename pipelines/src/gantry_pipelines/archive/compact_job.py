@@ -6,8 +6,7 @@ import time
 from typing import final
 
 from gantry_pipelines.archive.compaction import Merged, compact
-from gantry_pipelines.archive.errors import ArchiveError
-from gantry_pipelines.archive.exits import job_error
+from gantry_pipelines.archive.exits import at_work
 from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.settings import ArchiveParameters, place_settings
 from gantry_pipelines.archive.writer import ArchiveWriter
@@ -31,16 +30,13 @@ class CompactJob(Job[ArchiveConfig, ArchiveParameters]):
     def run(self, settings: ArchiveParameters, reporter: Reporter) -> Outcome:
         """All days that are due; asked to stop, it ends after the day that it is at."""
         merged: list[Merged] = []
-        try:
-            with ArchiveWriter.open(storage_of(settings.destination)) as writer:
-                for day in compact(writer, settings.rules, settings.packing, int(time.time() * 1000)):
-                    merged.append(day)
-                    reporter.say(str(day))
-                    reporter.progress(files=sum(one.files_after for one in merged))
-                    if reporter.stop.is_asked:
-                        return Outcome(EXIT_INTERRUPTED, "Interrupted", "ended after the day that it was at")
-        except ArchiveError as error:
-            raise job_error(error) from error
+        with at_work(settings.destination), ArchiveWriter.open(storage_of(settings.destination)) as writer:
+            for day in compact(writer, settings.rules, settings.packing, int(time.time() * 1000)):
+                merged.append(day)
+                reporter.say(str(day))
+                reporter.progress(files=sum(one.files_after for one in merged))
+                if reporter.stop.is_asked:
+                    return Outcome(EXIT_INTERRUPTED, "Interrupted", "ended after the day that it was at")
         before, after = sum(one.files_before for one in merged), sum(one.files_after for one in merged)
         text = f"{before} files became {after}, in {len(merged)} days" if merged else "no day was due"
         return Outcome(text=text, files=after, bytes=sum(one.bytes_after for one in merged))

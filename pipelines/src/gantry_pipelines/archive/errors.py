@@ -60,3 +60,14 @@ class CannotCompact(ArchiveError):
 @final
 class RestoreFailed(ArchiveError):
     """Messages could not be sent back; the progress file says how far it came: run it again."""
+
+
+@final
+class BadDestination(ArchiveError):
+    """The destination's address cannot be understood: look at it, and at what it asks for behind the `?`."""
+
+
+@final
+class StorageFailed(ArchiveError):
+    """The destination does not answer, refuses or has no room: look at its address, keys, rights and space, and run
+    it again."""

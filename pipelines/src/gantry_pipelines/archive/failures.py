@@ -19,9 +19,17 @@ _KNOWN: Final[dict[str, type[Exception]]] = {
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, (archive_errors.ArchiveError, source_errors.RocketMQSourceError))
 }
+_PLACE: Final = {kind.__name__ for kind in (OSError, FileNotFoundError, PermissionError, TimeoutError)}
+"""What a full disk, or an object store that is gone, is in a worker: the source's own troubles have names of ours."""
 
 
 def own_error(error: BaseException) -> Exception | None:
-    """The last error of ours that this text has; None where it is Spark's own."""
-    found = [match for match in _RAISED.finditer(str(error)) if match["name"] in _KNOWN]
-    return _KNOWN[found[-1]["name"]](found[-1]["text"]) if found else None
+    """The last error of ours that this text has, or the last about the archive's place; None where it is Spark's."""
+    raised = list(_RAISED.finditer(str(error)))
+    for match in reversed(raised):
+        if match["name"] in _KNOWN:
+            return _KNOWN[match["name"]](match["text"])
+    for match in reversed(raised):
+        if match["name"] in _PLACE:
+            return archive_errors.StorageFailed(f"the archive cannot be read or written: {match['text']}")
+    return None

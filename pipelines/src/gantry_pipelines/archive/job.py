@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any, Final, final
 
 from pyspark.errors import PySparkException
@@ -23,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from gantry_pipelines.archive.compaction import compact
 from gantry_pipelines.archive.errors import ArchiveError, CannotCompact
-from gantry_pipelines.archive.exits import job_error
+from gantry_pipelines.archive.exits import at_work, job_error
 from gantry_pipelines.archive.expiry import expire
 from gantry_pipelines.archive.failures import own_error
 from gantry_pipelines.archive.frames import file_of, transform
@@ -69,11 +70,13 @@ class ArchiveJob(Job[ArchiveConfig, ArchiveParameters]):
 
     def run(self, settings: ArchiveParameters, reporter: Reporter) -> Outcome:
         """Archive what is there, or go on until it is stopped."""
-        try:
-            with ArchiveWriter.open(storage_of(settings.destination), settings.format) as writer:
+        with ExitStack() as stack:
+            with at_work(settings.destination):
+                writer = stack.enter_context(ArchiveWriter.open(storage_of(settings.destination), settings.format))
+            try:
                 return ArchiveRun(settings, writer, reporter).run()
-        except ArchiveError as error:
-            raise job_error(error) from error
+            except ArchiveError as error:  # of the query's; a JVM that is gone is no trouble of the archive
+                raise job_error(error) from error
 
 
 class ArchiveRun:
@@ -161,8 +164,8 @@ class ArchiveRun:
         assert self._query is not None, "the event says so"
         files = [file_of(row.asDict()) for row in transform(frame).collect()]
         try:
-            new = self._writer.commit(str(self._query.id), batch_id, files)
-            self._new += new
+            with at_work(self._settings.destination):
+                self._new += self._writer.commit(str(self._query.id), batch_id, files)
             self._tell(batch_id)
             if self._settings.is_continuous and time.monotonic() - self._upkept_s >= UPKEEP_INTERVAL_S:
                 self._keep_up(limit=1)
@@ -175,6 +178,11 @@ class ArchiveRun:
 
     def _keep_up(self, limit: int | None) -> None:
         """Join the files of days that are over, and delete days that are too old."""
+        with at_work(self._settings.destination):
+            self._tidy(limit)
+        self._upkept_s = time.monotonic()
+
+    def _tidy(self, limit: int | None) -> None:
         now_ms = int(time.time() * 1000)
         done = 0
         if self._can_compact and self._writer.storage.is_folder:
@@ -190,7 +198,6 @@ class ArchiveRun:
         if self._settings.retention_days:
             for topic, day, count in expire(self._writer, self._settings.retention_days, now_ms):
                 self._reporter.say(f"{topic} {day}: {count} files were too old and are deleted")
-        self._upkept_s = time.monotonic()
 
     # -- what is told --------------------------------------------------------------------------------------------------
 

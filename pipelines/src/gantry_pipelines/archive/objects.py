@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from gantry_pipelines.archive.errors import CannotCompact
+from gantry_pipelines.archive.errors import BadDestination, CannotCompact
 from gantry_pipelines.archive.layout import STAGED_SUFFIX
 from gantry_pipelines.archive.storage import Folder, Storage
 
@@ -36,7 +36,10 @@ def storage_of(destination: str) -> Storage:
 
 @lru_cache(maxsize=8)
 def _opened(address: str) -> tuple[fs.FileSystem, str]:
-    system, prefix = fs.FileSystem.from_uri(address)
+    try:
+        system, prefix = fs.FileSystem.from_uri(address)
+    except (ValueError, NotImplementedError) as error:
+        raise BadDestination(f"{address} cannot be a destination: {error}") from error
     return system, prefix.rstrip("/")
 
 

@@ -18,8 +18,7 @@ import msgspec
 
 from gantry_client import ClientError, Message, MessageQueue, SendReceipt
 from gantry_client.sync import Producer, PullConsumer
-from gantry_pipelines.archive.errors import ArchiveError
-from gantry_pipelines.archive.exits import job_error
+from gantry_pipelines.archive.exits import at_work
 from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.restore import RestorePlan, restore
 from gantry_pipelines.archive.settings import place_settings
@@ -96,10 +95,8 @@ class RestoreJob(Job[RestoreConfig, RestoreParameters]):
         sent = _Count(reporter)
         plan = RestorePlan(settings.topics, settings.progress, told=sent.add, is_stopped=lambda: reporter.stop.is_asked)
         try:
-            with BrokerTarget(settings.connection) as target:
+            with at_work(settings.destination), BrokerTarget(settings.connection) as target:
                 queues = restore(storage_of(settings.destination), plan, target)
-        except ArchiveError as error:
-            raise job_error(error) from error
         except ClientError as error:
             raise JobError(str(error), reason="NoBroker", exit_code=EXIT_UNKNOWN) from error
         rows, found = sum(one.sent for one in queues), sum(one.found for one in queues)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
-from gantry_pipelines.archive.errors import ArchiveError
-from gantry_pipelines.archive.exits import job_error
+from gantry_pipelines.archive.exits import at_work
 from gantry_pipelines.archive.objects import storage_of
 from gantry_pipelines.archive.settings import place_settings
 from gantry_pipelines.archive.verification import verify
@@ -48,14 +47,12 @@ class VerifyJob(Job[VerifyConfig, VerifyParameters]):
 
     def run(self, settings: VerifyParameters, reporter: Reporter) -> Outcome:
         """Look, and say what was found."""
-        try:
+        with at_work(settings.destination):
             verdict = verify(
                 storage_of(settings.destination),
                 is_deep=settings.is_deep,
                 told=lambda done, _all: reporter.progress(files=done),
             )
-        except ArchiveError as error:
-            raise job_error(error) from error
         findings = [str(finding) for finding in verdict.findings]
         for finding in findings[:FINDINGS_SHOWN_MAX]:
             reporter.say(finding)

@@ -77,7 +77,7 @@ def archive_tasks(
         columns = read_format(storage).columns
         own = [_own(fault.path, fault.text) for fault in verify(storage).findings]
         manifest = read_manifest(storage)
-    except ArchiveError as error:
+    except (ArchiveError, OSError) as error:
         raise AuditError(f"the archive in {destination} cannot be audited: {error}") from error
     tasks: list[ArchiveTask] = []
     findings = list(own)
@@ -109,7 +109,7 @@ def audit_archive(destination: str, reading: ReadSettings, run_tasks: RunTasks) 
                     bounds[queue] = Bounds(min(before.begin, found.begin), max(before.end, found.end))
                 for broker in {queue.broker for queue in queues} - set(replicas):
                     replicas[broker] = catalog.replicas(broker)
-    except (RocketMQSourceError, ArchiveError) as error:
+    except (RocketMQSourceError, ArchiveError, OSError) as error:
         raise AuditError(f"the archive in {destination} cannot be audited: {error}") from error
     tasks, findings, notes = archive_tasks(destination, bounds, replicas, reading)
     rows = list(run_tasks(tasks))
