@@ -36,7 +36,8 @@ def word_of(broker: BrokerChild) -> HaStatus:
 @contextmanager
 def lonely_master(store: Path) -> Iterator[BrokerChild]:
     """The master of an asynchronous group whose only slave is not there: one key is left to it, the Lease."""
-    with broker_beside(store, roleAtStart="UNASSIGNED", brokerRole="ASYNC_MASTER", brokerId="1") as broker:
+    conf = {"brokerRole": "ASYNC_MASTER", "brokerId": "1", "slaveTimeout": "2000"}  # what waits in vain waits so long
+    with broker_beside(store, roleAtStart="UNASSIGNED", **conf) as broker:
         order_once(str(broker.control), Promote(epoch=EPOCH, electable=[9], force=True))
         yield broker
 
