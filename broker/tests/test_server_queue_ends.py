@@ -11,6 +11,7 @@ from test_server_roles import MOVED, SYNC, copied, follows, group
 from gantry_broker.app import Broker
 from gantry_broker.errors import StoreFull
 from gantry_broker.server.queue_ends import QueueEnds, QueueEndsDocument
+from gantry_broker.store.consume_queue import ConsumeQueue
 from gantry_broker.store.message_store import QUEUE_OFFSET_MAX
 from gantry_broker.testing.faulty_disk import FaultyDisk
 from gantry_broker.testing.local import GROUP, TOPIC, dialogue, expire
@@ -148,6 +149,28 @@ def test_without_room_it_is_tried_again(world: StoreWorld, ends: QueueEnds, monk
     ends.reach(world.store.dispatched)
 
     assert next_number(world) == 7
+
+
+def test_without_room_for_a_file_the_number_holds_all_the_same(
+    world: StoreWorld, ends: QueueEnds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as the process; the file comes with the first message."""
+
+    def full(*_: object) -> None:
+        raise StoreFull("no room")
+
+    ends.hear(says(7), world.store.wrote)
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueue, "extend", full)
+        ends.lead()
+    assert next_number(world) == 7
+
+    world.send("idle", 1)
+
+    assert next_number(world) == 8
+    world.store.close()
+    world.open()
+    assert next_number(world) == 8
 
 
 # ------- real brokers

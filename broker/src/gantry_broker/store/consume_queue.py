@@ -20,6 +20,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, final
 
+from gantry_broker.errors import StoreFull
 from gantry_broker.ports.disk import Disk
 from gantry_broker.store.file_queue import FileQueue
 from gantry_broker.store.mapped_file import MappedFile
@@ -147,10 +148,15 @@ class ConsumeQueue:
     def go_on_at(self, offset: int) -> None:
         """Let a queue without files give its next message the number ``offset``, also after a restart.
 
-        A file that exists is what keeps a number, so there is one, with filler before ``offset``. Raises ``StoreFull``.
+        A file that exists is what keeps a number, so there is one, with filler before ``offset``. Raises ``StoreFull``;
+        then the number holds as long as this process.
         """
         self.start_at(offset - 1)
-        self.put_next(FILLER_UNIT)
+        try:
+            self.put_next(FILLER_UNIT)
+        except StoreFull:
+            self.start_at(offset)
+            raise
         self.min_offset = offset
 
     def rewind(self, end: int) -> None:
