@@ -25,11 +25,15 @@ settings.load_profile("gantry")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark on two cores, started once. Mark tests that use it with `needs_spark`; nobody stops it."""
     from gantry_pipelines import spark_session
+    from gantry_pipelines.session import session_conf
+
+    usual = session_conf()["spark.driver.extraJavaOptions"]
 
     folder = tmp_path_factory.mktemp("spark")
     os.environ.update(KEYS)  # Spark's workers have the environment that Spark was started in
     conf = {
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": f"{usual} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         "spark.sql.shuffle.partitions": "2",
