@@ -1,7 +1,8 @@
 """A pytest plugin: which tests share a process when several run them (`pytest -n 2`).
 
 A file's tests stay together, since they share what is expensive to make. All that mount disks, take the machine's huge
-pages or make network namespaces stay together as well: what they take there is everybody's.
+pages or make network namespaces stay together as well: what they take there is everybody's. So do those that need a
+Spark, which is started once then, and warm from the second file on.
 
 Files that take long come first, so that the processes end at about the same time: a file that starts many processes has
 few tests, and would come last if the number of its tests decided.
@@ -24,9 +25,15 @@ from xdist.scheduler import LoadScopeScheduling
 ALONE: Final = ("broker/tests/crash/", "broker/tests/faults/", "broker/tests/replication/")
 """Folders whose tests never run beside each other."""
 
+SPARK: Final = ("pipelines/tests/test_spark_",)
+"""Files that share a Spark."""
+
+TOGETHER: Final = {"alone": ALONE, "spark": SPARK}
+"""What is given to one process as a whole, by how its files begin."""
 
 LONG: Final = (
     *ALONE,
+    *SPARK,
     "broker/tests/fuzz/",
     "e2e/tests/",
     "broker/tests/test_client_against_",
@@ -47,7 +54,7 @@ LONG: Final = (
 def _unit(nodeid: str) -> str:
     """What is given to one process as a whole."""
     path = nodeid.partition("::")[0]
-    return "alone" if path.startswith(ALONE) else path
+    return next((name for name, starts in TOGETHER.items() if path.startswith(starts)), path)
 
 
 def _rank(path: str) -> int:
