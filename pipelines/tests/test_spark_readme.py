@@ -26,7 +26,7 @@ HUNG_UP = re.compile(
     r"(?:  File \"[^\"\n]*pyspark/daemon\.py\"[^\n]*\n(?:    [^\n]*\n)*)*"
     r"(?:BrokenPipeError: [^\n]*\n|\Z)"
 )
-"""What PySpark's worker says, to its end or not, when `show()` has seen enough and hangs up: docs/spark.md tells of it."""
+"""What PySpark's worker says, whole or cut off, when `show()` has seen enough and hangs up: see docs/spark.md."""
 
 
 def three_lines(readme: str) -> str:
