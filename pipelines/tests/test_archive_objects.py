@@ -24,10 +24,14 @@ from spark_kit.toy_run import Life, live, lose_checkpoint, watched
 
 from gantry_pipelines.__main__ import main
 from gantry_pipelines.archive import lock, points
-from gantry_pipelines.archive.errors import ArchiveBusy, BadDestination, CannotCompact, FencedOut
-from gantry_pipelines.archive.objects import storage_of
+from gantry_pipelines.archive.errors import ArchiveBusy, BadDestination, CannotCompact, FencedOut, StorageFailed
+from gantry_pipelines.archive.failures import own_error
+from gantry_pipelines.archive.format import ArchiveFormat
+from gantry_pipelines.archive.layout import WRITER
+from gantry_pipelines.archive.objects import Objects, storage_of
 from gantry_pipelines.archive.reading import read_manifest
 from gantry_pipelines.archive.verification import verify
+from gantry_pipelines.archive.writer import ArchiveWriter
 from pyspark_rocketmq.model import QueueId
 
 pytestmark = pytest.mark.needs_object_store
@@ -75,7 +79,7 @@ def listed(server: ObjectStore, tmp_path: Path) -> list[Seen]:
 
 
 def test_a_storage_of_objects_keeps_what_it_is_given(server: ObjectStore, tmp_path: Path) -> None:
-    """Small and large, in one upload or several; what is not there is not there, and no name leads elsewhere."""
+    """Small and large, in one upload or several; what is not there is not there."""
     storage = storage_of(server.address("one/prefix"))
     large = bytes(range(256)) * (12 << 12)
     assert (storage.paths(), storage.size("a/b"), storage.is_folder) == ([], None, False)
@@ -183,6 +187,39 @@ def test_who_was_taken_for_dead_enters_nothing_any_more(life: Life) -> None:
     second.release()
 
     assert storage.paths() == []
+
+
+def test_a_store_that_is_gone_does_not_hide_why_a_run_ended(life: Life) -> None:
+    """The name stays, which costs the next start a moment; what is said is what went wrong first."""
+
+    def gone(*_: object) -> bytes:
+        raise OSError("nobody answers")
+
+    storage = storage_of(life.destination)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(ArithmeticError),
+        ArchiveWriter.open(storage, ArchiveFormat(100), watched(storage, life.takeover_s)),
+    ):
+        patch.setattr(Objects, "read", gone)
+        raise ArithmeticError
+
+    assert storage.size(WRITER) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Py4J\nOSError: [Errno 28] No space left on device\n\tat org.apache", StorageFailed),
+        ("x\nOSError: AWS Error NETWORK_CONNECTION\ngantry.FencedOut: another writer\n", FencedOut),
+        ("x\nFencedOut: another writer\nOSError: AWS Error NETWORK_CONNECTION\n", FencedOut),
+    ],
+    ids=["the place", "ours after it", "ours before it"],
+)
+def test_what_a_worker_meets_at_the_place_is_said_as_such(text: str, kind: type[Exception]) -> None:
+    """An error of ours says more, wherever it stands."""
+    assert type(own_error(RuntimeError(text))) is kind
+    assert own_error(RuntimeError("x\nValueError: no\n")) is None
 
 
 def hold(life: Life) -> Any:

@@ -150,12 +150,12 @@ class ArchiveRun:
         except PySparkException as error:
             if self._reporter.stop.is_asked:
                 return True
+            if self._failure is None and SLOW_START in str(error) and not is_last:
+                return False
             failure = self._failure or own_error(error)
             if failure is not None:
                 raise failure from error
-            if SLOW_START not in str(error) or is_last:
-                raise
-            return False
+            raise
         return True
 
     def _enter(self, frame: DataFrame, batch_id: int) -> None:

@@ -18,6 +18,7 @@ are gone.
 
 import fcntl
 import json
+import logging
 import os
 import secrets
 import socket
@@ -30,6 +31,8 @@ from typing import Any, Final, Protocol, final
 from gantry_pipelines.archive.errors import ArchiveBusy, FencedOut
 from gantry_pipelines.archive.layout import LOCK, WRITER
 from gantry_pipelines.archive.storage import Folder, Storage, make_folders
+
+log = logging.getLogger(__name__)
 
 BEAT_S: Final = 5.0
 """How often an owner in an object store says that it lives."""
@@ -153,10 +156,13 @@ class ObjectLock:
         self._owner.check()
 
     def release(self) -> None:
-        """Give it back."""
+        """Give it back. A name that cannot be taken away stands still, and the next start watches it."""
         self._ended.set()
         self._thread.join()
-        self._owner.clear()
+        try:
+            self._owner.clear()
+        except OSError as error:  # a store that is gone; what the run says is why it ended
+            log.warning("the archive's writer cannot take its name away", extra={"reason": str(error).splitlines()[0]})
 
     def _go_on(self) -> None:
         beat = 0
