@@ -55,6 +55,31 @@ def start_apache_pair(plan: PairPlan, folder: Path) -> Iterator[Pair]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def start_apache_broker(folder: Path) -> Iterator[str]:
+    """The address of one master of Apache's with an empty store below ``folder``, which does not exist afterwards."""
+    folder.mkdir()
+    port = free_broker_port()
+    try:
+        with Nursery(folder / "logs") as nursery:
+            name_server = _start_name_server(folder, nursery)
+            keys = {
+                "brokerClusterName": "bench", "brokerName": "theirs", "brokerIP1": "127.0.0.1", "brokerId": "0",
+                "listenPort": str(port), "haListenPort": str(port + 1), "namesrvAddr": name_server,
+                "autoCreateTopicEnable": "true", "timerWheelEnable": "false",
+            }  # fmt: skip
+            broker = _start_broker("broker", keys, folder, nursery, ROOM_FOR_HEAP_MIB)
+            wait_until(
+                "the broker's registration", lambda: probe.knows_topic(name_server, peers.AUTO_CREATE_TOPIC),
+                READY_SECONDS_MAX, broker,
+            )  # fmt: skip
+            yield f"127.0.0.1:{port}"
+    except (InteropError, OSError) as error:
+        raise BenchmarkFailed(f"Apache's broker: {error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _start(plan: PairPlan, folder: Path, nursery: Nursery) -> Pair:
     name_server = _start_name_server(folder, nursery)
     name, master_port, slave_port = f"theirs-{folder.name}", free_broker_port(), free_broker_port()

@@ -145,6 +145,9 @@ class MemoryDisk:
     def sync_directory(self, path: str) -> None:
         return
 
+    def read_uncached(self, path: str, position: int, length: int) -> bytes:
+        return self.read_file(path)[position : position + length]
+
     def read_file(self, path: str) -> bytes:
         if path not in self._small_files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

@@ -1,0 +1,230 @@
+"""Abuse of an HTTP listener, with an honest client beside it: what the attack costs, and whether probes are answered.
+
+    python bench/http_abuse.py HOST:PORT --pid PID
+
+An attack opens its connections, and then makes one step in each round of the honest client, which asks every path on a
+connection of its own with kubelet's timeout. So an attack is as slow as the client's rounds, and nothing sleeps.
+`run_http_abuse` is the whole of it as a function. Use it against listeners on loopback only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import ssl
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final, Protocol, final
+
+PROBE_PATHS: Final = ("/livez", "/readyz", "/v1/status")
+PROBE_TIMEOUT_S: Final = 3.0
+"""kubelet's, as the operator sets it."""
+OPEN_AT_ONCE: Final = 100
+FLOOD_REQUEST: Final = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@final
+class Attacker:
+    """One hostile connection. Whatever happens to it is part of the experiment."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader: Final = reader
+        self._writer: Final = writer
+
+    def write(self, data: bytes) -> None:
+        """Send without waiting; a closed connection takes nothing."""
+        if not self._writer.is_closing():
+            self._writer.write(data)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server has ended the connection."""
+        return self._writer.is_closing() or self._reader.at_eof() or self._reader.exception() is not None
+
+    def stop_reading(self) -> None:
+        """Leave every answer in the kernel's buffers."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    async def close(self) -> None:
+        """End it, whatever is unsent or unread."""
+        await _abort(self._writer)
+
+
+async def _abort(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
+class Attack(Protocol):
+    """What each connection does first, and in every round after it."""
+
+    def begin(self, attacker: Attacker) -> None: ...
+
+    def step(self, attacker: Attacker, number: int) -> None: ...
+
+
+@final
+@dataclass(frozen=True)
+class Send:
+    """Send this first, and one part of that in each round."""
+
+    first: bytes
+    rounds: bytes = b""
+    is_read: bool = True
+
+    def begin(self, attacker: Attacker) -> None:
+        if not self.is_read:
+            attacker.stop_reading()
+        attacker.write(self.first)
+
+    def step(self, attacker: Attacker, number: int) -> None:
+        if self.rounds:
+            attacker.write(self.rounds[number % len(self.rounds) :][:1])
+
+
+_HEAD: Final = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+ATTACKS: Final[Mapping[str, Attack]] = {
+    "half requests": Send(_HEAD),
+    "slow heads": Send(_HEAD, b"X-Padding: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n"),
+    "slow bodies": Send(b"POST /v1/role/fence HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n", b"a"),
+    "idle connections": Send(FLOOD_REQUEST),
+    "silent connections": Send(b""),
+    "requests ahead, unread": Send(FLOOD_REQUEST * 20_000, is_read=False),
+    "huge heads": Send(_HEAD + b"X-Padding: " + b"a" * 1_000_000),
+    "no HTTP": Send(b"\x16\x03\x01\x00\x05hello\r\n\r\n"),
+}
+"""By name. Each is done by many connections of one address."""
+
+
+@final
+@dataclass(kw_only=True)
+class HttpAbuseReport:
+    """What one attack did, and what the honest client got."""
+
+    attack: str
+    connections: int
+    answers: dict[str, int] = field(default_factory=dict)
+    """Requests of the honest client by `path status`; a timeout or a closed connection is `path error`."""
+    p99_ms: float = 0.0
+    slowest_ms: float = 0.0
+    rss_before_kib: int = 0
+    rss_most_kib: int = 0
+    descriptors_before: int = 0
+    descriptors_most: int = 0
+    closed: int = 0
+    """Connections of the attack that the server had ended when the last round was over."""
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Whatever was not answered 200."""
+        return {answer: count for answer, count in self.answers.items() if not answer.endswith(" 200")}
+
+
+def rss_kib(pid: int) -> int:
+    """Resident memory of a process, or of what is left of it."""
+    with suppress(OSError, StopIteration):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1])
+    return 0
+
+
+def descriptors(pid: int) -> int:
+    """Open descriptors of a process."""
+    with suppress(OSError):
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    return 0
+
+
+async def run_http_abuse(
+    address: tuple[str, int],
+    pid: int,
+    attack: str,
+    *,
+    connections: int = 600,
+    addresses: int = 1,
+    rounds: int = 20,
+    paths: Sequence[str] = PROBE_PATHS,
+    headers: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> HttpAbuseReport:
+    """Attack an HTTP listener of process ``pid`` by name, and ask ``paths`` in each round meanwhile.
+
+    The connections come from as many ``addresses`` of loopback.
+    """
+    report = HttpAbuseReport(
+        attack=attack, connections=connections, rss_before_kib=rss_kib(pid), descriptors_before=descriptors(pid)
+    )
+    answers: Counter[str] = Counter()
+    took_ms: list[float] = []
+    attackers: list[Attacker] = []
+    plan = ATTACKS[attack]
+    try:
+        for number in range(rounds):
+            for _ in range(min(OPEN_AT_ONCE, connections - len(attackers))):
+                source = (f"127.0.0.{1 + len(attackers) % addresses}", 0) if addresses > 1 else None
+                with suppress(OSError):
+                    attackers.append(Attacker(*await asyncio.open_connection(*address, ssl=tls, local_addr=source)))
+                    plan.begin(attackers[-1])
+            for attacker in attackers:
+                plan.step(attacker, number)
+            for path in paths:
+                began = time.perf_counter()
+                answers[f"{path} {await ask(address, path, headers or {}, tls)}"] += 1
+                took_ms.append((time.perf_counter() - began) * 1000)
+            report.rss_most_kib = max(report.rss_most_kib, rss_kib(pid))
+            report.descriptors_most = max(report.descriptors_most, descriptors(pid))
+        report.closed = sum(attacker.is_closed for attacker in attackers)
+    finally:
+        await asyncio.gather(*(attacker.close() for attacker in attackers))
+    report.answers = dict(answers)
+    report.slowest_ms = round(max(took_ms), 1)
+    report.p99_ms = round(sorted(took_ms)[max(0, -(-len(took_ms) * 99 // 100) - 1)], 1)
+    return report
+
+
+async def ask(address: tuple[str, int], path: str, headers: Mapping[str, str], tls: ssl.SSLContext | None) -> str:
+    """One honest request on a connection of its own: the status, or `error`."""
+    writer: asyncio.StreamWriter | None = None
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(*address, ssl=tls)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{lines}\r\n".encode())
+            line = await reader.readline()
+            await reader.read()
+        return line.split()[1].decode()
+    except (OSError, TimeoutError, IndexError, asyncio.IncompleteReadError):
+        return "error"
+    finally:
+        if writer is not None:
+            await _abort(writer)
+
+
+def main() -> None:
+    """Every attack in turn; one line of JSON for each."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("address", help="HOST:PORT on loopback")
+    made.add_argument("--pid", type=int, required=True, help="the process that listens")
+    made.add_argument("--connections", type=int, default=600)
+    made.add_argument("--addresses", type=int, default=1, help="of loopback, that the connections come from")
+    made.add_argument("--attack", choices=list(ATTACKS), action="append")
+    options = made.parse_args()
+    host, _, port = options.address.rpartition(":")
+    for name in options.attack or ATTACKS:
+        report = asyncio.run(
+            run_http_abuse(
+                (host, int(port)), options.pid, name, connections=options.connections, addresses=options.addresses
+            )
+        )
+        print(json.dumps(asdict(report)))
+
+
+if __name__ == "__main__":
+    main()
