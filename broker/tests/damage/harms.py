@@ -1,0 +1,153 @@
+"""How a file is damaged: one function for each way, on real files, drawn from a seed.
+
+Damage of a stopped store replaces files; damage under a running broker changes them in place where it can, since a
+broker holds its files open: what lies at the same inode is the worst that it can meet.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Harm(StrEnum):
+    """One way to damage a file."""
+
+    MISSING = "missing"
+    EMPTIED = "emptied"
+    TRUNCATED = "truncated"
+    FLIPPED = "one bit"
+    SWAPPED = "swapped"
+    ROLLED_BACK = "rolled back"
+
+
+class NotPossible(Exception):
+    """This file cannot be damaged in this way: nothing to swap it with, or no older copy that differs."""
+
+
+class Source(NamedTuple):
+    """From where a foreign or an older content can be taken."""
+
+    older: Sequence[Path]
+    """Folders of the same member, as it was at earlier moments."""
+
+    foreign: Path
+    """The folder of a member of another store that was used alike."""
+
+    same_kind: Sequence[str]
+    """Other files of the same kind in the same store."""
+
+
+def damage(
+    member: Path, name: str, harm: Harm, dice: random.Random, source: Source, *, written: int, in_place: bool
+) -> str:
+    """Damage the file ``name`` of a member; says what was done. Raises ``NotPossible``.
+
+    ``written`` is up to where the file is in use, which is where a flipped bit falls. With ``in_place`` no inode is
+    replaced.
+    """
+    path = member / name
+    put = _overwrite if in_place else _replace
+    match harm:
+        case Harm.MISSING:
+            path.unlink()
+            return "removed"
+        case Harm.EMPTIED:
+            _truncate(path, 0)
+            return "cut to 0 bytes"
+        case Harm.TRUNCATED:
+            return _cut(path, dice, written)
+        case Harm.FLIPPED:
+            return _flip(path, dice, written)
+        case Harm.SWAPPED:
+            return _swap(member, name, dice, source, put)
+        case Harm.ROLLED_BACK:
+            return _roll_back(member, name, dice, source, put)
+
+
+def _truncate(path: Path, size: int) -> None:
+    if path.stat().st_size == size:
+        raise NotPossible(f"{path.name} has {size} bytes already")
+    os.truncate(path, size)
+
+
+def _cut(path: Path, dice: random.Random, written: int) -> str:
+    size = path.stat().st_size
+    if size < 2:
+        raise NotPossible(f"{path.name} has {size} bytes")
+    end = dice.randrange(1, max(2, min(size, written))) if dice.random() < 0.8 else dice.randrange(1, size)
+    os.truncate(path, end)
+    return f"cut to {end} of {size} bytes"
+
+
+def _flip(path: Path, dice: random.Random, written: int) -> str:
+    size = path.stat().st_size
+    if not size:
+        raise NotPossible(f"{path.name} is empty")
+    # Mostly where something was written: a bit of an unused page is no damage, and is drawn now and then all the same.
+    position = dice.randrange(min(size, written) or size) if dice.random() < 0.9 else dice.randrange(size)
+    bit = dice.randrange(8)
+    with path.open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ 1 << bit]))
+    return f"bit {bit} of byte {position} flipped"
+
+
+def _swap(member: Path, name: str, dice: random.Random, source: Source, put: Callable[[Path, bytes], None]) -> str:
+    path, mine = member / name, (member / name).read_bytes()
+    others = [other for other in source.same_kind if (member / other).read_bytes() != mine]
+    foreign = source.foreign / name
+    has_foreign = foreign.exists() and foreign.read_bytes() != mine
+    if others and (not has_foreign or dice.random() < 0.5):
+        other = dice.choice(others)
+        theirs = (member / other).read_bytes()
+        put(path, theirs)
+        put(member / other, mine)
+        return f"swapped with {other}"
+    if not has_foreign:
+        raise NotPossible(f"nothing that {name} could be swapped with")
+    put(path, foreign.read_bytes())
+    return "replaced by that of another store"
+
+
+def _roll_back(member: Path, name: str, dice: random.Random, source: Source, put: Callable[[Path, bytes], None]) -> str:
+    path = member / name
+    mine = path.read_bytes() if path.exists() else None
+    older = [folder / name for folder in source.older if (folder / name).exists()]
+    older = [one for one in older if one.read_bytes() != mine]
+    if not older:
+        raise NotPossible(f"no older copy of {name} differs")
+    chosen = dice.choice(older)
+    put(path, chosen.read_bytes())
+    return f"rolled back to the copy of {chosen.parts[-name.count('/') - 3]}"
+
+
+def _replace(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".damage")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    """The same inode with other bytes; a broker that has mapped it sees them."""
+    with path.open("r+b" if path.exists() else "w+b") as file:
+        file.write(data)
+        file.truncate(len(data))
+
+
+def copy_member(source: Path, target: Path) -> None:
+    """A member's folder, sparse files as sparse files."""
+    shutil.copytree(source, target, copy_function=_copy_file)
+
+
+def _copy_file(source: str, target: str) -> None:
+    data = Path(source).read_bytes()
+    Path(target).write_bytes(data)

@@ -1,0 +1,105 @@
+"""What counts as a report, strictly: a line of the log, warning or worse, that names what is lost or damaged.
+
+A message is *covered* when a line names its place: a byte range of the log that holds it, its offset, the file that
+held it, or its queue. Facts of a table are covered by a line that names the table's file. A line that only says that
+something is wrong somewhere covers nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, final
+
+import msgspec
+from damage.ledger import Known
+
+_PLAIN: Final = frozenset(vars(logging.makeLogRecord({})))
+_STARTS: Final = ("offset", "start", "begin", "from", "lost_from", "missing_from", "damaged_from")
+_ENDS: Final = ("end", "to", "stop", "lost_to", "missing_to", "damaged_to")
+_TAIL: Final = ("cut_bytes", "lost_flushed_bytes", "lost_bytes", "missing_bytes")
+_RANGE: Final = re.compile(r"\[(\d+), ?(\d+)\)")
+_LOG_FILE: Final = re.compile(r"commitlog/(\d{20})")
+_QUEUE_FILE: Final = re.compile(r"consumequeue/([^/\s]+)/(\d+)\b")
+
+
+class Report(msgspec.Struct, frozen=True):
+    """One line of a log, or the reason that a start was refused for."""
+
+    level: str
+    text: str
+    facts: dict[str, Any] = {}
+
+    @property
+    def line(self) -> str:
+        return f"{self.level} {self.text} {self.facts}"
+
+    def names(self, words: Iterable[str]) -> bool:
+        """Whether one of the words is in it."""
+        line = self.line
+        return any(word in line for word in words)
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Byte ranges of the log that it names."""
+        facts = self.facts
+        for start_name in _STARTS:
+            for end_name in _ENDS:
+                start, end = facts.get(start_name), facts.get(end_name)
+                if isinstance(start, int) and isinstance(end, int) and start < end:
+                    yield start, end
+        end = facts.get("end")
+        if isinstance(end, int) and any(facts.get(name) for name in _TAIL):
+            yield end, 1 << 62
+        for value in facts.values():
+            if isinstance(value, list | tuple):
+                for pair in value:
+                    if isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(one, int) for one in pair):
+                        yield pair[0], pair[1]
+        for match in _RANGE.finditer(self.line):
+            yield int(match[1]), int(match[2])
+
+    def covers(self, message: Known, *, file_bytes: int) -> bool:
+        """Whether it names the place of this message."""
+        if any(start <= message.physical < end for start, end in self.ranges()):
+            return True
+        facts = self.facts
+        if facts.get("offset") == message.physical:
+            return True
+        queue = facts.get("queue_id", facts.get("queue"))
+        if facts.get("topic") == message.topic and queue in (None, message.queue_id, str(message.queue_id)):
+            return True
+        line = self.line
+        if any(int(base) <= message.physical < int(base) + file_bytes for base in _LOG_FILE.findall(line)):
+            return True
+        return (message.topic, str(message.queue_id)) in _QUEUE_FILE.findall(line)
+
+
+@final
+class ReportLog(logging.Handler):
+    """Keeps every warning and worse of this process."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.reports: list[Report] = []
+        self.tracebacks: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        facts = {name: plain(value) for name, value in vars(record).items() if name not in _PLAIN}
+        text = record.getMessage()
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            facts["exception"] = f"{type(error).__name__}: {error}"
+            self.tracebacks.append(f"{text}: {facts['exception']}")
+        self.reports.append(Report(record.levelname, text, facts))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON could hold it."""
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one) for one in value]
+    if isinstance(value, dict):
+        return {str(name): plain(one) for name, one in value.items()}
+    return str(value)

@@ -1,0 +1,39 @@
+"""Lies about what a trial has seen, to see the judge find them: a judge that finds nothing proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+from damage.judge import Phase
+
+
+class Lie(StrEnum):
+    """What is changed in the evidence."""
+
+    NONE = "none"
+    WRONG_BODY = "wrong-body"
+    MISSING = "missing"
+    REUSED = "reused"
+
+
+def tell_lie(lie: Lie, phases: Sequence[Phase]) -> None:
+    """Change the evidence of the last phase in one place; a lie that finds no place raises ``LookupError``."""
+    phase = phases[-1]
+    if lie is Lie.NONE:
+        return
+    if lie is Lie.REUSED:
+        sent = phase.sends[0]
+        phase.sends[0] = msgspec.structs.replace(sent, queue_offset=0, physical=0)
+        return
+    for reading in phase.readings:
+        for queue in reading.queues:
+            if queue.tag == "*" and len(queue.messages) > 2:
+                if lie is Lie.MISSING:
+                    del queue.messages[1]
+                else:
+                    message = queue.messages[1]
+                    queue.messages[1] = msgspec.structs.replace(message, body=b"x" + message.body[1:])
+                return
+    raise LookupError("nothing was read")

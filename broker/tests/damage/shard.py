@@ -1,0 +1,252 @@
+"""Brokers of one shard in this process, over real files: alone, or a master and a slave with roles given by order.
+
+Whoever orders roles here decides as everybody does (``gantry_spec``): a master whose process ended has its role again
+if it may and nobody has more; otherwise the one with the newest and longest log among those that know of no loss is
+promoted, in an epoch that is newer than any that was ever given. The remembered epoch stands for the Lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from enum import StrEnum
+from typing import Final, final
+
+from damage.kinds import POOL, STORE
+
+from gantry_broker.app import Broker
+from gantry_broker.errors import BrokerError
+from gantry_broker.ports import RealDisk, SystemClock
+from gantry_broker.settings import broker_settings
+from gantry_broker.testing.local import local_conf
+from gantry_status.orders import HaRole, HaStatus, OrderRefused
+
+FIRST_EPOCH: Final = 3_000
+PATIENCE_S: Final = 8.0
+POLL_S: Final = 0.004
+FILES: Final = {
+    "mappedFileSizeCommitLog": str(128 * 1024),
+    "maxMessageSize": str(16 * 1024),
+    "mappedFileSizeConsumeQueue": str(20 * 50),
+    "maxHashSlotNum": "50",
+    "maxIndexNum": "200",
+    "messageDelayLevel": "1s 7200s",
+    "flushIntervalCommitLog": "3600000",
+    "flushCommitLogThoroughInterval": "3600000",
+    "transactionTimeOut": "100",
+    "transactionCheckInterval": "200",
+    "autoCreateTopicEnable": "false",
+    "shutdownTimeout": "4000",
+}
+"""Files so small that a few hundred messages fill several of each kind. Only what is asked for is flushed."""
+
+
+class Setup(StrEnum):
+    """What the broker stands in."""
+
+    ALONE = "alone"
+    SYNC = "sync group"
+    ASYNC = "async group"
+
+
+@final
+class ShiftedClock:
+    """The machine's clocks, the wall ahead by ``shift_ms``: what is due in hours is due now."""
+
+    def __init__(self, shift_ms: int = 0) -> None:
+        self._clock: Final = SystemClock()
+        self.shift_ms = shift_ms
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms() + self.shift_ms
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def boot_ms(self) -> int:
+        return self._clock.boot_ms()
+
+    def boot_id(self) -> str:
+        return self._clock.boot_id()
+
+
+def conf_of(setup: Setup, number: int, *, is_pooled: bool, name: str) -> dict[str, str]:
+    """The keys of a member. Its paths are relative to the folder of the shard, in which the process runs."""
+    conf = local_conf(f"{number}/{STORE}", **FILES, brokerName=name)
+    if is_pooled:
+        # Nothing is committed by itself, so that a start finds something to replay.
+        conf |= {
+            "transientStorePoolEnable": "true", "transientStorePoolPath": f"{number}/{POOL}",
+            "transientStorePoolSize": "3", "commitIntervalCommitLog": "3600000",
+            "commitCommitLogLeastPages": "1000", "commitCommitLogThoroughInterval": "3600000",
+        }  # fmt: skip
+    if setup is not Setup.ALONE:
+        role = "SYNC_MASTER" if setup is Setup.SYNC else "ASYNC_MASTER"
+        conf |= {"roleAtStart": "UNASSIGNED", "brokerRole": role, "brokerId": str(number)}
+    return conf
+
+
+@final
+class Shard:
+    """The members of one shard, by number; 1 is the master to begin with. Owned by one loop."""
+
+    def __init__(
+        self, setup: Setup, clock: ShiftedClock, *, is_pooled: bool, name: str = "shard", epoch: int = FIRST_EPOCH
+    ) -> None:
+        self.setup: Final = setup
+        self.clock: Final = clock
+        self.numbers: Final = (1,) if setup is Setup.ALONE else (1, 2)
+        self.brokers: dict[int, Broker] = {}
+        self.refusals: dict[int, str] = {}
+        """Why members did not start."""
+        self.epoch = epoch
+        """The newest that was ever given, as a Lease remembers it."""
+        self.master_number = 1
+        self._confs: Final = {number: conf_of(setup, number, is_pooled=is_pooled, name=name) for number in self.numbers}
+
+    def __repr__(self) -> str:
+        return f"<Shard {self.setup} master={self.master_number} up={sorted(self.brokers)}>"
+
+    def set(self, **conf: str) -> None:
+        """Change settings for later starts."""
+        for one in self._confs.values():
+            one.update(conf)
+
+    @property
+    def master(self) -> Broker | None:
+        return self.brokers.get(self.master_number)
+
+    async def start(self, number: int) -> Broker | None:
+        """Start a member without a role, or as the configured master. None if it refuses: see ``refusals``."""
+        self.refusals.pop(number, None)
+        os.makedirs(f"{number}/{POOL}", exist_ok=True)
+        broker = Broker(broker_settings(self._confs[number]), disk=RealDisk(), clock=self.clock)
+        try:
+            await broker.start()
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                raise
+            # What a broker refuses on purpose is its own text; anything else ends it with a traceback.
+            is_meant = isinstance(error, BrokerError | OSError)
+            self.refusals[number] = str(error) if is_meant else f"{type(error).__name__}: {error}"
+            logging.getLogger("gantry_broker").error("cannot start", extra={"reason": self.refusals[number]})
+            return None
+        self.brokers[number] = broker
+        return broker
+
+    async def start_all(self) -> None:
+        for number in self.numbers:
+            if number not in self.brokers:
+                await self.start(number)
+
+    async def begin(self) -> None:
+        """A new shard: member 1 is the master, and the other follows."""
+        await self.start_all()
+        if self.setup is not Setup.ALONE:
+            await self._promote(1)
+            await self.gather()
+
+    async def lead(self, *, regains: bool) -> str:
+        """Have a master among those that run; says how, or why there is none."""
+        if self.setup is Setup.ALONE:
+            return "configured" if self.brokers else "it does not run"
+        if not self.brokers:
+            return "no member runs"
+        statuses = {number: await broker.roles.status() for number, broker in self.brokers.items()}
+        how = ""
+        if regains and self._may_regain(statuses):
+            with suppress(OrderRefused):
+                await self.brokers[self.master_number].roles.regain(statuses[self.master_number].epoch)
+                how = "regained"
+        if not how:
+            how = await self._elect()
+        if self.master is not None:
+            await self.gather()
+        return how
+
+    def _may_regain(self, statuses: dict[int, HaStatus]) -> bool:
+        own = statuses.get(self.master_number)
+        if own is None or not own.may_regain or own.epoch != self.epoch:
+            return False
+        place = (own.last_epoch, own.wrote)
+        return all((one.last_epoch, one.wrote) <= place for one in statuses.values())
+
+    async def _elect(self) -> str:
+        promises = {}
+        found = [await one.roles.status() for one in self.brokers.values()]
+        epoch = 1 + max([self.epoch, *(max(one.epoch, one.promised_epoch, one.last_epoch) for one in found)])
+        self.epoch = epoch
+        for number, broker in self.brokers.items():
+            with suppress(OrderRefused):
+                promises[number] = await broker.roles.promise(epoch, "the damage run")
+        statuses = {number: await self.brokers[number].roles.status() for number in promises}
+        sure = {number for number, one in statuses.items() if one.is_whole is not False} or set(promises)
+        if not sure:
+            return "no member promises"
+        winner = max(sure, key=lambda one: (promises[one].last_epoch, promises[one].end, one == self.master_number))
+        # Where acks are needed all others may give them; where none is, only who can be told must grant.
+        electable = [one for one in self.numbers if one != winner and (self.setup is Setup.SYNC or one in self.brokers)]
+        await self.brokers[winner].roles.promote(epoch, electable, False)
+        self.master_number = winner
+        return f"member {winner} elected in epoch {epoch}"
+
+    async def _promote(self, number: int) -> None:
+        others = [one for one in self.numbers if one != number]
+        await self.brokers[number].roles.promote(self.epoch, others, False)
+        self.master_number = number
+
+    async def renew(self) -> None:
+        """In an async group, acknowledge without a slave that does not follow: a new epoch in which it has no say."""
+        master = self.master
+        if self.setup is not Setup.ASYNC or master is None or master.replication.acks:
+            return
+        self.epoch = 1 + max(self.epoch, master.roles.epoch)
+        with suppress(OrderRefused):
+            await master.roles.promote(self.epoch, [], False)
+            await self.gather()
+
+    async def gather(self) -> None:
+        """All others follow the master."""
+        master = self.master
+        assert master is not None
+        for number, broker in self.brokers.items():
+            if number != self.master_number:
+                await broker.roles.follow(master.roles.epoch, master.settings.ha_address)
+
+    async def level(self, patience_s: float = PATIENCE_S) -> bool:
+        """Wait until every slave that runs has what the master has; whether it came to that."""
+        master = self.master
+        if master is None or self.setup is Setup.ALONE:
+            return master is not None
+        others = [broker for number, broker in self.brokers.items() if number != self.master_number]
+
+        def is_level() -> bool:
+            return len(master.replication.acks) >= len(others) and all(
+                one.store.wrote == master.store.wrote
+                and one.replication.shown >= master.store.wrote
+                and one.roles.role is HaRole.SLAVE
+                for one in others
+            )
+
+        return await came(is_level, patience_s)
+
+    async def close(self) -> None:
+        """Clean stops, the master first, which waits for its slaves."""
+        for number in sorted(self.brokers, key=lambda one: one != self.master_number):
+            await self.brokers[number].close()
+        self.brokers.clear()
+
+
+async def came(predicate: Callable[[], bool], patience_s: float) -> bool:
+    """Wait for something; whether it came in time."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + patience_s
+    while not predicate():
+        if loop.time() > end:
+            return False
+        await asyncio.sleep(POLL_S)
+    return True

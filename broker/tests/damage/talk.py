@@ -1,0 +1,213 @@
+"""What clients say to a broker in a trial, in the wire's own words, and what they make of the answers.
+
+Everything that comes back is kept as it came: whether it is right is for the judge.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from damage.ledger import Known, Owed
+
+from gantry_broker.testing.local import Dialogue, properties_text
+from gantry_remoting import RemotingError
+from gantry_wire import Command, RequestCode
+from gantry_wire.errors import RemoteProtocolError
+from gantry_wire.message import StoredMessage, decode_record, decode_records, parse_offset_message_id
+
+PRODUCERS: Final = "producers"
+KEPT: Final = ("UNIQ_KEY", "KEYS", "TAGS", "own")
+"""Properties of a client's making."""
+BATCH: Final = 16
+STEPS_MAX: Final = 2_000
+SUCCESS, NOT_FOUND_CODE = 0, 22
+TRANSACTION: Final = "4"
+COMMIT, ROLL_BACK = "8", "12"
+TIMEOUT_MS: Final = 10_000
+
+
+class Answer(NamedTuple):
+    """The reply to a send."""
+
+    code: int
+    remark: str
+    queue_offset: int = -1
+    physical: int = -1
+
+
+class Served(NamedTuple):
+    """What a queue gave: the messages in order, and the first answer that was no message and not the queue's end."""
+
+    messages: list[Known]
+    trouble: str = ""
+    rotten: Sequence[str] = ()
+    """What was served with code 0 and is no good record."""
+
+
+def known(message: StoredMessage) -> Known:
+    """A stored message as the ledger keeps it."""
+    properties = {name: value for name, value in message.properties.items() if name in KEPT}
+    return Known(
+        message.topic, message.queue_id, message.queue_offset, message.physical_offset, message.size, message.body,
+        properties,
+    )  # fmt: skip
+
+
+async def send(
+    peer: Dialogue, topic: str, queue_id: int, body: bytes, *, sys_flag: str = "0", **properties: str
+) -> Answer:
+    """One message with its properties."""
+    reply = await peer.send(
+        body, topic=topic, queueId=str(queue_id), properties=properties_text(WAIT="true", **properties),
+        sysFlag=sys_flag, bornTimestamp=str(time.time_ns() // 1_000_000), code=RequestCode.SEND_MESSAGE_V2,
+    )  # fmt: skip
+    if "queueOffset" not in reply.ext:
+        return Answer(reply.code, reply.remark or "")
+    physical = parse_offset_message_id(reply.ext["msgId"])[2]
+    return Answer(reply.code, reply.remark or "", int(reply.ext["queueOffset"]), physical)
+
+
+async def prepare(peer: Dialogue, topic: str, queue_id: int, body: bytes, unique: str) -> Owed:
+    """A half message, which must be taken."""
+    answer = await send(
+        peer, topic, queue_id, body, sys_flag=TRANSACTION, UNIQ_KEY=unique, TRAN_MSG="true", PGROUP=PRODUCERS
+    )
+    assert answer.code == SUCCESS, answer
+    return Owed(topic, queue_id, unique, body, answer.queue_offset, answer.physical)
+
+
+async def end_transaction(peer: Dialogue, half: Owed, how: str) -> Command:
+    """Commit or roll back."""
+    fields = {
+        "producerGroup": PRODUCERS, "tranStateTableOffset": str(half.half_offset),
+        "commitLogOffset": str(half.physical), "commitOrRollback": how,
+        "fromTransactionCheck": "false", "msgId": half.unique,
+    }  # fmt: skip
+    return await peer.ask(RequestCode.END_TRANSACTION, fields, timeout_ms=TIMEOUT_MS)
+
+
+def asked_about(peer: Dialogue) -> list[str]:
+    """Unique keys of the transactions that the broker has asked this client about."""
+    found = []
+    for command in peer.told:
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            with suppress(RemoteProtocolError):
+                found += [message.properties.get("UNIQ_KEY", "") for message in decode_records(command.body)]
+    return found
+
+
+async def read_queue(peer: Dialogue, topic: str, queue_id: int, *, tag: str = "*", group: str = "Judges") -> Served:
+    """Everything that a consumer gets from a queue's beginning to its end."""
+    messages: list[Known] = []
+    rotten: list[str] = []
+    offset = 0
+    for _ in range(STEPS_MAX):
+        try:
+            reply = await peer.pull(
+                offset, topic=topic, queueId=str(queue_id), subscription=tag, maxMsgNums=str(BATCH),
+                consumerGroup=group, code=RequestCode.PULL_MESSAGE, wait_ms=0,
+            )  # fmt: skip
+        except RemotingError as error:
+            return Served(messages, f"at {offset}: {error!r}", rotten)
+        if reply.code == SUCCESS:
+            good, bad = take_records(reply.body)
+            messages += good
+            rotten += [f"pulled at {offset}: {text}" for text in bad]
+        following = int(reply.ext.get("nextBeginOffset", offset))
+        if reply.code in (19, 20, 21) or reply.code == SUCCESS:  # not found, retry at once, moved
+            if following == offset:
+                return Served(messages, "", rotten)
+            if following < offset:
+                return Served(messages, f"at {offset}: sent back to {following}", rotten)
+            offset = following
+            continue
+        return Served(messages, f"at {offset}: code {reply.code}: {reply.remark}", rotten)
+    return Served(messages, f"at {offset}: no end after {STEPS_MAX} pulls", rotten)
+
+
+def take_records(data: bytes) -> tuple[list[Known], list[str]]:
+    """The good records of an answer, and why the others are none."""
+    good: list[Known] = []
+    bad: list[str] = []
+    position = 0
+    while position < len(data):
+        try:
+            message = decode_record(data, position)
+        except (RemoteProtocolError, ValueError) as error:
+            bad.append(str(error))
+            size = int.from_bytes(data[position : position + 4], "big")
+            if not 0 < size <= len(data) - position:
+                break
+            position += size
+            continue
+        good.append(known(message))
+        position += message.size
+    return good, bad
+
+
+async def query(peer: Dialogue, topic: str, key: str, *, is_unique: bool = False) -> list[Known]:
+    """What is found by a key."""
+    fields = {"topic": topic, "key": key, "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
+    if is_unique:
+        fields["_UNIQUE_KEY_QUERY"] = "true"
+    reply = await peer.ask(RequestCode.QUERY_MESSAGE, fields, timeout_ms=TIMEOUT_MS)
+    return take_records(reply.body)[0] if reply.code == SUCCESS else []
+
+
+async def view(peer: Dialogue, physical: int) -> Known | None:
+    """The message at a place of the log, by its id."""
+    reply = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical)}, timeout_ms=TIMEOUT_MS)
+    if reply.code != SUCCESS:
+        return None
+    good, bad = take_records(reply.body)
+    assert len(good) + len(bad) == 1, reply
+    return good[0] if good else Known("", -1, -1, physical, 0, bad[0].encode(), {})
+
+
+async def commit_offset(peer: Dialogue, group: str, topic: str, queue_id: int, offset: int) -> None:
+    fields = {
+        "consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset),
+    }  # fmt: skip
+    reply = await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+    assert reply.code == SUCCESS, reply
+
+
+async def committed_offset(peer: Dialogue, group: str, topic: str, queue_id: int) -> int | None:
+    fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "setZeroIfNotFound": "false"}
+    reply = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields, timeout_ms=TIMEOUT_MS)
+    return int(reply.ext["offset"]) if reply.code == SUCCESS else None
+
+
+async def make_topic(peer: Dialogue, topic: str, queues: int) -> None:
+    fields = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues), "writeQueueNums": str(queues),
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    reply = await peer.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    assert reply.code == SUCCESS, reply
+
+
+async def topics_of(peer: Dialogue) -> dict[str, tuple[int, int]]:
+    """Queues of each topic: for reading, for writing."""
+    document = await peer.ask_json(RequestCode.GET_ALL_TOPIC_CONFIG)
+    table = document["topicConfigTable"]
+    return {name: (int(one["readQueueNums"]), int(one["writeQueueNums"])) for name, one in table.items()}
+
+
+async def groups_of(peer: Dialogue) -> dict[str, int]:
+    """Retries of each group."""
+    document = await peer.ask_json(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    return {name: int(one["retryMaxTimes"]) for name, one in document["subscriptionGroupTable"].items()}
+
+
+async def setting_of(peer: Dialogue, key: str) -> str:
+    reply = await peer.ask(RequestCode.GET_BROKER_CONFIG)
+    lines = dict(line.split("=", 1) for line in reply.body.decode().splitlines() if "=" in line)
+    return lines.get(key, "")
+
+
+def by_place(messages: Iterable[Known]) -> dict[tuple[str, int, int], Known]:
+    return {message.place: message for message in messages}

@@ -1,0 +1,380 @@
+"""The judge of the damage matrix must be able to find something: each sort of fault is planted and found."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from damage.judge import Case, Judge, MemberState, Outcome, Phase, QueueRead, Reading, Sent, Sort, Verdict
+from damage.kinds import Kind
+from damage.ledger import Known, Ledger, Owed
+from damage.remedies import Remedy, apply_remedy, remedies_of
+from damage.reports import Report, ReportLog
+from damage.run_damage import lines_of
+
+FILE_BYTES = 1_000
+RANGE = Report("ERROR", "the log is damaged here; its neighbours are served", {"offset": 100, "end": 200})
+VAGUE = Report("ERROR", "something is wrong somewhere", {"offset": 5, "end": 6})
+
+
+def known(number: int, **changes: object) -> Known:
+    message = Known(
+        "Busy", 0, number, number * 100, 100, b"body %d" % number, {"UNIQ_KEY": f"U{number}", "TAGS": "red"}
+    )
+    return msgspec.structs.replace(message, **changes)
+
+
+LEDGER = Ledger(
+    known=[known(number) for number in range(3)],
+    owed=[Owed("Later", 0, "D1", b"late", physical=300)],
+    ended=["T1"],
+    offsets=[("Readers", "Busy", 0, 2)],
+    topics={"Busy": (1, 1)},
+    groups={"Readers": 6},
+    setting=("maxBatchMessages", "77"),
+    queue_ends=[("Busy", 0, 3)],
+    wrote=400,
+    epochs=[(1, 0), (7, 200)],
+)
+LATE = Known("Later", 0, 0, 400, 100, b"late", {"UNIQ_KEY": "D1"})
+
+
+def good_reading(**changes: object) -> Reading:
+    reading = Reading(
+        1, True, True,
+        queues=[
+            QueueRead("Busy", 0, list(LEDGER.known)), QueueRead("Busy", 0, list(LEDGER.known), tag="red"),
+            QueueRead("Later", 0, [LATE]),
+        ],
+        by_key=[("Busy", "U1", [known(1)])], by_id=[(100, known(1))], offsets=[("Readers", "Busy", 0, 2)],
+        topics={"Busy": (1, 1)}, groups={"Readers": 6}, setting="77",
+    )  # fmt: skip
+    return msgspec.structs.replace(reading, **changes)
+
+
+def good_phase() -> Phase:
+    return Phase(readings=[good_reading()], states=[MemberState(1, True, [(1, 0), (7, 200)])])
+
+
+def case(kind: Kind = Kind.LOG_MIDDLE, file: str = "store/commitlog/00000000000000000000", **changes: object) -> Case:
+    words = [file.removeprefix("store/")] if "commitlog" in file else [file.rpartition("/")[2]]
+    one = Case(kind, file, 1, "alone", False, FILE_BYTES, words, ["Busy"])
+    return msgspec.structs.replace(one, **changes)
+
+
+def verdict(phase: Phase, *reports: Report, about: Case | None = None) -> Verdict:
+    phase.reports = [*phase.reports, *reports]
+    return Judge(about or case(), LEDGER, [phase]).verdict()
+
+
+def sorts(found: Verdict) -> set[Sort]:
+    return {fault.sort for fault in found.faults}
+
+
+def without(number: int) -> list[Known]:
+    return [message for message in LEDGER.known if message.queue_offset != number]
+
+
+def lacking(number: int, *, is_whole: bool | None = False) -> Phase:
+    """A message is gone from every way to it."""
+    reading = good_reading(
+        queues=[
+            QueueRead("Busy", 0, without(number)), QueueRead("Busy", 0, without(number), tag="red"),
+            QueueRead("Later", 0, [LATE]),
+        ],
+        by_key=[("Busy", f"U{number}", [])], by_id=[(number * 100, None)],
+    )  # fmt: skip
+    return Phase(readings=[reading], states=[MemberState(1, is_whole, LEDGER.epochs)])
+
+
+def test_where_nothing_is_wrong_nothing_is_found() -> None:
+    """All served as sent: complete, whether something was reported or not."""
+    assert verdict(good_phase()) == Verdict(Outcome.COMPLETE, [])
+    assert verdict(good_phase(), RANGE).outcome is Outcome.COMPLETE
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        known(1, body=b"other"), known(1, physical=101), known(1, properties={"UNIQ_KEY": "U1", "TAGS": "blue"}),
+        known(1, queue_offset=0),
+    ],
+    ids=["body", "place", "tag", "number"],
+)  # fmt: skip
+def test_a_wrong_message_is_a_fault_whatever_is_reported(wrong: Known) -> None:
+    """Nobody may be served altered bytes, in a queue, by key or by id; a report makes it no better."""
+    for changes in (
+        {"queues": [QueueRead("Busy", 0, [known(0), wrong, known(2)]), QueueRead("Later", 0, [LATE])]},
+        {"by_key": [("Busy", "U1", [wrong, known(1)])]},
+        {"by_id": [(100, wrong)]},
+    ):
+        if "queues" not in changes and wrong.queue_offset == 0:
+            continue  # by itself it is just another message's number
+        found = verdict(Phase(readings=[good_reading(**changes)]), RANGE)
+        assert found.outcome is Outcome.FAULT and Sort.ALTERED in sorts(found), changes
+
+
+def test_a_rotten_record_with_code_0_is_a_fault() -> None:
+    """Its checksum betrays it; most clients do not look."""
+    queue = QueueRead("Busy", 0, without(1), rotten=["pulled at 1: a body that does not match its CRC"])
+    found = verdict(Phase(readings=[good_reading(queues=[queue, QueueRead("Later", 0, [LATE])])]), RANGE)
+
+    assert Sort.ROTTEN in sorts(found)
+
+
+def test_what_nobody_sent_or_is_there_twice_is_a_fault() -> None:
+    """An unknown message, a second copy of one that nothing stores again, one of a transaction that was rolled back."""
+    for number, (message, sort) in enumerate(
+        (
+            (known(3, properties={"UNIQ_KEY": "X"}), Sort.INVENTED),
+            (known(3, properties=known(1).properties, body=known(1).body), Sort.DUPLICATE),
+            (known(3, properties={"UNIQ_KEY": "T1"}), Sort.DUPLICATE),
+        )
+    ):
+        queues = [QueueRead("Busy", 0, [*LEDGER.known, message]), QueueRead("Later", 0, [LATE])]
+        found = verdict(Phase(readings=[good_reading(queues=queues)]), RANGE)
+        assert sorts(found) == {sort}, number
+
+
+def test_a_missing_message_without_a_report_is_a_fault() -> None:
+    """Silence, or words that do not name its place, cover nothing."""
+    assert {Sort.MISSING, Sort.NOT_FOUND} <= sorts(verdict(lacking(1)))
+    assert Sort.MISSING in sorts(verdict(lacking(1), VAGUE))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        RANGE,
+        Report("WARNING", "cut", {"end": 100, "cut_bytes": 30}),
+        Report("ERROR", "lost", {"ranges": [[0, 50], [100, 200]]}),
+        Report("ERROR", "lost [100, 300) of the log"),
+        Report("ERROR", "a stored message is damaged", {"offset": 100}),
+        Report("ERROR", "rebuilding", {"topic": "Busy", "queue_id": 0}),
+        Report("ERROR", "missing", {"path": "/var/store/commitlog/00000000000000000000"}),
+        Report("ERROR", "damaged", {"path": "/var/store/consumequeue/Busy/0/00000000000000000000"}),
+    ],
+    ids=["range", "tail", "ranges", "text", "offset", "queue", "log-file", "queue-file"],
+)
+def test_a_report_that_names_its_place_covers_a_missing_message(report: Report) -> None:
+    """A range, an offset, a file or a queue: then it is served around."""
+    assert verdict(lacking(1), report) == Verdict(Outcome.REPORTED, [])
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        Report("ERROR", "lost", {"offset": 0, "end": 100}),
+        Report("ERROR", "lost", {"end": 200, "cut_bytes": 30}),
+        Report("ERROR", "rebuilding", {"topic": "Busy", "queue_id": 1}),
+        Report("ERROR", "rebuilding", {"topic": "Later"}),
+        Report("ERROR", "missing", {"path": "/var/store/commitlog/00000000000000001000"}),
+    ],
+)
+def test_a_report_of_another_place_covers_nothing(report: Report) -> None:
+    """The neighbouring range, file or queue is not the one."""
+    assert Sort.MISSING in sorts(verdict(lacking(1), report))
+
+
+def test_an_incomplete_store_may_not_call_itself_complete() -> None:
+    """Whoever elects would believe it."""
+    assert sorts(verdict(lacking(1, is_whole=True), RANGE)) == {Sort.CALLED_WHOLE}
+
+
+def test_a_number_or_a_place_that_is_given_twice_is_a_fault() -> None:
+    """Of a queue and of the log; also when it is seen only by what is served there."""
+    good = Sent("Busy", 0, "N1", b"new", 0, "", 3, 500)
+    for sent, sort in (
+        (good, set()),
+        (msgspec.structs.replace(good, queue_offset=2), {Sort.REUSED}),
+        (msgspec.structs.replace(good, physical=200), {Sort.REUSED}),
+    ):
+        phase = good_phase()
+        phase.sends = [sent]
+        assert sorts(verdict(phase, RANGE)) == sort
+    phase = good_phase()
+    phase.sends = [good]
+    other = known(1, properties={"UNIQ_KEY": "N1"}, body=b"new")
+    phase.readings = [good_reading(queues=[QueueRead("Busy", 0, [other]), QueueRead("Later", 0, [LATE])])]
+    assert Sort.REUSED in sorts(verdict(phase, RANGE))
+
+
+def test_an_acknowledged_send_must_be_served() -> None:
+    """What was answered 0 after the damage counts like everything else."""
+    phase = good_phase()
+    phase.sends = [Sent("Busy", 0, "N1", b"new", 0, "", 3, 500)]
+    phase.readings = [good_reading(sends_before=1)]
+
+    assert sorts(verdict(phase)) == {Sort.MISSING}
+
+
+def test_a_refused_send_needs_a_report() -> None:
+    """One that names the file or a range."""
+    for reports, sort in (((), {Sort.SEND_REFUSED}), ((RANGE,), set())):
+        phase = good_phase()
+        phase.sends = [Sent("Busy", 0, "N1", b"new", 14, "full")]
+        assert sorts(verdict(phase, *reports)) == sort
+
+
+@pytest.mark.parametrize(
+    ("change", "sort", "file"),
+    [
+        ({"offsets": [("Readers", "Busy", 0, 1)]}, Sort.OFFSET, "consumerOffset.json"),
+        ({"offsets": [("Readers", "Busy", 0, None)]}, Sort.OFFSET, "consumerOffset.json"),
+        ({"topics": {}}, Sort.TABLE, "topics.json"),
+        ({"groups": {"Readers": 16}}, Sort.TABLE, "subscriptionGroup.json"),
+        ({"setting": "10000"}, Sort.TABLE, "liveSettings.json"),
+    ],
+)
+def test_a_changed_table_needs_a_report_that_names_its_file(change: dict[str, object], sort: Sort, file: str) -> None:
+    """Offsets that jump, settings and topics that are forgotten."""
+    about = case(Kind.CHECKPOINT, "store/checkpoint")
+    phase = Phase(readings=[good_reading(**change)])
+
+    assert sorts(verdict(phase, VAGUE, about=about)) == {sort}
+    assert (
+        verdict(phase, Report("WARNING", "its predecessor is used", {"path": f"config/{file}"}), about=about).faults
+        == []
+    )
+
+
+def test_what_is_hidden_from_a_filter_alone_is_a_fault() -> None:
+    """It is in the queue, and a subscriber of its tag does not get it."""
+    queues = [QueueRead("Busy", 0, list(LEDGER.known)), QueueRead("Busy", 0, without(1), tag="red")]
+    found = verdict(Phase(readings=[good_reading(queues=[*queues, QueueRead("Later", 0, [LATE])])]))
+
+    assert sorts(found) == {Sort.HIDDEN}
+
+
+def test_a_stalled_queue_is_a_fault_on_the_master_alone() -> None:
+    """A slave that refuses sends its clients to the master; a master that refuses has nobody behind it."""
+    queues = [QueueRead("Busy", 0, [known(0)], trouble="at 1: code 1: the store failed"), QueueRead("Later", 0, [LATE])]
+    grouped = case(is_grouped=True, setup="async group")
+    slave = good_reading(member=2, is_master=False, queues=queues)
+
+    assert Sort.STALLED in sorts(verdict(Phase(readings=[good_reading(queues=queues)]), RANGE))
+    assert verdict(Phase(readings=[good_reading(), slave]), about=grouped).faults == []
+
+
+def test_what_is_owed_must_come() -> None:
+    """A delayed message, or one of an open transaction, that does not come was reported or is a fault."""
+    reading = good_reading(queues=[QueueRead("Busy", 0, list(LEDGER.known))])
+
+    assert sorts(verdict(Phase(readings=[reading]), VAGUE)) == {Sort.NOT_DELIVERED}
+    rotten = Report("ERROR", "a stored message is damaged", {"offset": 300})
+    assert verdict(Phase(readings=[reading]), rotten).outcome is Outcome.REPORTED
+
+
+def test_epochs_stay_where_they_are() -> None:
+    """One that vanishes was reported; one that begins elsewhere is another under the same number."""
+    for epochs, reports, sort in (
+        ([(1, 0)], (), {Sort.EPOCHS}),
+        ([(1, 0)], (RANGE,), set()),
+        ([(1, 0), (7, 300)], (RANGE,), {Sort.EPOCH_REUSED}),
+        ([(1, 0), (7, 200), (8, 400)], (), set()),
+    ):
+        phase = good_phase()
+        phase.states = [MemberState(1, True, epochs)]
+        assert sorts(verdict(phase, *reports)) == sort
+
+
+def test_a_refused_start_names_the_file_and_has_a_remedy() -> None:
+    """With both it is an outcome; without the one or the other a fault."""
+    text = "store/commitlog/00000000000000000000 is missing; run: gantry store recover"
+    assert verdict(Phase(refusals=[(1, text)], remedies=["recovered"])).outcome is Outcome.REFUSED
+    assert sorts(verdict(Phase(refusals=[(1, "it does not fit")], remedies=["x"]))) == {Sort.NOT_NAMED}
+    assert sorts(verdict(Phase(refusals=[(1, text)], refused_for_good=[1]))) == {Sort.NO_REMEDY}
+
+
+def test_what_a_replica_has_is_not_lost() -> None:
+    """In a group a report does not excuse what no member serves in the end; what the other serves is served around."""
+    grouped = case(is_grouped=True, setup="sync group")
+    slave = good_reading(member=2, is_master=False)
+
+    assert sorts(verdict(lacking(1), RANGE, about=grouped)) == {Sort.LOST_WITH_REPLICA}
+    phase = lacking(1)
+    phase.readings.append(slave)
+    assert verdict(phase, RANGE, about=grouped).outcome is Outcome.REPORTED
+    phase = lacking(1)
+    phase.readings[0].is_last = False
+    phase.readings += [good_reading(), slave]
+    assert verdict(phase, RANGE, about=grouped).outcome is Outcome.HEALED
+
+
+def test_no_master_at_all_is_a_fault() -> None:
+    """A shard that runs and serves nothing has refused nothing either."""
+    assert sorts(verdict(Phase(leading="no member promises"))) == {Sort.NO_MASTER}
+
+
+def test_only_warnings_and_worse_are_reports() -> None:
+    """What an operator's alert does not see was not reported; what is kept can be written down."""
+    kept = ReportLog()
+    log = logging.getLogger("damage.judged")
+    log.setLevel(logging.INFO)
+    log.addHandler(kept)
+    tell: list[Callable[..., None]] = [log.info, log.warning]
+    for say in tell:
+        say("the log is damaged", extra={"offset": 1, "end": 2, "ranges": ((1, 2),)})
+
+    assert [(report.level, report.facts["ranges"]) for report in kept.reports] == [("WARNING", [[1, 2]])]
+    assert list(kept.reports[0].ranges()) == [(1, 2), (1, 2)]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(kept.reports[0]), type=Report) == kept.reports[0]
+
+
+def test_remedies_are_those_that_the_refusal_names(tmp_path: Path) -> None:
+    """Nothing that is not in the text is done, and nothing that cannot be done here counts as a remedy."""
+    store = tmp_path / "1/store/commitlog"
+    backup = tmp_path / "backup/store/commitlog"
+    name = "00000000000000000000"
+    for folder in (store, backup):
+        folder.mkdir(parents=True)
+        (folder / name).write_bytes(b"whole" if folder is backup else b"")
+    text = (
+        f"commit log file 1/store/commitlog/{name} is damaged. Put back the file of a backup; or, in a group, move the "
+        f"store away and start empty: it copies all. To serve the rest: 'truncate -s 10 1/store/commitlog/{name}'"
+    )
+    file = f"store/commitlog/{name}"
+
+    def remedies(reason: str, *, has_backup: bool = False, is_grouped: bool = False) -> list[Remedy]:
+        copy = tmp_path / "backup" if has_backup else None
+        return remedies_of(reason, tmp_path, 1, file=file, backup=copy, is_grouped=is_grouped)
+
+    assert remedies("it is damaged; look into the manual") == [] and apply_remedy([], random.Random(1)) is None
+    assert [len(remedies(text)), len(remedies(text, has_backup=True)), len(remedies(text, is_grouped=True))] == [
+        1,
+        2,
+        2,
+    ]
+    remedies(text)[0]()
+    assert (store / name).read_bytes() == bytes(10)
+    remedies(text, has_backup=True)[0]()
+    assert (store / name).read_bytes() == b"whole"
+    gap = "1 files are missing, which hold [10, 30). Make each with 'truncate -s 10 NAME'"
+    remedies(gap)[0]()
+    assert sorted(path.name for path in store.iterdir())[1:] == [f"{10:020d}", f"{20:020d}"]
+    remedies(f"remove 1/store/commitlog/{name}, then start")[0]()
+    assert not (store / name).exists()
+    remedies(text, is_grouped=True)[0]()
+    assert not store.exists()
+
+
+def test_a_member_that_was_started_empty_may_lack_its_own_settings() -> None:
+    """They are in no log: who follows a refusal's remedy loses them. Nobody else does."""
+    reading = good_reading(setting="10000")
+
+    def found(*remedies: str) -> set[Sort]:
+        return sorts(verdict(Phase(readings=[reading], remedies=list(remedies))))
+
+    assert found("the store of member 1 was moved away") == set()
+    assert found() == found("the store of member 2 was moved away") == {Sort.TABLE}
+
+
+def test_a_process_without_output_is_reported(tmp_path: Path) -> None:
+    """A trial whose process could not make its output file ends as broken; it does not end the run."""
+    assert lines_of(tmp_path / "gone/output.log") == []
+    (tmp_path / "output.log").write_text("one\ntwo\n")
+    assert lines_of(tmp_path / "output.log") == ["one", "two"]

@@ -1,0 +1,51 @@
+"""A slice of the damage matrix against real brokers, and the same with a lie, which the judge must find."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damage.run_damage import SLICE_TRIALS
+
+PROGRAM = Path(__file__).with_name("run_damage.py")
+
+
+def run(tmp_path: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
+    """The run's exit code, what it printed, and its results."""
+    path = tmp_path / "damage.json"
+    command = [sys.executable, str(PROGRAM), "--jobs", "2", "--json", str(path), *options]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert path.exists(), result.stdout + result.stderr
+    return result.returncode, result.stdout + result.stderr, json.loads(path.read_text())
+
+
+def test_a_damaged_store_serves_what_was_sent_or_reports_what_is_lost(tmp_path: Path) -> None:
+    """Each trial ends complete, reported, healed, or refused with a remedy that works, and the table says so."""
+    code, text, document = run(tmp_path, "--slice")
+
+    assert code == 0, text
+    outcomes = [trial["outcome"] for trial in document["trials"]]
+    assert len(outcomes) + sum(document["not_possible"].values()) == SLICE_TRIALS
+    assert len(outcomes) > SLICE_TRIALS * 3 // 4, "too many trials had nothing to damage"
+    assert "FAULT" not in outcomes and "c complete, r reported" in text
+
+
+@pytest.mark.parametrize(
+    ("lie", "sort"),
+    [
+        ("wrong-body", "altered message"), ("missing", "missing without a report"), ("reused", "offset given twice"),
+    ],
+)  # fmt: skip
+def test_a_lie_about_a_real_trial_is_found(tmp_path: Path, lie: str, sort: str) -> None:
+    """The twin: one body, one message or one offset of what was really read is changed, and the run fails."""
+    options = ("--only", "lock/missing/clean/stopped/alone", "--trials", "1", "--seed", "1", "--sabotage", lie)
+    code, text, document = run(tmp_path, *options)
+
+    [trial] = document["trials"]
+    assert code == 1 and trial["outcome"] == "FAULT", text
+    assert sort in {fault["sort"] for fault in trial["faults"]}
+    assert trial["command"] in text
