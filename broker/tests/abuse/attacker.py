@@ -1,0 +1,268 @@
+"""The attacking half, a process of its own, so that it takes no time from the honest client's clock.
+
+    python attacker.py KIND PORT OPTIONS        options are JSON; says "ready", holds on, ends when stdin does
+
+Every kind is bounded: so many connections, so many attempts of each, and nothing after stdin has ended. `ready` means
+that every connection has sent what it can, or was closed for it. The last line is JSON: what was sent, and how often
+the other side closed.
+"""
+
+import asyncio
+import json
+import socket
+import ssl
+import struct
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final, final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
+
+from gantry_broker.testing.local import pull_ext
+from gantry_wire import Command, RequestCode
+
+HOST: Final = "127.0.0.1"
+SETTLE_S: Final = 3.0
+"""After so long without progress a connection has sent what it can: the other side does not read it."""
+RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER that makes `close` a reset."""
+CHUNK_BYTES: Final = 256 * 1024
+ESTABLISHED: Final = 1
+"""The first byte of TCP_INFO, while a connection is open."""
+
+
+@final
+class Attack:
+    """What all connections of one attack share. Owned by the event loop."""
+
+    def __init__(self, port: int, options: dict[str, Any]) -> None:
+        self.port = port
+        self.options = options
+        self.loop = asyncio.get_running_loop()
+        self.sent_bytes = 0
+        self.opened = 0
+        self.closed = 0
+        """How often the other side ended a connection."""
+
+    async def connect(self, receive_bytes: int = 0) -> socket.socket:
+        peer = socket.socket()
+        peer.setblocking(False)
+        if receive_bytes:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        await self.loop.sock_connect(peer, (HOST, self.port))
+        self.opened += 1
+        return peer
+
+    async def send(self, peer: socket.socket, data: bytes) -> bool:
+        """Whether all of it was taken before the other side stood still."""
+        view = memoryview(data)
+        while view:
+            try:
+                async with asyncio.timeout(SETTLE_S):
+                    await self.loop.sock_sendall(peer, view[:CHUNK_BYTES])
+            except TimeoutError:
+                return False
+            self.sent_bytes += min(len(view), CHUNK_BYTES)
+            view = view[CHUNK_BYTES:]
+        return True
+
+    async def wait_closed(self, peer: socket.socket) -> None:
+        """Until the other side ends it."""
+        while await self.loop.sock_recv(peer, 65536):
+            pass
+
+
+Kind = Callable[[Attack, asyncio.Event], Coroutine[Any, Any, None]]
+"""One connection of an attack; sets the event when it has sent what it can."""
+
+
+def frame_head(total: int, header_bytes: int, serialization: int = 0) -> bytes:
+    return struct.pack(">II", total, serialization << 24 | header_bytes)
+
+
+async def half(attack: Attack, ready: asyncio.Event) -> None:
+    """A frame that begins and does not end, again as often as it was closed for it."""
+    options = attack.options
+    head = bytes.fromhex(options["head"]) if "head" in options else frame_head(options["frame_bytes"] - 4, 100)
+    data = head + bytes(options["part_bytes"])
+    for _ in range(options.get("attempts", 2)):
+        try:
+            peer = await attack.connect()
+        except OSError:
+            attack.closed += 1
+            continue
+        try:
+            await attack.send(peer, data)
+            ready.set()
+            await attack.wait_closed(peer)
+            attack.closed += 1
+        except OSError:
+            attack.closed += 1
+        finally:
+            peer.close()
+
+
+async def deaf(attack: Attack, ready: asyncio.Event) -> None:
+    """Requests, and not one byte of a reply is ever read."""
+    options = attack.options
+    if options["request"] == "pull":
+        large = pull_ext(0, topic="AbuseLarge", maxMsgNums="1000") | {"maxMsgBytes": str(options["reply_bytes"])}
+        command = Command(code=RequestCode.PULL_MESSAGE, ext=large)
+    elif options["request"] == "held":
+        command = Command(
+            code=RequestCode.PULL_MESSAGE, ext=pull_ext(options["offset"], wait_ms=60_000, topic="AbuseHonest")
+        )
+    else:
+        command = Command(code=options["code"])
+    peer = await attack.connect(receive_bytes=4096)
+    try:
+        requests = command.encode() * options["requests"]
+        await attack.send(peer, requests)
+        ready.set()
+        await asyncio.Event().wait()
+    except OSError:
+        attack.closed += 1
+    except asyncio.CancelledError:
+        # Nothing is read, so only the kernel knows whether the other side has ended it.
+        attack.closed += peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[0] != ESTABLISHED
+    finally:
+        peer.close()
+
+
+async def reset(attack: Attack, ready: asyncio.Event) -> None:
+    """Connections that are reset at once, in the middle of a frame, or while they wait to be accepted."""
+    options = attack.options
+    part = frame_head(1000, 100) + bytes(50)
+    for number in range(options["attempts"]):
+        try:
+            peer = await attack.connect()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            if number % 2:
+                await attack.send(peer, part if number % 4 == 1 else Command(code=28).encode())
+            peer.close()
+        except OSError:
+            attack.closed += 1
+    ready.set()
+
+
+def bombs() -> list[bytes]:
+    """Headers that cost more than they look: nested, with very many fields, with lengths that lie."""
+    deep = 400_000
+    many = b",".join(b'"k%d":"v"' % number for number in range(60_000))
+    one = struct.pack(">h", 1) + b"k" + struct.pack(">i", 1) + b"v"
+    counted = one * 60_000
+    headers = [
+        (b"[" * deep, 0),
+        (b'{"a":' * (deep // 5), 0),
+        (b'{"code":310,"extFields":{"a":' + b"[" * deep + b"}}", 0),
+        (b'{"code":34,"extFields":{' + many + b"}}", 0),
+        (b'{code:310,extFields:{' + b"a:[" * (deep // 3), 0),
+        (b'{"code":' + b"9" * deep + b"}", 0),
+        (struct.pack(">hBhiii", 310, 0, 0, 1, 0, 0) + struct.pack(">i", len(counted)) + counted, 1),
+        (struct.pack(">hBhiii", 310, 0, 0, 1, 0, 0x7FFFFFFF) + bytes(1000), 1),
+        (struct.pack(">hBhiii", 310, 0, 0, 1, 0, 0) + struct.pack(">i", 0x7FFFFFF0) + bytes(1000), 1),
+    ]  # fmt: skip
+    frames = [frame_head(4 + len(header), len(header), kind) + header for header, kind in headers]
+    nested = b'{"clientID":"c","consumerDataSet":' + b"[" * deep + b"]" * deep + b"}"
+    return [*frames, Command(code=RequestCode.HEART_BEAT, body=nested).encode()]
+
+
+async def bomb(attack: Attack, ready: asyncio.Event) -> None:
+    """Every bomb in turn, each on a connection of its own, which is most often closed for it."""
+    frames = bombs()
+    for number in range(attack.options["attempts"]):
+        try:
+            peer = await attack.connect()
+            await attack.send(peer, frames[number % len(frames)])
+            async with asyncio.timeout(SETTLE_S):
+                await attack.loop.sock_recv(peer, 65536)
+            attack.closed += 1
+            peer.close()
+        except TimeoutError:
+            peer.close()
+        except OSError:
+            attack.closed += 1
+    ready.set()
+
+
+async def handshake(attack: Attack, ready: asyncio.Event) -> None:
+    """A TLS handshake whose first message is long and never ends."""
+    size = attack.options["hello_bytes"]
+    records = b""
+    body = b"\x01" + (size + 1000).to_bytes(3, "big") + bytes(size)
+    for start in range(0, len(body), 16000):
+        part = body[start : start + 16000]
+        records += b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part
+    for _ in range(attack.options.get("attempts", 2)):
+        try:
+            peer = await attack.connect()
+            await attack.send(peer, records)
+            ready.set()
+            await attack.wait_closed(peer)
+            attack.closed += 1
+            peer.close()
+        except OSError:
+            attack.closed += 1
+
+
+async def encrypted_half(attack: Attack, ready: asyncio.Event) -> None:
+    """Half a frame behind a finished handshake: what TLS holds comes on top."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    options = attack.options
+    try:
+        reader, writer = await asyncio.open_connection(HOST, attack.port, ssl=context)
+        attack.opened += 1
+        writer.write(frame_head(options["frame_bytes"] - 4, 100) + bytes(options["part_bytes"]))
+        attack.sent_bytes += options["part_bytes"]
+        async with asyncio.timeout(SETTLE_S):
+            await writer.drain()
+        ready.set()
+        while await reader.read(65536):
+            pass
+        attack.closed += 1
+    except TimeoutError:
+        ready.set()
+        await asyncio.Event().wait()
+    except OSError:
+        attack.closed += 1
+
+
+KINDS: Final[dict[str, Kind]] = {
+    "half": half,
+    "deaf": deaf,
+    "reset": reset,
+    "bomb": bomb,
+    "handshake": handshake,
+    "encrypted_half": encrypted_half,
+}
+
+
+async def run(kind: str, port: int, options: dict[str, Any]) -> dict[str, int]:
+    """All connections of an attack, until stdin ends."""
+    attack = Attack(port, options)
+
+    async def one() -> None:
+        ready = asyncio.Event()
+        working = asyncio.create_task(KINDS[kind](attack, ready))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        holding.append(working)
+
+    holding: list[asyncio.Task[None]] = []
+    await asyncio.gather(*(one() for _ in range(options["connections"])))
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    for task in holding:
+        task.cancel()
+    results = await asyncio.gather(*holding, return_exceptions=True)
+    bugs = [result for result in results if isinstance(result, Exception)]
+    if bugs:
+        raise bugs[0]
+    return {"opened": attack.opened, "closed": attack.closed, "sent_bytes": attack.sent_bytes}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(run(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])))), flush=True)

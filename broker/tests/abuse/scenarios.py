@@ -1,0 +1,169 @@
+"""Every attack: whom it is aimed at, which guard bounds it, and how many bytes it may cost.
+
+Each has a twin in which its guard is off (a budget of a tebibyte, a handshake limit beyond the connections): a bound
+that holds without its guard would prove nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from abuse.victim import MIB, Victim, broker_victim, name_server_victim
+
+from gantry_broker.testing.accounts import write_accounts
+
+OFF: Final = str(1 << 40)
+SLACK_BYTES: Final = 40 * MIB
+"""Beside a budget: connections themselves, one frame copied while it is handled, the honest client, and the heap."""
+TURN_BYTES: Final = 24 * MIB
+"""Beside the budget of replies: what one turn of the loop writes, and one reply of 8 MiB while it is put together."""
+DEAF_BYTES: Final = 5 * MIB // 2
+"""What one connection may hold whose replies are small: what pauses it, one pass, and the requests of one read."""
+HANDSHAKE_BYTES: Final = 256 * 1024
+"""What an unfinished TLS handshake may cost, most of it OpenSSL's; 256 of them are kept."""
+
+Build = Callable[[Path, Mapping[str, str]], Victim]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One attack."""
+
+    name: str
+    about: str
+    kind: str
+    options: Mapping[str, Any]
+    build: Build = broker_victim
+    settings: Mapping[str, str] = field(default_factory=dict)
+    guard: Mapping[str, str] = field(default_factory=dict)
+    """The settings that bound it, as they are by default or smaller."""
+    is_guard_optional: bool = True
+    """Whether settings can switch the guard off; what is bounded by its design has no twin."""
+    budget_bytes: int = 0
+    """What the guard allows, without slack."""
+    slack_bytes: int = SLACK_BYTES
+    log_bytes_max: int = 256 * 1024
+
+    @property
+    def growth_max(self) -> int:
+        """A budget is passed by an eighth before it is enforced."""
+        return self.budget_bytes * 9 // 8 + self.slack_bytes
+
+    def victim(self, directory: Path, *, is_guarded: bool = True) -> Victim:
+        """A fresh server, with its guard or without."""
+        guard = self.guard if is_guarded else dict.fromkeys(self.guard, OFF)
+        return self.build(directory, {**self.settings, **guard})
+
+
+def guarded_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
+    """A broker with access control on, which believes nobody but the honest client's account."""
+    accounts = write_accounts(directory / "plain_acl.yml")
+    return broker_victim(
+        directory, {"aclEnable": "true", "aclFile": str(accounts), "haListenPort": "-1", **settings}, is_signed=True
+    )
+
+
+def loaded_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
+    """A broker with 16 messages of 1 MiB, which pulls may ask for."""
+    return broker_victim(directory, settings, large_messages=16)
+
+
+def replication_port(directory: Path, settings: Mapping[str, str]) -> Victim:
+    """The port that slaves come to."""
+    return broker_victim(directory, settings, port_key="haListenPort")
+
+
+def encrypted_broker(directory: Path, settings: Mapping[str, str]) -> Victim:
+    """A broker with a certificate; the honest client speaks plain text."""
+    import trustme
+
+    from gantry_broker.testing.certificates import Party
+
+    party = Party(directory / "tls", trustme.CA())
+    return broker_victim(
+        directory, {"tlsServerCertPath": str(party.chain), "tlsServerKeyPath": str(party.key), **settings}
+    )
+
+
+REPLICATION_TABLE: Final = (b"\xffGANTRY\x01" + (60 * MIB).to_bytes(4, "big") + bytes([18, 0, 0, 0]) + bytes(4)).hex()
+"""The preamble, and the head of a TABLE of 60 MiB, which only a master may send."""
+
+
+def scenarios(scale: float = 1.0) -> list[Scenario]:
+    """All of them. `scale` 1 is the size of `make abuse`; tests take less, with budgets as much smaller."""
+
+    def times(count: int) -> int:
+        return max(1, round(count * scale))
+
+    is_full = scale >= 1
+    frame = (16 if is_full else 4) * MIB
+    part = 7 * MIB if is_full else 3 * MIB
+    limits = {} if is_full else {"maxMessageSize": str(2 * MIB), "frameMaxLength": str(4 * MIB)}
+    frames = 128 * MIB if is_full else 16 * MIB
+    first = 5 * MIB if is_full else 3 * MIB
+    strangers = 32 * MIB if is_full else 8 * MIB
+    replies = 256 * MIB if is_full else 32 * MIB
+    handshakes = min(256, times(600)) * HANDSHAKE_BYTES
+    half = {"connections": times(100 if is_full else 200), "frame_bytes": frame, "part_bytes": part}
+    return [
+        Scenario(
+            name="half-frames", about="a part of a large frame on each connection, again when closed for it",
+            kind="half", options=half, settings=limits,
+            guard={"maxUnfinishedFrameBytes": str(frames)}, budget_bytes=frames,
+        ),
+        Scenario(
+            name="half-frames-acl", about="the same from peers that have not authenticated, with aclEnable=true",
+            kind="half", build=guarded_broker, settings=limits,
+            options={"connections": times(200), "frame_bytes": first - 1000, "part_bytes": first - MIB},
+            guard={"maxUnauthenticatedFrameBytes": str(strangers), "maxUnfinishedFrameBytes": OFF},
+            budget_bytes=strangers,
+        ),
+        Scenario(
+            name="half-frames-tls", about="half frames behind a TLS handshake",
+            kind="encrypted_half", options=half, build=encrypted_broker, settings=limits,
+            guard={"maxUnfinishedFrameBytes": str(frames)}, budget_bytes=frames,
+        ),
+        Scenario(
+            name="half-frames-nameserver", about="half frames at a name server",
+            kind="half", build=name_server_victim,
+            options={"connections": times(100), "frame_bytes": 16 * MIB, "part_bytes": 7 * MIB},
+            guard={"maxUnfinishedFrameBytes": str(128 * MIB if is_full else 32 * MIB)},
+            budget_bytes=128 * MIB if is_full else 32 * MIB,
+        ),
+        Scenario(
+            name="half-frames-replication", about="the head of a table of 60 MiB at the replication port, and a part",
+            kind="half", build=replication_port, is_guard_optional=False,
+            options={"connections": times(60), "part_bytes": 8 * MIB, "head": REPLICATION_TABLE},
+        ),
+        Scenario(
+            name="non-readers", about="pulls of 8 MiB each that are never read",
+            kind="deaf", build=loaded_broker,
+            options={"connections": times(200), "requests": 20, "request": "pull", "reply_bytes": 8 * MIB},
+            guard={"maxUnreadReplyBytes": str(replies)}, budget_bytes=replies, slack_bytes=SLACK_BYTES + TURN_BYTES,
+        ),
+        Scenario(
+            name="pipelining", about="100,000 small requests on each connection, and no reply is ever read",
+            kind="deaf", is_guard_optional=False,
+            options={"connections": times(10), "requests": times(100_000), "request": "code", "code": 9999},
+            budget_bytes=times(10) * DEAF_BYTES,
+        ),
+        Scenario(
+            name="held-pulls", about="held pulls that every message of the honest client answers, never read",
+            kind="deaf", is_guard_optional=False,
+            options={"connections": times(20), "requests": times(1000), "request": "held", "offset": 1_000_000},
+        ),
+        Scenario(
+            name="resets", about="connections that are reset at once or in a frame", kind="reset",
+            is_guard_optional=False, options={"connections": 20, "attempts": times(1000)},
+        ),
+        Scenario(
+            name="header-bombs", about="headers nested 400,000 deep, with 60,000 fields, with lying lengths",
+            kind="bomb", is_guard_optional=False, options={"connections": 4, "attempts": times(50)},
+        ),
+        Scenario(
+            name="slow-handshakes", about="TLS handshakes whose first message is long and never ends",
+            kind="handshake", build=encrypted_broker, is_guard_optional=False,
+            options={"connections": times(600), "hello_bytes": 60_000, "attempts": 1}, budget_bytes=handshakes,
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,46 @@
+"""Every attack in small against real processes: bytes within the budget, every honest answer given, a small log.
+
+Judged are bytes and answers, never time. Each attack that a setting bounds has its twin with that setting off.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+run_abuse = importlib.import_module("abuse.run_abuse")
+
+SCALE = 0.2
+SCENARIOS = run_abuse.scenarios(SCALE)
+BOUNDED = [scenario for scenario in SCENARIOS if scenario.is_guard_optional]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario.name for scenario in SCENARIOS])
+def test_an_attack_costs_what_it_may_and_an_honest_client_nothing(scenario: object, tmp_path: Path) -> None:
+    """Memory grows by the budget and its slack at most, no answer is missing or wrong, and no traceback is logged."""
+    outcome = run_abuse.run_one(scenario, tmp_path, requests=40, quiet_requests=40)
+
+    assert run_abuse.faults(scenario, outcome) == []
+    assert outcome.opened, "an attack that reaches nobody proves nothing"
+    assert len(outcome.attacked_ms) >= 40
+
+
+@pytest.mark.parametrize("scenario", BOUNDED, ids=[scenario.name for scenario in BOUNDED])
+def test_without_its_guard_the_same_attack_costs_more(scenario: object, tmp_path: Path) -> None:
+    """The twin: with the budget off memory grows beyond what is allowed with it."""
+    outcome = run_abuse.run_one(scenario, tmp_path, is_guarded=False, requests=40, quiet_requests=10)
+
+    assert any("memory grew" in fault for fault in run_abuse.faults(scenario, outcome)), outcome
+    assert outcome.errors == []
+
+
+def test_the_command_names_every_attack_that_is_asked_for() -> None:
+    """The six attacks of the acceptance are there by name, and the table has a column for each thing it shows."""
+    names = {scenario.name for scenario in SCENARIOS}
+
+    assert {"half-frames", "non-readers", "resets", "header-bombs", "pipelining", "slow-handshakes"} <= names
+    assert len(names) == len(SCENARIOS)
+    line = run_abuse.row(SCENARIOS[0], run_abuse.Outcome(name="x"), is_guarded=True)
+    assert len(run_abuse.table([line]).splitlines()) == 2

@@ -1,0 +1,307 @@
+"""The attacked half: a real server process, an honest client beside the attack, and what both cost in bytes.
+
+Memory is what the kernel counts for the process: `VmRSS` before and after, and `VmHWM` for the highest that it ever was
+in between, which no sampling can miss. Latencies are printed and never judged: only bytes and answers are.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol, final
+
+from crash.processes import HOST, ServerProcess, broker, name_server
+
+from gantry_access import SignatureKind, signer
+from gantry_broker.testing.accounts import ADMIN
+from gantry_broker.testing.local import pull_ext, send_ext
+from gantry_broker.testing.ports import free_broker_port, free_port
+from gantry_remoting import CannotConnect, Channel, ConnectionClosed, RemotingTimeout
+from gantry_wire import Command, RequestCode
+from gantry_wire.message import decode_records
+
+MIB: Final = 1 << 20
+REPLY_TIMEOUT_MS: Final = 60_000
+SETTLED_S: Final = 3.0
+ATTACKER: Final = Path(__file__).resolve().parent / "attacker.py"
+ROOMY: Final = {
+    "diskMaxUsedSpaceRatio": "95",
+    "diskSpaceCleanForciblyRatio": "99",
+    "diskSpaceWarningLevelRatio": "99",
+    "waitTimeMillsInSendQueue": "60000",
+    "mappedFileSizeCommitLog": str(256 * MIB),
+    "mappedFileSizeConsumeQueue": "200000",
+    "maxHashSlotNum": "1000",
+    "maxIndexNum": "40000",
+}
+"""Neither a full disk nor a busy machine of the test's is what is looked for."""
+
+
+class Honest(Protocol):
+    """A client that does nothing wrong."""
+
+    async def prepare(self) -> None:
+        """What must be there before the attack."""
+
+    async def ask(self) -> None:
+        """One request and its right answer. Raises for any other."""
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What one attack cost."""
+
+    name: str
+    rss_before: int = 0
+    rss_peak: int = 0
+    rss_after: int = 0
+    files_before: int = 0
+    files_peak: int = 0
+    files_after: int = 0
+    log_bytes: int = 0
+    tracebacks: int = 0
+    quiet_ms: list[float] = field(default_factory=list)
+    """Latencies of the honest client before the attack."""
+    attacked_ms: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    opened: int = 0
+    closed: int = 0
+    sent_bytes: int = 0
+
+    @property
+    def growth(self) -> int:
+        """Bytes that the attack made the server take, at its worst moment."""
+        return self.rss_peak - self.rss_before
+
+
+@final
+class BrokerClient:
+    """Sends, and pulls what it has sent."""
+
+    def __init__(self, port: int, *, large_messages: int = 0, is_signed: bool = False) -> None:
+        self._port = port
+        self._large = large_messages
+        self._sign = signer(ADMIN, SignatureKind.V1) if is_signed else None
+        self._channel: Channel | None = None
+        self._sent = 0
+
+    async def prepare(self) -> None:
+        self._channel = await Channel.connect(f"{HOST}:{self._port}", timeout_ms=REPLY_TIMEOUT_MS, sign=self._sign)
+        for _ in range(self._large):
+            await self._send("AbuseLarge", bytes(MIB))
+        await self._send("AbuseHonest", b"first")
+
+    async def ask(self) -> None:
+        body = b"honest %d" % self._sent
+        offset = await self._send("AbuseHonest", body)
+        self._sent += 1
+        if self._sent % 4:
+            return
+        reply = await self._request(RequestCode.PULL_MESSAGE, pull_ext(offset, topic="AbuseHonest"))
+        if [message.body for message in decode_records(reply.body)] != [body]:
+            raise AssertionError("a pull did not give what was sent")
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _send(self, topic: str, body: bytes) -> int:
+        code = RequestCode.SEND_MESSAGE_V2
+        reply = await self._request(code, send_ext(code, topic=topic), body)
+        return int(reply.ext["queueOffset"])
+
+    async def _request(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
+        assert self._channel is not None, "prepare() comes first"
+        reply = await self._channel.request(Command(code=code, ext=ext, body=body), REPLY_TIMEOUT_MS)
+        if reply.code != 0:
+            raise AssertionError(f"code {reply.code}: {reply.remark}")
+        return reply
+
+
+@final
+class NameServerClient:
+    """Asks for the cluster's brokers."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._channel: Channel | None = None
+
+    async def prepare(self) -> None:
+        self._channel = await Channel.connect(f"{HOST}:{self._port}", timeout_ms=REPLY_TIMEOUT_MS)
+        await self.ask()
+
+    async def ask(self) -> None:
+        assert self._channel is not None, "prepare() comes first"
+        reply = await self._channel.request(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO), REPLY_TIMEOUT_MS)
+        if reply.code != 0:
+            raise AssertionError(f"code {reply.code}: {reply.remark}")
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class Victim:
+    """A server, the port that is attacked, and who talks to it all the while."""
+
+    server: ServerProcess
+    port: int
+    honest: Honest
+    others: Sequence[ServerProcess] = ()
+    """What it needs beside it: started before it, ended after it."""
+
+
+def broker_victim(
+    directory: Path,
+    settings: Mapping[str, str],
+    *,
+    large_messages: int = 0,
+    is_signed: bool = False,
+    port_key: str = "listenPort",
+) -> Victim:
+    """A broker. The attacked port is `listenPort`, or the one of `haListenPort`; the honest client takes the first."""
+    port, replication = free_broker_port(), free_port()
+    pairs = {**ROOMY, "haListenPort": str(replication), **settings}
+    attacked = port if port_key == "listenPort" else replication
+    pairs.setdefault("brokerName", "abuse")
+    return Victim(
+        server=broker(directory, port, free_port(), pairs),
+        port=attacked,
+        honest=BrokerClient(port, large_messages=large_messages, is_signed=is_signed),
+    )
+
+
+def name_server_victim(directory: Path, settings: Mapping[str, str]) -> Victim:
+    """A name server."""
+    port = free_port()
+    file = directory / "namesrv.conf"
+    file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return Victim(
+        server=name_server(directory, port, ["-c", str(file)]),
+        port=port,
+        honest=NameServerClient(port),
+    )
+
+
+def memory(pid: int) -> tuple[int, int]:
+    """(resident bytes now, most ever since `forget_peak`)."""
+    found = {}
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmRSS", "VmHWM"):
+            found[name] = int(value.split()[0]) * 1024
+    return found["VmRSS"], found["VmHWM"]
+
+
+def forget_peak(pid: int) -> None:
+    """From here on the peak is counted anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+async def attack(
+    name: str, victim: Victim, kind: str, options: Mapping[str, Any], *, requests: int, quiet_requests: int
+) -> Outcome:
+    """One attack on a fresh server: at rest, attacked, and at rest again."""
+    outcome = Outcome(name=name)
+    server, honest = victim.server, victim.honest
+    try:
+        for process in (*victim.others, server):
+            await process.start()
+        await honest.prepare()
+        await _ask(honest, quiet_requests, outcome.quiet_ms, outcome.errors)
+        outcome.rss_before, _ = memory(server.pid)
+        outcome.files_before = open_files(server.pid)
+        log_began = server.log_bytes
+        forget_peak(server.pid)
+        async with _attacker(kind, victim.port, options) as attacker:
+            ready = asyncio.create_task(attacker.ready())
+            # The honest client asks all the while: until the attack stands, and as often again beside it.
+            while not ready.done():
+                await _ask(honest, 10, outcome.attacked_ms, outcome.errors)
+                outcome.files_peak = max(outcome.files_peak, open_files(server.pid))
+            ready.result()
+            await _ask(honest, requests, outcome.attacked_ms, outcome.errors)
+            outcome.files_peak = max(outcome.files_peak, open_files(server.pid))
+            outcome.opened, outcome.closed, outcome.sent_bytes = await attacker.end()
+        await _settle(server.pid, outcome)
+        outcome.log_bytes = server.log_bytes - log_began
+        outcome.tracebacks = server.logged_since(log_began).count("Traceback")
+        await _ask(honest, 10, [], outcome.errors)
+    finally:
+        await honest.close()
+        for process in (server, *reversed(victim.others)):
+            await process.kill()
+    return outcome
+
+
+async def _ask(honest: Honest, count: int, times_ms: list[float], errors: list[str]) -> None:
+    for _ in range(count):
+        if len(errors) >= 10:
+            return
+        began = time.perf_counter()
+        try:
+            await honest.ask()
+        except (AssertionError, ConnectionClosed, RemotingTimeout, CannotConnect, OSError) as error:
+            errors.append(f"{type(error).__name__}: {error}"[:200])
+        times_ms.append((time.perf_counter() - began) * 1000)
+
+
+async def _settle(pid: int, outcome: Outcome) -> None:
+    """Wait until the attack's connections are gone; memory may come back a little later."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + SETTLED_S
+    least = 1 << 62
+    while loop.time() < end:
+        outcome.files_after = open_files(pid)
+        rss, outcome.rss_peak = memory(pid)
+        least = min(least, rss)
+        if outcome.files_after <= outcome.files_before and rss < outcome.rss_before + 16 * MIB:
+            break
+        await asyncio.sleep(0.05)
+    outcome.rss_after = least
+
+
+@final
+class _Attacker:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def ready(self) -> None:
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        if line.strip() != b"ready":
+            raise AssertionError(f"the attacker failed with code {await self._process.wait()}")
+
+    async def end(self) -> tuple[int, int, int]:
+        """(connections opened, closed by the server, bytes sent)."""
+        said, _ = await self._process.communicate(b"")
+        facts = json.loads(said)
+        return facts["opened"], facts["closed"], facts["sent_bytes"]
+
+
+@asynccontextmanager
+async def _attacker(kind: str, port: int, options: Mapping[str, Any]) -> AsyncIterator[_Attacker]:
+    gc.collect()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(ATTACKER), kind, str(port), json.dumps(options),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield _Attacker(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
